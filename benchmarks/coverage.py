@@ -40,7 +40,7 @@ SAMPLES = 200
 POPULATION = 20_000  # rows, drawn with replacement
 QUALITIES = (0.6, 0.75, 0.85, 0.92, 0.97)
 
-SURE = {"as sure as right": 1.0, "a little too sure": 1.15, "much too sure": 2.0}
+SURE = {"calibrated": 1.0, "overconfident": 1.15, "very overconfident": 2.0}
 """What the logits of the true probabilities are multiplied by."""
 CALIBRATION = "calibration"
 CALIBRATION_SIZES = (300, 1000, 5000)

@@ -209,13 +209,10 @@ def embedding_part(reports: Sequence[Report]) -> str:
         engines = with_names(report["engines"])
         columns: dict[str, Any] = {
             "engine": lambda each: each["name"] + (f", batches of {each['batch_size']}" if each["batch_size"] else ""),
-            "seconds": "{seconds:.1f}",
             "texts/s": "{texts_per_second:,.0f}",
-            "tokens/s": "{tokens_per_second:,}",
             "speed": lambda each, first=engines[0]["seconds"]: ratio(first, each["seconds"]),
             "MB": "{memory_mb:,}",
-            "least cosine": lambda each: f"{each['cosine_min']:.6f}" if "cosine_min" in each else "",
-            "mean cosine": lambda each: f"{each['cosine_mean']:.6f}" if "cosine_mean" in each else "",
+            "lowest cosine": lambda each: f"{each['cosine_min']:.6f}" if "cosine_min" in each else "",
         }
         tokens = report["tokens"] / report["rows"]
         what = f"**{report['set']}**: {report['rows']:,} texts of {tokens:.0f} tokens on average"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from benchmarks.harness import Report, ratio, table, with_names
+from benchmarks.harness import Report, ratio, table
 from benchmarks.load import describe_machine
 from benchmarks.pictures import Bar, bars
 
@@ -31,39 +31,6 @@ def machine_part(reports: Sequence[Report]) -> str:
     )
 
 
-def speed_part(reports: Sequence[Report]) -> str:
-    """Build a table of the engines of each task, below their picture."""
-    return f"![Real tokens per second](images/speed.svg)\n\n{speed_tables(reports)}"
-
-
-def speed_tables(reports: Sequence[Report]) -> str:
-    """Build a table of the engines of each task."""
-    parts = []
-    for report in reports:
-        ours = report["engines"]["bertkit"]["tokens_per_second"]
-        columns: dict[str, Any] = {
-            "engine": lambda each: f"**{each['name']}**" if each["name"] == "bertkit" else each["name"],
-            "median ms/step": lambda each: f"{1000 * each['median_step']:.0f}",
-            "min ms/step": lambda each: f"{1000 * each['least_step']:.0f}",
-            "real tokens/s": "{tokens_per_second:,.0f}",
-            "rows/s": "{examples_per_second:,.0f}",
-            "speedup of bertkit": lambda each, ours=ours: ratio(ours, each["tokens_per_second"]),
-            "share of bf16 peak": lambda each: _share(each, "{:.1f}%"),
-            "MB": "{memory_mb:,}",
-            "first step, s": "{first_step:.2f}",
-            "clean rounds": lambda each: f"{each['clean_rounds']} of {len(each['rounds'])}",
-        }
-        settings, model = report["settings"], report["model"]
-        rates = ", ".join(f"{precision} {rate:,.0f} GFLOP/s" for precision, rate in report["peak_gflops"].items())
-        limit = f", first {settings['limit']:,} rows" if settings["limit"] else ""
-        parts.append(
-            f"**{report['task']}**: {model['layers']} layers of width {model['hidden']}, batches of"
-            f" {settings['batch_size']}{limit}. Matrix peak in the same run: {rates}.\n\n"
-            + table(columns, with_names(report["engines"]))
-        )
-    return "\n\n".join(parts)
-
-
 def gpu_part(reports: Sequence[Report]) -> str:
     """Name the GPU, and build one table of the engines of all cases; times are those of the middle of the rounds."""
     machine = reports[0]["machine"]
@@ -81,15 +48,13 @@ def gpu_part(reports: Sequence[Report]) -> str:
                     f"`{name}`",
                     f"{1000 * engine['median_step']:.1f} ({rounds[0]:.1f} to {rounds[-1]:.1f})",
                     ratio(tuned, engine["median_step"]),
-                    f"{engine['tokens_per_second']:,.0f}",
-                    _share(engine, "{:.1f}%"),
                     f"{engine['memory_mb']:,}",
                 ]
             )
-    titles = ["case", "engine", "ms a step", "beside the Trainer", "tokens/s", "of the bf16 peak", "MB"]
+    titles = ["case", "engine", "ms per step", "speedup", "MB"]
     return (
         f"{machine['device']}, {versions}, {machine['date']}. Matrix products in bf16 reached {min(peaks):.0f} to"
-        f" {max(peaks):.0f} TFLOP/s in the same runs.\n\n" + table(titles, rows, "llrrrrr")
+        f" {max(peaks):.0f} TFLOP/s in the same runs.\n\n" + table(titles, rows, "llrrr")
     )
 
 
@@ -110,9 +75,11 @@ def speed_picture(reports: Sequence[Report]) -> str:
 def goals_part(reports: Sequence[Report]) -> str:
     """Compare the measured speeds with the goals."""
     columns: dict[str, Any] = {"task": "{task}"}
+    columns["tokens/s"] = lambda report: f"{report['engines']['bertkit']['tokens_per_second']:,.0f}"
+    columns["MB"] = lambda report: f"{report['engines']['bertkit']['memory_mb']:,}"
     for name, flags in PEERS.items():
         columns[f"{name} ({flags})"] = partial(_speedup, name)
-    columns["share of bf16 peak"] = lambda report: _share(report["engines"]["bertkit"], "{:.0f}%", report["task"])
+    columns["bf16 peak"] = lambda report: _share(report["engines"]["bertkit"], "{:.0f}%", report["task"])
     return table(columns, reports)
 
 

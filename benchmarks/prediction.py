@@ -161,17 +161,16 @@ def in_python_part(reports: Sequence[Report]) -> str:
     """Build a table with a row per side."""
     [report] = reports
     columns = {
-        "side": "{name}",
+        "engine": "{name}",
         "ms, one text: median": "{median_ms:.2f}",
         "p95": "{p95_ms:.2f}",
-        "texts/s, one at a time": "{single_per_second:,.0f}",
         "texts/s, all in one call": "{rows_per_second:,.0f}",
         "MB": "{memory_mb:,}",
         "same labels": "{agreement:.2%}",
     }
     others = statistics.median(value for side in report["sides"].values() for value in side["foreign"])
     told = f"{report['single']:,} sentences of SST-2 one at a time, and {report['rows']:,} in one call. "
-    told += f"{describe_machine(report['machine'])} Other programs used {others:.1f} cores meanwhile."
+    told += f"{describe_machine(report['machine'])} Other programs used {others:.1f} cores during the runs."
     return f"{told}\n\n{table(columns, with_names(report['sides']))}"
 
 

@@ -139,11 +139,6 @@ def compared_table(compared: Sequence[Report]) -> str:
     return table(columns, compared, "lrlrllrrrrrl")
 
 
-def quality_part(runs: Sequence[Report]) -> str:
-    """Build a table of how the scores compare."""
-    return "![Differences of scores and their intervals](images/quality.svg)\n\n" + compared_table(compare_all(runs))
-
-
 def quality_picture(runs: Sequence[Report]) -> str:
     """Draw the differences between bertkit and a plain Trainer in the recipes' best metrics, in points of a hundred."""
     drawn = []

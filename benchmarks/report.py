@@ -15,10 +15,7 @@ from pathlib import Path
 
 from benchmarks import encoders, parts, prediction, quality, whole
 from benchmarks.embedding import embedding_part
-from benchmarks.few_shot import few_shot_part
 from benchmarks.harness import RESULTS, ROOT, Report, read_lines, read_options
-from benchmarks.own_data import own_data_part
-from benchmarks.profiling import profile_part
 from benchmarks.reproduction import reproduction_part
 from benchmarks.serving import serving_part
 
@@ -27,18 +24,13 @@ Write = Callable[[Sequence[Report]], str]
 # mark -> files of results without their endings, `*` for any task, and function that writes the part
 PARTS: dict[str, tuple[str, Write]] = {
     "machine": ("speed-*", parts.machine_part),
-    "speed": ("speed-*", parts.speed_part),
     "goals": ("speed-*", parts.goals_part),
-    "profile": ("profile", profile_part),
     "whole": ("whole-*", whole.whole_part),
     "inference": ("inference", prediction.inference_part),
     "in_python": ("in_python", prediction.in_python_part),
-    "embedding": ("embedding-*", embedding_part),
-    "quality": ("quality", quality.quality_part),
+    "embedding": ("embedding-sst2-10000", embedding_part),
     "serving": ("serving", serving_part),
-    "few_shot": ("few_shot", few_shot_part),
     "gpu": ("gpu/speed-*", parts.gpu_part),
-    "own_data": ("own_data", own_data_part),
 }
 # the same of the pages beside that of benchmarks
 OTHER_PAGES: dict[str, dict[str, tuple[str, Write]]] = {
