@@ -20,11 +20,9 @@ from benchmarks import (
     few_shot,
     harness,
     load,
-    own_data,
     parts,
     peers,
     pictures,
-    public_sets,
     quality,
     report,
     reproduction,
@@ -399,23 +397,3 @@ def test_answers_of_another_text_are_counted_and_so_are_lost_ones():
     counted = count_outcomes(answers, expected)
     assert counted["statuses"] == {"200": 2, "429": 1, "0": 1}
     assert (counted["lost"], counted["mixed"], counted["largest_difference"]) == (1, 1, 0.25)
-
-
-def test_auto_is_compared_with_fixed_numbers_seed_by_seed():
-    def run(seed, score, **settings):
-        key = {"set": "cr", "rows": 1000, "settings": settings, "seed": seed, "layers": 6}
-        return {"key": key, "metric": "accuracy", "score": score, "baseline": 0.75, "cpu_seconds": 10.0 * seed}
-
-    fixed = {"epochs": 10, "learning_rate": 5e-5}
-    runs = [run(1, 0.875), run(1, 0.5, **fixed), run(2, 0.625), run(2, 0.75, **fixed), run(3, 0.75)]
-    cells = [cell.strip() for cell in own_data.own_data_part(runs).splitlines()[2].strip("|").split("|")]
-    assert cells[:6] == ["cr", "1,000", "6", "accuracy", "0.750", "0.750"]
-    assert cells[6:] == ["0.625 (epochs 10 learning_rate 5e-05)", "+0.375, -0.125", "20"]
-
-
-def test_lines_with_a_label_and_a_text_become_rows(tmp_path):
-    (tmp_path / "set.all").write_bytes("1 a caf\xe9 \n0 \n0 bad , really\n".encode("latin-1"))
-    positive, negative = public_sets.read_lines(tmp_path / "set.all", public_sets.CLASSES)
-    assert positive == {"text": "a café", "label": "positive"}
-    assert negative == {"text": "bad , really", "label": "negative"}
-    assert [row["label"] for row in public_sets.read_lines(tmp_path / "set.all")] == ["c1", "c0"]
