@@ -1,11 +1,10 @@
 """Throughput and latency of servers on the loopback interface.
 
-    python -m benchmarks.serving RUN --texts FILE [--parts load,fairness] [--exported NAME=FOLDER ...]
+    python -m benchmarks.serving RUN --texts FILE [--exported NAME=FOLDER ...]
 
 RUN classifies texts, and FILE has one text per line. The same command resumes: each case is a line of serving.jsonl.
-`load` measures bertkit, its exported folders, and the peers of `benchmarks.serving_peers` with 1 to 128 clients, in
-turns; `--engines bertkit bertkit@FOLDER` compares with another checkout. `fairness` measures short requests without
-and with clients whose requests have 256 long rows each. `benchmarks.soak` checks every response.
+1 to 128 clients send requests to bertkit, to its exported folders, and to the peers of `benchmarks.serving_peers`, in turns;
+`--engines bertkit bertkit@FOLDER` compares with another checkout. `benchmarks.soak` checks every response.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -29,13 +28,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import RESULTS, Report, make_table, measure_once, read_options, split_checkout, start_program
+from benchmarks.harness import RESULTS, make_table, measure_once, read_options, split_checkout, start_program
 from benchmarks.load import machine
 from bertkit.storage.files import split_lines
 
 CLIENTS = [1, 8, 32, 128]
 NAIVE, NAIVE_BF16, LITSERVE, OURS = "naive", "naive, bf16", "LitServe", "bertkit"
-LONG_ROWS = 256
 
 
 @contextmanager
@@ -98,30 +96,22 @@ class Client:
         return int(response.split(" ", 2)[1]), json.loads(content)
 
 
-async def post_until(port: int, deadline: float, inputs: Iterator[Any]) -> list[tuple[float, int]]:
-    """Send requests of one client until a deadline; return seconds and status of each, 0 for a lost connection."""
-    client, results = Client(port), []
-    for content in inputs:
-        if (start := time.perf_counter()) >= deadline:
-            break
-        try:
-            status, _ = await client.post(content)
-        except (OSError, asyncio.IncompleteReadError):
-            status, client = 0, Client(port)
-        results.append((time.perf_counter() - start, status))
-    return results
-
-
 async def put_load(port: int, texts: Sequence[str], clients: int, seconds: float) -> list[tuple[float, int]]:
-    """Send requests of several clients; return the seconds and the status of each request."""
+    """Send requests of several clients; return seconds and status of each request, 0 for a lost connection."""
     inputs, deadline = itertools.cycle(texts), time.perf_counter() + seconds
-    results = await asyncio.gather(*(post_until(port, deadline, inputs) for _ in range(clients)))
-    return list(itertools.chain.from_iterable(results))
+    results: list[tuple[float, int]] = []
 
+    async def post_requests() -> None:
+        client = Client(port)
+        while (start := time.perf_counter()) < deadline:
+            try:
+                status, _ = await client.post(next(inputs))
+            except (OSError, asyncio.IncompleteReadError):
+                status, client = 0, Client(port)
+            results.append((time.perf_counter() - start, status))
 
-def _describe(latencies: Sequence[float], seconds: float) -> dict[str, float]:
-    p50, p99 = np.percentile(latencies, [50, 99]) * 1000
-    return {"requests": len(latencies), "per_second": len(latencies) / seconds, "p50_ms": p50, "p99_ms": p99}
+    await asyncio.gather(*(post_requests() for _ in range(clients)))
+    return results
 
 
 def measure_load(run: Path, texts: Sequence[str], engine: str, clients: int, seconds: float) -> dict[str, Any]:
@@ -131,31 +121,17 @@ def measure_load(run: Path, texts: Sequence[str], engine: str, clients: int, sec
         start = time.perf_counter()
         results = asyncio.run(put_load(port, texts, clients, seconds))
         duration = time.perf_counter() - start
-    failed = sum(status != 200 for _, status in results)
-    identity = {"engine": engine, "clients": clients, "machine": machine(os.cpu_count() or 1)["cpu"]}
-    return {**identity, **_describe([latency for latency, _ in results], duration), "failed": failed}
-
-
-def measure_fairness(run: Path, texts: Sequence[str], engine: str, floods: int, seconds: float) -> dict[str, Any]:
-    """Measure one client with short requests, while `floods` clients send 256 long rows per request."""
-    long_text = " ".join(texts[:30])  # longer than the maximum length of the model
-    rows = [[f"{index} {long_text}"] for index in range(LONG_ROWS)]
-
-    async def post_all(port: int) -> list[list[tuple[float, int]]]:
-        deadline = time.perf_counter() + seconds
-        inputs = [itertools.cycle(texts), *(itertools.repeat(rows) for _ in range(floods))]
-        return await asyncio.gather(*(post_until(port, deadline, contents) for contents in inputs))
-
-    with run_server(run, engine) as (port, _):
-        asyncio.run(put_load(port, texts, 1, 1))
-        results = asyncio.run(post_all(port))
-    assert {status for client in results for _, status in client} == {200}
-    short, *flooding = ([latency for latency, _ in client] for client in results)
-    report = {"engine": engine, "floods": floods, **_describe(short, seconds)}
-    if latencies := list(itertools.chain.from_iterable(flooding)):
-        report["flood_seconds"] = median(latencies)
-        report["flood_rows_per_second"] = LONG_ROWS * len(latencies) / seconds
-    return report
+    p50, p99 = np.percentile([latency for latency, _ in results], [50, 99]) * 1000
+    return {
+        "engine": engine,
+        "clients": clients,
+        "machine": machine(os.cpu_count() or 1)["cpu"],
+        "requests": len(results),
+        "per_second": len(results) / duration,
+        "p50_ms": p50,
+        "p99_ms": p99,
+        "failed": sum(status != 200 for _, status in results),
+    }
 
 
 def serving_part(reports: Sequence[Mapping[str, Any]]) -> str:
@@ -181,26 +157,16 @@ def serving_part(reports: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    settings = {"texts": Path, "parts": "load", "clients": CLIENTS, "exported": [str]}
-    settings |= {"seconds": 30.0, "rounds": 3, "engines": [OURS, NAIVE, NAIVE_BF16, LITSERVE]}
+    settings = {"texts": Path, "clients": CLIENTS, "exported": [str], "seconds": 30.0, "rounds": 3}
+    settings["engines"] = [OURS, NAIVE, NAIVE_BF16, LITSERVE]
     options = read_options(__doc__, "run", **settings, output=RESULTS / "serving.jsonl")
-    run, parts, texts = Path(options.run).resolve(), options.parts.split(","), read_texts(options.texts)
-    cases: dict[str, Callable[[], Report]] = {}
-    rounds = range(1, options.rounds + 1)
-    if "load" in parts:
-        engines = {name: run for name in options.engines if name != LITSERVE or find_spec("litserve")}
-        exported = (item.partition("=") for item in options.exported)
-        engines |= {name: Path(folder).resolve() for name, _, folder in exported}
-        for index, clients, engine in itertools.product(rounds, options.clients, engines):
-            case = partial(measure_load, engines[engine], texts, engine, clients, options.seconds)
-            cases[f"{engine}, {clients} clients, round {index}"] = case
-    if "fairness" in parts:
-        ours = [name for name in options.engines if name.startswith(OURS)]
-        for index, floods, engine in itertools.product(rounds, (0, 1, 3), ours):
-            name = f"{'' if engine == OURS else f'{engine}, '}fairness, {floods} floods, round {index}"
-            cases[name] = partial(measure_fairness, run, texts, engine, floods, options.seconds)
-    for name, measure in cases.items():
-        measure_once(options.output, {"case": name}, measure)
+    run, texts = Path(options.run).resolve(), read_texts(options.texts)
+    engines = {name: run for name in options.engines if name != LITSERVE or find_spec("litserve")}
+    exported = (item.partition("=") for item in options.exported)
+    engines |= {name: Path(folder).resolve() for name, _, folder in exported}
+    for index, clients, engine in itertools.product(range(1, options.rounds + 1), options.clients, engines):
+        measure = partial(measure_load, engines[engine], texts, engine, clients, options.seconds)
+        measure_once(options.output, {"case": f"{engine}, {clients} clients, round {index}"}, measure)
 
 
 if __name__ == "__main__":

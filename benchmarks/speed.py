@@ -14,7 +14,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
@@ -25,7 +25,6 @@ from typing import Any
 from benchmarks.cases import Case, make_case
 from benchmarks.harness import Report, log, read_options, split_checkout, start_program, take_turns, write_results
 from benchmarks.load import Watch, get_shape, machine, training_flops
-from bertkit.hardware.device import find_device
 
 ENGINES = "peak,bertkit,hf-default,hf-dynamic,hf-tuned,bare"
 MLM_ENGINES = "peak,bertkit,bertkit:fp32,hf,hf-bf16"
@@ -61,15 +60,11 @@ class Engine:
     def run(self, steps: int) -> Report:
         """Run steps, and measure how many cores other programs use."""
         watch = Watch(self.program.pid, os.getpid())
-        self.request(steps)
-        return {**self.read_report(), "steps": steps, "foreign": round(watch.foreign(), 3)}
-
-    def request(self, steps: int) -> None:
-        """Start steps, as soon as the engine is ready."""
         assert self.ready  # the first report of an engine
         assert self.program.stdin
         self.program.stdin.write(json.dumps({"steps": steps}) + "\n")
         self.program.stdin.flush()
+        return {**self.read_report(), "steps": steps, "foreign": round(watch.foreign(), 3)}
 
     def __enter__(self) -> Engine:
         return self
@@ -125,25 +120,15 @@ def measure(case: Case, names: list[str], options: argparse.Namespace, folder: P
     return {name: {**report, "rounds": rounds[name]} for name, report in reports.items()}
 
 
-def warm_up(engines: list[Engine], steps: int) -> list[tuple[Engine, Report, Report]]:
-    """Run the first step of each engine, and some more; in parallel if the machine has a GPU."""
-    if find_device().is_cpu:
-        return [(engine, engine.run(1), engine.run(steps)) for engine in engines]
-    reports: dict[Engine, list[Report]] = {engine: [] for engine in engines}
-    for count in (1, steps):
-        _try_each(reports, partial(Engine.request, steps=count))
-        _try_each(reports, lambda engine: reports[engine].append(engine.read_report()))
-    return [(engine, first, rest) for engine, (first, rest) in reports.items()]
-
-
-def _try_each(engines: dict[Engine, Any], act: Callable[[Engine], None]) -> None:
-    """Call a function with each engine, and drop engines that ended, such as a Trainer without a compiler."""
-    for engine in list(engines):
+def warm_up(engines: list[Engine], steps: int) -> Iterator[tuple[Engine, Report, Report]]:
+    """Run the first step of each engine, and some more; skip compiled engines on a machine without a compiler."""
+    for engine in engines:
         try:
-            act(engine)
+            yield engine, engine.run(1), engine.run(steps)
         except SystemExit as error:
+            if "compiled" not in engine.name:
+                raise
             log(f"  {engine.name} is skipped: {error}")
-            del engines[engine]
 
 
 def run_clean_round(engine: Engine, steps: int, foreign: float, repeats: int) -> Report:

@@ -78,12 +78,10 @@ def json_lines(rows: list[dict[str, Any]]) -> bytes:
 
 
 def as_table(delimiter: str) -> bytes:
-    """Return the rows as a table."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, ["text", "label"], delimiter=delimiter)
-    writer.writeheader()
-    writer.writerows(ROWS)
-    return stream.getvalue().encode()
+    """Return the rows as a delimited table."""
+    import pandas as pd
+
+    return bytes(pd.DataFrame(ROWS).to_csv(sep=delimiter, index=False, lineterminator="\r\n").encode())
 
 
 def as_parquet() -> bytes:
