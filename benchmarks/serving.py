@@ -3,7 +3,7 @@
     python -m benchmarks.serving RUN --texts FILE [--exported NAME=FOLDER ...]
 
 RUN classifies texts, and FILE has one text per line. The same command resumes: each case is a line of serving.jsonl.
-1 to 128 clients send requests to bertkit, to its exported folders, and to the peers of `benchmarks.serving_peers`, in turns;
+1 to 128 clients send requests to bertkit, its exported folders, and the peers of `benchmarks.serving_peers`, in turns;
 `--engines bertkit bertkit@FOLDER` compares with another checkout. `benchmarks.soak` checks every response.
 """
 

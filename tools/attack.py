@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
 
 
 class Tally:
-    """Counts of trials by kind, and their failures; `judged` in the file is written by hand."""
+    """Number of trials per kind and outcome, and the failures; `judged` in the file is written by hand."""
 
     def __init__(self, attack: str, seed: int) -> None:
         self.attack, self.seed, self.start = attack, seed, time.monotonic()
@@ -123,7 +123,7 @@ def run_trial(yard: Yard, command: str, kind: str, rng: random.Random) -> Outcom
 
 
 def run_interrupted(yard: Yard, command: str, kind: str, expected: Reference, rng: random.Random) -> Outcome:
-    """Interrupt a command, repeat it, and compare its files with those of an undisturbed command."""
+    """Interrupt a command, repeat it, and compare its files with an undisturbed command."""
     may_stay = False
     if kind == "signal" or not expected.operations or (kind == "kill" and rng.random() < 0.5):
         name = rng.choice(["SIGTERM", "SIGINT", "SIGHUP"]) if kind == "signal" else "SIGKILL"
@@ -153,7 +153,7 @@ def run_interrupted(yard: Yard, command: str, kind: str, expected: Reference, rn
 
 
 def run_twice(yard: Yard, command: str, expected: Reference) -> Outcome:
-    """Run two processes of a command: at least one must succeed, and the files must be those of one process."""
+    """Run two processes of a command: at least one must succeed, and the files must equal the files of one process."""
     yard.prepare(command)
     ends = yard.run_copies(command, 2, {"seconds": LIMIT})
     failures = [find_crash(command, end.code, end.err) for end in ends]

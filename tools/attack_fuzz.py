@@ -259,7 +259,7 @@ def fuzz_file(targets: dict[str, Target], folder: Path, rng: random.Random) -> I
 
 
 def fuzz(yard: Yard, seed: int, deadline: float, only: list[int] | None) -> Iterator[Trial]:
-    """Yield trials: of 400 draws, 320 read a file, 72 send eight requests, 6 use a socket, and 2 run a command."""
+    """Yield trials: 320 of 400 read a file, 72 send eight requests, 6 use a socket, and 2 run a command."""
     from bertkit.server.app import build_app
     from bertkit.server.batching import Limits
     from bertkit.server.models import find_models, load_service

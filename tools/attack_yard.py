@@ -143,7 +143,7 @@ class Yard:
         return {"operation": operation, "error": error, "folder": str(self.trial), "except": "", "log": log}
 
     def find_difference(self, expected: Reference, ignored: str = "", *, litter: bool = True) -> str | None:
-        """Return a difference to an undisturbed command, or None if there is none."""
+        """Return a difference to an undisturbed command, or None if the results are equal."""
         contents = read_contents(self.trial)
         changed = [
             name

@@ -1,6 +1,6 @@
 """Fine-tune the demo model with every recipe on the demo rows, and write the table of docs/demo.md (`make demo-table`).
 
-Two recipes run in parallel, with one thread each. The table has the processor seconds of complete processes.
+Two recipes run in parallel, with one thread per recipe. The table has the processor seconds of complete processes.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def compare_installs(sdist: Path, wheel: Path, target: Path) -> str:
 
 
 def find_python(version: str) -> str | None:
-    """Return the program of a version of Python, on the path or installed by pyenv or uv; None if there is none."""
+    """Return the program of a version of Python, on the path or installed by pyenv or uv, or None if it is missing."""
     homes = (Path.home() / ".pyenv/versions", Path.home() / ".local/share/uv/python")
     programs = sorted(
         (str(file) for home in homes for file in home.glob(f"*{version}*/bin/python{version}")), reverse=True
