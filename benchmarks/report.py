@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
@@ -220,6 +221,13 @@ def read_reports(results: Path, name: str) -> list[Report]:
     return lines or [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
+def wrap(text: str) -> str:
+    """Wrap the paragraphs of a part; the rows of tables stay on one line."""
+    blocks = text.split("\n\n")
+    fill = partial(textwrap.fill, width=120, break_long_words=False, break_on_hyphens=False)
+    return "\n\n".join(block if block.startswith("|") else fill(block) for block in blocks)
+
+
 def write_report(results: Path, docs: Path) -> None:
     """Write the measured parts of all existing pages, and the pictures into `images` next to them."""
     for page, parts in PARTS.items():
@@ -230,7 +238,7 @@ def write_report(results: Path, docs: Path) -> None:
             before, start, rest = text.partition(f"<!-- measured: {name} -->\n")
             _, end, after = rest.partition(f"<!-- end: {name} -->")
             if end and (reports := read_reports(results, files)):
-                text = f"{before}{start}\n{write(reports)}\n\n{end}{after}"
+                text = f"{before}{start}\n{wrap(write(reports))}\n\n{end}{after}"
         (docs / page).write_text(text, encoding="utf-8")
     (docs / "images").mkdir(exist_ok=True)
     for picture, (files, draw) in PICTURES.items():
