@@ -105,8 +105,9 @@ def _format_speedup(peer: str, report: Report) -> str:
 
 
 def _format_peak(report: Report) -> str:
-    fraction, goal = report["engines"]["bertkit"]["share_of_peak"].get("bf16"), GOALS[report["task"]]["peak"]
-    return "" if fraction is None else format_goal(100 * fraction, 100 * goal, "{:.0f}%")
+    fraction = report["engines"]["bertkit"]["share_of_peak"].get("bf16")
+    goal = GOALS.get(report["task"], {}).get("peak")
+    return "" if fraction is None else format_goal(100 * fraction, 100 * goal if goal else None, "{:.0f}%")
 
 
 def format_goal(value: float, goal: float | None, style: str) -> str:
