@@ -148,7 +148,7 @@ def test_a_hub_that_fails_in_the_middle(loopback, glue, monkeypatch, status):
         read("train")
     loopback.faults.clear()
     loopback.fail(f"* */{TRAIN}", status)
-    with pytest.raises(UnavailableError, match=rf"me/glue, {TRAIN}: the hub .*\({status}"):
+    with pytest.raises(UnavailableError, match=rf"me/glue, {TRAIN}: the Hub .*\({status}"):
         read("train")
 
 

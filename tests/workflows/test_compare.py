@@ -89,7 +89,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
         with pytest.raises(UsageError, match=message):
             compare(paths)
     make(tmp_path / "t" / "seed-1", ())
-    with pytest.raises(UsageError, match="the spread of seeds takes at least two"):
+    with pytest.raises(UsageError, match="the spread of seeds needs at least two"):
         compare([tmp_path / "s", tmp_path / "t"])
 
 

@@ -19,8 +19,8 @@ NO_REVISION = {"X-Error-Code": "RevisionNotFound"}
 LOG_IN = "log in with `hf auth login`"
 ANSWERS = [
     (401, {}, "the Hub does not show it without a login (401)", f"check the name, or {LOG_IN}"),
-    (401, GATED, "it is gated (401)", f"ask for access on its page of the hub, then {LOG_IN}"),
-    (403, GATED, "it is gated (403)", f"ask for access on its page of the hub, then {LOG_IN}"),
+    (401, GATED, "it is gated (401)", f"request access on its page on the Hub, then {LOG_IN}"),
+    (403, GATED, "it is gated (403)", f"request access on its page on the Hub, then {LOG_IN}"),
     (403, {}, "the Hub forbids it (403)", f"check what your token permits, or {LOG_IN}"),
     (404, {"X-Error-Code": "RepoNotFound"}, "the Hub does not have it (404)", "check the name"),
     (404, NO_REVISION, "the Hub does not have this revision (404)", "check the revision"),
