@@ -186,7 +186,7 @@ def find_label_faults(
     train = splits["train"]
     findings = []
     for text, place in find_rare_names(train, gold, trained) if not declared else ():
-        findings.append(Finding("warn", "labels", "misspelt_labels", text, (place,)))
+        findings.append(Finding("warn", "labels", "misspelled_labels", text, (place,)))
     label_rows = rows_by_label(splits, gold)
     in_training = {label: by_split["train"] for label, by_split in label_rows.items() if "train" in by_split}
     rare = {label: rows for label, rows in in_training.items() if len(rows) < _FEW}

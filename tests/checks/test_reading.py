@@ -144,9 +144,9 @@ def test_a_label_of_few_rows_is_shown_with_them():
     ]
 
 
-def test_a_misspelt_label_is_shown_with_the_one_that_may_be_meant():
+def test_a_misspelled_label_is_shown_with_the_one_that_may_be_meant():
     ((name, text, places), _) = faults_of(["positive", "negative"] * 200 + ["postive"])
-    assert (name, places) == ("misspelt_labels", ["train.csv:402"])
+    assert (name, places) == ("misspelled_labels", ["train.csv:402"])
     assert text.endswith("Is 'positive' meant?")
 
 

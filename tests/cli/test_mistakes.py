@@ -209,7 +209,7 @@ def test_a_learning_rate_with_a_space_is_a_number(run, tiny_model):
     assert "learning_rate: 1.0e-05" in run("finetune", "classify", *options).out
 
 
-def test_a_misspelt_metric(run):
+def test_a_misspelled_metric(run):
     ended = run("finetune", "classify", "--set", "metrics=[accuracyy]")
     assert ended.code == 2
     assert ended.last == "error: no metric is called 'accuracyy' - did you mean accuracy or balanced_accuracy?"

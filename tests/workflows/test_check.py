@@ -71,7 +71,7 @@ def test_faults_of_single_rows_are_all_found(tmp_path, tiny_model):
     assert found["unreadable_rows"] == ["fail", {("validation.jsonl", 7)}]
     assert found["repeated_rows"] == ["good", {("train.jsonl", 21), ("train.jsonl", 11)}]
     assert found["contradictory_labels"] == ["warn", {("train.jsonl", 41), ("train.jsonl", 31)}]
-    assert found["misspelt_labels"] == ["warn", {("train.jsonl", 51)}]
+    assert found["misspelled_labels"] == ["warn", {("train.jsonl", 51)}]
     assert found["rare_labels"] == ["warn", {("train.jsonl", 51)}]
     assert found["near_repeats"] == ["good", {("train.jsonl", 61), ("train.jsonl", 62)}]
     assert found["leaked_rows"] == ["warn", {("validation.jsonl", 6), ("train.jsonl", 91)}]
