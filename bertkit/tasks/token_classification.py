@@ -36,6 +36,7 @@ from bertkit.recipe.sections import Row
 from bertkit.storage import hub
 from bertkit.storage.run_sets import members_of, read_seeds
 from bertkit.tasks import Answer, Outputs, Prediction, Predictions, RowScores, RunModule, TaskReport, score_table
+from bertkit.tokens.fast_tokenizer import configure_for_plain_text, read_fast_tokenizer
 from bertkit.tokens.features import (
     IGNORE_INDEX,
     Collator,
@@ -47,7 +48,6 @@ from bertkit.tokens.features import (
     padding_collator,
     token_budget,
 )
-from bertkit.tokens.light import plain, read_light_tokenizer
 from bertkit.tokens.truncation import find_unread_words
 from bertkit.tokens.words import (
     WORD_SPLITS,
@@ -152,7 +152,7 @@ def _load_splitter(model: str) -> Any:
     folder = Path(model) if Path(model).is_dir() else hub.find_model(model)
     if (summary := read_seeds(folder)) is not None:
         folder = Path(folder, members_of(summary)[0])
-    return read_light_tokenizer(folder) or plain(load_tokenizer(folder).backend_tokenizer)
+    return read_fast_tokenizer(folder) or configure_for_plain_text(load_tokenizer(folder).backend_tokenizer)
 
 
 def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:

@@ -17,7 +17,7 @@ _FILE, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _DEFAULTS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
-def read_light_tokenizer(folder: Path) -> Tokenizer | None:
+def read_fast_tokenizer(folder: Path) -> Tokenizer | None:
     """Read ``tokenizer.json`` as transformers would use it, without truncation, padding and special tokens in texts.
 
     Returns:
@@ -29,7 +29,7 @@ def read_light_tokenizer(folder: Path) -> Tokenizer | None:
     file = folder / _FILE
     if not file.is_file() or not _settings_agree(file, read_json(folder / _SETTINGS)):
         return None
-    return plain(read_tokenizer_file(file))
+    return configure_for_plain_text(read_tokenizer_file(file))
 
 
 def read_tokenizer_file(file: Path) -> Tokenizer:
@@ -49,7 +49,7 @@ def read_tokenizer_file(file: Path) -> Tokenizer:
     return keep_extra_tokens(tokenizer, names.union(_DEFAULTS))
 
 
-def plain(tokenizer: Tokenizer) -> Tokenizer:
+def configure_for_plain_text(tokenizer: Tokenizer) -> Tokenizer:
     """Set a tokenizer to read complete texts, and ``[SEP]`` in a text as characters; return the tokenizer."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
