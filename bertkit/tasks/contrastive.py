@@ -27,7 +27,7 @@ from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Answer, Outputs, Prediction, Predictions, RunModule, TaskReport, score_table
 from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext
-from bertkit.tokens.several import multi_text_collator, text_number
+from bertkit.tokens.multi_text import hash_text, multi_text_collator
 
 COLUMNS: ColumnSpec = ColumnSpec(
     inputs=("anchor", "positive"),
@@ -85,7 +85,7 @@ def encode_for(rows: Rows, context: TaskContext, model_format: str) -> list[Feat
     features, loss = texts.encode_rows(several, context, _ROLES, model_format=model_format), loss_of(context.recipe)
     for row, texts_in_row, feature in zip(rows, several, features, strict=True):
         if loss == "mnrl":  # A text of the batch must not be a negative of its anchor.
-            feature["texts"] = list(map(text_number, texts_in_row))
+            feature["texts"] = list(map(hash_text, texts_in_row))
         elif "margin" in row:
             feature["labels"] = row["margin"]
     return features

@@ -21,7 +21,7 @@ from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import RunModule, add_labels, text_classification
 from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext
-from bertkit.tokens.several import multi_text_collator
+from bertkit.tokens.multi_text import multi_text_collator
 
 COLUMNS = text_classification.COLUMNS
 HAS_LABEL_NAMES: bool = True

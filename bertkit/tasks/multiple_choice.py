@@ -32,7 +32,7 @@ from bertkit.recipe.records import Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Answer, Outputs, Prediction, Predictions, TaskReport, add_labels, compare_values, score_values
 from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext
-from bertkit.tokens.several import encode_multi_text, multi_text_collator
+from bertkit.tokens.multi_text import encode_multi_text, multi_text_collator
 
 COLUMNS = ColumnSpec(
     inputs=("context", "choices"),

@@ -39,7 +39,7 @@ from bertkit.tokens.features import (
     max_tokens,
     padding_collator,
 )
-from bertkit.tokens.several import multi_text_collator
+from bertkit.tokens.multi_text import multi_text_collator
 
 COLUMNS = ColumnSpec(inputs=("query", "passage"), gold="relevance", groups=("query",))
 TYPES: Mapping[str, Any] = {"prediction": float}

@@ -29,7 +29,7 @@ from bertkit.tasks import (
     text_regression,
 )
 from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext
-from bertkit.tokens.several import multi_text_collator, text_number
+from bertkit.tokens.multi_text import hash_text, multi_text_collator
 
 COLUMNS = ColumnSpec(inputs=("text", "text_pair"), gold="label")
 TYPES: Mapping[str, Any] = {"prediction": float}
@@ -70,7 +70,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     features = texts.encode_rows(pairs, context)
     for pair, feature in zip(pairs, features, strict=True):
         if numbered:
-            feature["texts"] = list(map(text_number, pair))
+            feature["texts"] = list(map(hash_text, pair))
     return add_labels(features, rows, lambda row: (row["label"] - low) / (high - low))
 
 

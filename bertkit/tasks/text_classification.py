@@ -42,7 +42,7 @@ from bertkit.recipe.sections import Row
 from bertkit.tasks import Outputs, Prediction, Predictions, add_labels, score_values
 from bertkit.tokens import truncation
 from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext, padding_collator
-from bertkit.tokens.several import multi_text_collator
+from bertkit.tokens.multi_text import multi_text_collator
 
 COLUMNS: ColumnSpec = ColumnSpec(
     inputs=("text",), gold="label", optional=("text_pair",), lists=("label",), predicted=("probabilities",)

@@ -35,7 +35,7 @@ from bertkit.tasks import Outputs, Prediction, add_labels, compare_values, score
 from bertkit.tasks.text_classification import choose_head, combine_each, read_windows
 from bertkit.tokens import truncation
 from bertkit.tokens.features import Batch, Collator, Feature, Features, Rows, TaskContext, Tensor, padding_collator
-from bertkit.tokens.several import multi_text_collator
+from bertkit.tokens.multi_text import multi_text_collator
 
 COLUMNS = ColumnSpec(inputs=("text",), gold="label", optional=("text_pair",))
 TYPES: Mapping[str, Any] = {"prediction": float}

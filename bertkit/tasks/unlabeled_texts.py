@@ -19,7 +19,7 @@ from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Outputs, Prediction, Predictions, TaskReport, contrastive
 from bertkit.tokens.features import Feature, Features, Rows, TaskContext
-from bertkit.tokens.several import multi_text_collator, text_number
+from bertkit.tokens.multi_text import hash_text, multi_text_collator
 
 COLUMNS = ColumnSpec(inputs=("text",), gold="", groups=("text",))
 TYPES: Mapping[str, Any] = {"prediction": float}
@@ -49,7 +49,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     several = [[row["text"], *pair.values()] for row, pair in zip(rows, _halves(rows), strict=True)]
     features = texts.encode_rows(several, context)
     for row, feature in zip(rows, features, strict=True):
-        feature["texts"] = [text_number(row["text"])]
+        feature["texts"] = [hash_text(row["text"])]
     return features
 
 

@@ -25,7 +25,7 @@ from bertkit.recipe.sections import Row
 from bertkit.storage.exports import is_exported
 from bertkit.tasks import Outputs, Prediction, encode_texts, text_classification
 from bertkit.tokens.features import Batch, Collator, Feature, Features, Rows, TaskContext, Tensor, padding_collator
-from bertkit.tokens.several import multi_text_collator
+from bertkit.tokens.multi_text import multi_text_collator
 
 
 def _is_template(value: object) -> bool:

@@ -17,7 +17,7 @@ from bertkit.modeling.heads.mixins import find_windows
 from bertkit.modeling.static_shapes import texts_of_rows
 from bertkit.recipe import TrainingConfig, load_pretrain_recipe, load_recipe
 from bertkit.tokens.features import ROW_MASK, TOKENS_AT_ONCE, pad_features
-from bertkit.tokens.several import multi_text_collator
+from bertkit.tokens.multi_text import multi_text_collator
 from bertkit.tokens.static_shapes import static_collator, training_rows
 from bertkit.training.arguments import fitting_collator
 from bertkit.training.batching import InMemoryBatches

@@ -63,10 +63,10 @@ def multi_text_collator(context: TaskContext, label_type: str = "int64") -> Coll
     return collate
 
 
-def text_number(text: str) -> int:
+def hash_text(text: str) -> int:
     """Return an id that is the same for equal texts, and different for other texts among billions.
 
-    >>> text_number("a") == text_number("a"), text_number("a") == text_number("b")
+    >>> hash_text("a") == hash_text("a"), hash_text("a") == hash_text("b")
     (True, False)
     """
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True)
