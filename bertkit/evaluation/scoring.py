@@ -212,14 +212,14 @@ def decode_rows(
     if len(rows) <= IN_MEMORY:
         return task.decode(outputs, features, rows, context)
 
-    from bertkit.tokens.feature_cache import rows_of
+    from bertkit.tokens.feature_cache import get_row_indices
 
     def decode(start: int) -> list[Prediction]:
         feature_slice = slice(*np.searchsorted(rows_of_features, (start, start + IN_MEMORY)).tolist())
         chunk = [{**feature, "row": feature["row"] - start} for feature in features[feature_slice]]
         return task.decode(outputs[feature_slice], chunk, rows[start : start + IN_MEMORY], context)
 
-    rows_of_features = rows_of(features)
+    rows_of_features = get_row_indices(features)
     return spool(chain.from_iterable(map(decode, range(0, len(rows), IN_MEMORY))))
 
 

@@ -110,14 +110,14 @@ def get_max_lengths(features: Features) -> np.ndarray:
     return np.fromiter(map(longest_text, features), dtype=np.int64, count=len(features))
 
 
-def rows_of(features: Features) -> np.ndarray:
+def get_row_indices(features: Features) -> np.ndarray:
     """Return the row index of each feature, shape (features,)."""
     if isinstance(features, FeatureColumns):
         return features.rows
     return np.fromiter((feature["row"] for feature in features), dtype=np.int64, count=len(features))
 
 
-def items_of(features: Features) -> np.ndarray | None:
+def count_labels(features: Features) -> np.ndarray | None:
     """Count the labels of each feature, shape (features,), or return None if labels belong to rows."""
     # Labels belong to tokens if the first feature has one integer label per token.
     first = np.asarray(features[0].get("labels") if len(features) else None)
@@ -130,7 +130,7 @@ def items_of(features: Features) -> np.ndarray | None:
     )
 
 
-def texts_of(features: Features) -> list[list[int]] | None:
+def get_text_ids(features: Features) -> list[list[int]] | None:
     """Return the ids of each feature's texts, which must be unique in a batch, or None if features have no such ids."""
     has_ids = len(features) > 0 and "texts" in features[0]
     return [np.asarray(feature["texts"]).tolist() for feature in features] if has_ids else None

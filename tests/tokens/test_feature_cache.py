@@ -27,8 +27,8 @@ from bertkit.tokens.feature_cache import (
     encode_split,
     get_lengths,
     get_max_lengths,
+    get_row_indices,
     get_used_token_ids,
-    rows_of,
 )
 from bertkit.tokens.features import TaskContext, count_tokens, longest_text
 from bertkit.workflows.finetune_data import find_labels
@@ -204,7 +204,9 @@ def test_features_of_many_rows_are_those_of_one_tokenizer_call(name, cache, fold
         cached = encode_split(split, context, encode)
         assert isinstance(cached, FeatureColumns) and encode.calls == calls
         assert as_lists(cached) == as_lists(cached[index] for index in range(len(cached))) == as_lists(fresh)
-        assert rows_of(cached).tolist() == rows_of(fresh).tolist() == [feature["row"] for feature in fresh]
+        assert (
+            get_row_indices(cached).tolist() == get_row_indices(fresh).tolist() == [feature["row"] for feature in fresh]
+        )
         assert get_lengths(cached).tolist() == get_lengths(fresh).tolist()
         assert get_used_token_ids(cached).tolist() == get_used_token_ids(fresh).tolist()
     assert len(parts_in(folder)) == 4 if cache else not folder.exists()
