@@ -334,10 +334,10 @@ def read_results(results: Sequence[Mapping[str, Any]], folder: Path) -> list[Res
     return [Result(**{**result, "folder": str(folder)}) for result in results]
 
 
-def suffix_of(split: str) -> str:
+def get_split_suffix(split: str) -> str:
     """Return the suffix of a split's files and scores, which is empty for ``validation``.
 
-    >>> suffix_of("validation"), suffix_of("validation_mismatched"), suffix_of("test")
+    >>> get_split_suffix("validation"), get_split_suffix("validation_mismatched"), get_split_suffix("test")
     ('', '_mismatched', '_test')
     """
     rest = split.removeprefix("validation")
@@ -346,12 +346,12 @@ def suffix_of(split: str) -> str:
 
 def predictions_file(split: str) -> str:
     """Return the name of the file with the predictions of a split."""
-    return f"predictions{suffix_of(split)}.jsonl"
+    return f"predictions{get_split_suffix(split)}.jsonl"
 
 
 def write_predictions(folder: Path, split: Split, predictions: Predictions, details: TaskReport) -> list[str]:
     """Write predictions.jsonl and the other files that the task family adds for a split; return their names."""
-    suffix = suffix_of(split.name)
+    suffix = get_split_suffix(split.name)
     seen = split.training_rows
 
     def mark(number: int) -> dict[str, bool]:

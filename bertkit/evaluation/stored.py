@@ -229,7 +229,7 @@ def _parse_records(lines: Iterable[str], file: Path) -> Iterator[Prediction]:
 # --- Scoring ---
 
 
-def recipe_of(run: StoredRun, changes: Mapping[str, Any] | None = None) -> Recipe:
+def read_recipe(run: StoredRun, changes: Mapping[str, Any] | None = None) -> Recipe:
     """Return the recipe of a run that has a record, with changes by dotted keys."""
     return load_recipe(str(run.file.with_name("recipe.yaml")), changes)
 
@@ -246,7 +246,7 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Store
     if recipe is None:
         if not recorded:
             raise UsageError("files of predictions have no recipe, so their metrics are unknown", "--recipe RECIPE")
-        recipe = recipe_of(recorded[0])
+        recipe = read_recipe(recorded[0])
     for run in recorded:
         _check_run(run, recipe, recorded[0])
     # All systems are scored by one recipe, today's code and the labels of the first, and not by scores they recorded.

@@ -24,9 +24,9 @@ from bertkit.evaluation.stored import (
     find_changed_scores,
     find_scorer,
     read_column,
+    read_recipe,
     read_rows,
     read_system,
-    recipe_of,
 )
 from bertkit.metrics.intervals import count_examples, find_intervals
 from bertkit.metrics.paired import Difference, correct_differences
@@ -275,7 +275,7 @@ def predict_unseen(
         for run in system.runs:
             if not run.record:
                 raise UsageError("a file of predictions has no model to score", "name run folders", file=run.file)
-            recipe = recipe_of(run, {"model": run.model, "data.source": source})
+            recipe = read_recipe(run, {"model": run.model, "data.source": source})
             data = recipe.data.model_copy(update={"files": {}, "limit": None})
             checkpoints[-1].append(find_checkpoint(recipe.model_copy(update={"data": data})))
     # A label that one run lacks is still a label of the rows, so all runs read them with the labels of all.

@@ -22,7 +22,7 @@ from bertkit.evaluation.baselines import (
 )
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.scoring import EvalOutput, Result, suffix_of, write_predictions
+from bertkit.evaluation.scoring import EvalOutput, Result, get_split_suffix, write_predictions
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.intervals import why_undefined
 from bertkit.metrics.linear import sample
@@ -223,7 +223,7 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
     # All splits are in one file, so keys end with the name of the split, except for `validation`.
     evaluation: dict[str, Any] = {"epoch": fit_result.epochs}
     for result in outcome.results:
-        suffix = suffix_of(result.split)
+        suffix = get_split_suffix(result.split)
         evaluation[f"eval_loss{suffix}"] = outcome.scored[result.split].loss
         evaluation.update({f"eval_{metric}{suffix}": value for metric, value in result.scores.items()})
         evaluation[f"eval_samples{suffix}"] = result.rows
