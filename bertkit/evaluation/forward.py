@@ -21,10 +21,10 @@ from bertkit.tokens.features import (
     Item,
     Tensors,
     count_items,
+    get_max_batch_tokens,
     round_size,
     split_by_length,
     static_width,
-    tokens_for,
 )
 from bertkit.tokens.static_shapes import choose_widths, evaluation_rows, static_collator
 
@@ -216,5 +216,5 @@ def tokens_at_once() -> int:
     """Return the number of padded tokens per batch that keeps this machine busy."""
     torch = sys.modules.get("torch")  # Exported models run without torch.
     if torch is None:
-        return tokens_for(available_threads().number)
-    return tokens_for(torch.get_num_threads()) if find_device().is_cpu else TOKENS_AT_ONCE
+        return get_max_batch_tokens(available_threads().number)
+    return get_max_batch_tokens(torch.get_num_threads()) if find_device().is_cpu else TOKENS_AT_ONCE

@@ -7,7 +7,7 @@ from typing import Any
 
 from bertkit.hardware.process import available_threads
 from bertkit.runtime.model import ExportedModel
-from bertkit.tokens.features import Collator, Feature, split_by_length, tokens_for
+from bertkit.tokens.features import Collator, Feature, get_max_batch_tokens, split_by_length
 
 
 def forward_exported(
@@ -29,7 +29,7 @@ def forward_exported(
     Each process of a launch computes all rows.
     """
     outputs: dict[int, dict[str, Any]] = {}
-    for indices in split_by_length(lengths, tokens_for(available_threads().number)):
+    for indices in split_by_length(lengths, get_max_batch_tokens(available_threads().number)):
         arrays = model(collate([features[index] for index in indices]))
         for position, index in enumerate(indices):
             outputs[index] = {name: array[position] for name, array in arrays.items()}

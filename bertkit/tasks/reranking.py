@@ -35,7 +35,7 @@ from bertkit.tokens.features import (
     Rows,
     TaskContext,
     Tensors,
-    are_several,
+    are_several_texts,
     max_tokens,
     padding_collator,
 )
@@ -136,14 +136,14 @@ def collator(context: TaskContext) -> Collator:
     single, several = padding_collator(context, label_type="float32"), multi_text_collator(context, "float32")
 
     def collate(features: Features) -> Tensors:
-        return (several if are_several(features[0]["input_ids"]) else single)(features)
+        return (several if are_several_texts(features[0]["input_ids"]) else single)(features)
 
     return collate
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return each row's score: a probability, or any number, as the model's activation is."""
-    are_lists = len(features) > 0 and are_several(features[0]["input_ids"])
+    are_lists = len(features) > 0 and are_several_texts(features[0]["input_ids"])
     groups = _group_by_query(rows) if are_lists else [[number] for number in range(len(rows))]
     decoded: list[dict[str, Any]] = [{} for _ in rows]
     for numbers, output in zip(groups, outputs, strict=True):

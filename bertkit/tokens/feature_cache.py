@@ -32,8 +32,8 @@ from bertkit.tokens.features import (
     Rows,
     TaskContext,
     count_tokens,
+    get_max_text_length,
     join_ids,
-    longest_text,
 )
 
 Encode = Callable[[Rows, TaskContext], list[Feature]]
@@ -48,7 +48,8 @@ _FEATURES_AT_ONCE = 16  # read together if they have no file
 class FeatureColumns(Features):
     """Read-only features in arrays; their lists of numbers are read as arrays.
 
-    ``lengths``, ``longest`` and ``rows`` (features,) have the `count_tokens`, `longest_text` and row of each feature.
+    ``lengths``, ``longest`` and ``rows``, all of shape (features,), have the `count_tokens`, the `get_max_text_length`
+    and the row index of each feature.
     """
 
     def __init__(self, parts: Sequence[Arrays]) -> None:
@@ -107,7 +108,7 @@ def get_max_lengths(features: Features) -> np.ndarray:
     """Count the tokens of each feature's longest text, shape (features,)."""
     if isinstance(features, FeatureColumns):
         return features.longest
-    return np.fromiter(map(longest_text, features), dtype=np.int64, count=len(features))
+    return np.fromiter(map(get_max_text_length, features), dtype=np.int64, count=len(features))
 
 
 def get_row_indices(features: Features) -> np.ndarray:

@@ -169,10 +169,10 @@ def text_lengths(feature: Feature) -> list[int]:
     ([3], [3, 2])
     """
     ids = feature["input_ids"]
-    return list(map(len, ids)) if are_several(ids) else [len(ids)]
+    return list(map(len, ids)) if are_several_texts(ids) else [len(ids)]
 
 
-def longest_text(feature: Feature) -> int:
+def get_max_text_length(feature: Feature) -> int:
     """Count the tokens of a feature's longest text."""
     return max(text_lengths(feature))
 
@@ -211,7 +211,7 @@ def split_by_size(items: Iterable[Item], max_size: int, get_size: Callable[[Item
         yield run
 
 
-def tokens_for(threads: int) -> int:
+def get_max_batch_tokens(threads: int) -> int:
     """Return the maximum number of padded tokens of a forward pass on a CPU."""
     return min(TOKENS_AT_ONCE, TOKENS_PER_THREAD * threads)
 
@@ -221,10 +221,10 @@ def join_ids(feature: Feature) -> np.ndarray[Any, Any]:
     import numpy as np
 
     ids = feature["input_ids"]
-    return np.concatenate([*map(np.asarray, ids)]) if are_several(ids) else np.asarray(ids)
+    return np.concatenate([*map(np.asarray, ids)]) if are_several_texts(ids) else np.asarray(ids)
 
 
-def are_several(ids: Sequence[object] | np.ndarray[Any, Any]) -> bool:
+def are_several_texts(ids: Sequence[object] | np.ndarray[Any, Any]) -> bool:
     """Return whether the ``input_ids`` of a feature belong to several texts, such as choices."""
     return len(ids) > 0 and hasattr(ids[0], "__len__")
 

@@ -12,7 +12,7 @@ from bertkit.tokens.features import (
     Rows,
     TaskContext,
     Tensors,
-    are_several,
+    are_several_texts,
     encode_texts,
     padding_collator,
     to_batch,
@@ -54,7 +54,7 @@ def multi_text_collator(context: TaskContext, label_type: str = "int64") -> Coll
         batch = {name: values.reshape(len(features), max_texts, -1) for name, values in pad(flat).items()}
         if all("labels" in feature for feature in features):
             labels = [feature["labels"] for feature in features]
-            if are_several(labels):
+            if are_several_texts(labels):
                 longest = max(map(len, labels))
                 labels = [[*row_labels, *[0] * (longest - len(row_labels))] for row_labels in labels]
             batch |= to_batch({"labels": np.array(labels, dtype=label_type)}, context)

@@ -30,7 +30,7 @@ from bertkit.tokens.feature_cache import (
     get_row_indices,
     get_used_token_ids,
 )
-from bertkit.tokens.features import TaskContext, count_tokens, longest_text
+from bertkit.tokens.features import TaskContext, count_tokens, get_max_text_length
 from bertkit.workflows.finetune_data import find_labels
 from tests.conftest import make_tokenizer
 
@@ -169,7 +169,7 @@ def test_lengths_are_known_without_a_look_at_any_feature(name, monkeypatch):
     monkeypatch.setattr(FeatureColumns, "__getitem__", None)
     for features in (fresh, cached):
         assert get_lengths(features).tolist() == [count_tokens(feature) for feature in fresh]
-        assert get_max_lengths(features).tolist() == [longest_text(feature) for feature in fresh]
+        assert get_max_lengths(features).tolist() == [get_max_text_length(feature) for feature in fresh]
 
 
 def test_rows_are_found_as_in_a_list():
