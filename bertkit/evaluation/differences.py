@@ -83,14 +83,14 @@ class Changes:
 
 
 @dataclass(frozen=True)
-class Side:
+class SystemScores:
     """One system of a pair: predictions and compared arrays of each of its runs."""
 
     predictions: Sequence[Predictions]
     row_scores: Sequence[RowScores]
 
 
-Sides = tuple[Side, Side]
+Sides = tuple[SystemScores, SystemScores]
 
 
 def find_changes(scorer: StoredPredictionScorer, rows: Rows, sides: Sides, extra: Extra, max_shown: int) -> Changes:
@@ -136,7 +136,7 @@ def find_changes(scorer: StoredPredictionScorer, rows: Rows, sides: Sides, extra
     )
 
 
-def group_rows(scorer: StoredPredictionScorer, rows: Rows, side: Side) -> Units:
+def group_rows(scorer: StoredPredictionScorer, rows: Rows, side: SystemScores) -> Units:
     """Return the row indices of each unit: one per unit, or all rows of a query; empty if they are unknown."""
     count = count_examples(side.row_scores[0])
     if count == len(rows):

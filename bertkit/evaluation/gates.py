@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bertkit.errors import UsageError, did_you_mean
-from bertkit.evaluation.differences import Extra, Side, group_rows, slice_values
+from bertkit.evaluation.differences import Extra, SystemScores, group_rows, slice_values
 from bertkit.evaluation.run_sets import SeedsSummary
 from bertkit.evaluation.scoring import Result
 from bertkit.evaluation.stored import StoredPredictionScorer
@@ -45,7 +45,7 @@ class WorseGate:
     margin: float = 0.0
     undecided: Literal["fail", "pass"] = "fail"
 
-    def choose(self, scorer: StoredPredictionScorer, side: Side) -> list[str]:
+    def choose(self, scorer: StoredPredictionScorer, side: SystemScores) -> list[str]:
         """Return the metrics that it is about.
 
         Raises:
@@ -131,7 +131,7 @@ def judge_result(gates: GateConfig, result: Result, folders: Sequence[Path] = ()
     return replace(result, gates=cases)
 
 
-def compare_sides(scorer: StoredPredictionScorer, first: Side, second: Side) -> dict[str, Difference]:
+def compare_systems(scorer: StoredPredictionScorer, first: SystemScores, second: SystemScores) -> dict[str, Difference]:
     """Compare two systems, over their seeds too where each has several."""
     if len(first.row_scores) > 1:
         return compare_seeds(scorer.score, first.row_scores, second.row_scores, scorer.task.METRICS)
@@ -141,7 +141,7 @@ def compare_sides(scorer: StoredPredictionScorer, first: Side, second: Side) -> 
 def judge_systems(
     scorer: StoredPredictionScorer,
     rows: Rows,
-    sides: Mapping[str, Side],
+    sides: Mapping[str, SystemScores],
     differences: Mapping[str, Mapping[str, Difference]],
     extra: Extra,
     gate: WorseGate | None,
@@ -178,7 +178,7 @@ def judge_systems(
                     replace(side, row_scores=[take(arrays, indices) for arrays in side.row_scores])
                     for side in (sides[first], sides[name])
                 ]
-                tested_here = compare_sides(scorer, *parts)
+                tested_here = compare_systems(scorer, *parts)
             tested_slices += [
                 GatedDifference(f"{name}, {by}", f"{value}: {metric}", metric, len(members), tested_here.get(metric))
                 for metric in metrics
