@@ -170,7 +170,7 @@ def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
     features = encode_split(split, context, checkpoint.task.encode)
     truncation = Truncation(context, checkpoint.task.encode)
     truncation.add(features, split.rows)
-    truncation.say()
+    truncation.log()
     return features
 
 

@@ -42,7 +42,9 @@ TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: Mapping[str, Metric] = {**REGRESSION, EVALUATE_PREFIX: PLAIN}
 OPTIONS: Mapping[str, Any] = {  # numbers have no votes
     **truncation.OPTIONS,
-    "long_text": Option("head", choices=tuple(strategy for strategy in truncation.WAYS if strategy != "windows_vote")),
+    "long_text": Option(
+        "head", choices=tuple(strategy for strategy in truncation.STRATEGIES if strategy != "windows_vote")
+    ),
 }
 
 _MEAN, _SHARED, _SCALE = "mean", "shared words", "scale"

@@ -32,10 +32,10 @@ from bertkit.tokens.features import (
 SHORTENED = ("head", "tail", "head_tail")
 WINDOWS = ("windows_mean", "windows_max", "windows_vote")
 HIERARCHICAL = "hierarchical"
-WAYS = (*SHORTENED, *WINDOWS, HIERARCHICAL)
+STRATEGIES = (*SHORTENED, *WINDOWS, HIERARCHICAL)
 
 OPTIONS: Mapping[str, object] = {
-    "long_text": Option("head", choices=WAYS),
+    "long_text": Option("head", choices=STRATEGIES),
     # Sun et al. (2019, section 5.3.1) read the first 128 of 510 tokens.
     "head_fraction": Option(0.25, minimum=0.01, maximum=0.99),
     "overlap": 64,
@@ -89,7 +89,7 @@ def _tokenize_rows(rows: Rows, context: TaskContext) -> tuple[list[list[list[int
     return tokens, template, token_budget(context, template)
 
 
-def shares_read(rows: Rows, context: TaskContext) -> tuple[float, float, float]:
+def get_read_fractions(rows: Rows, context: TaskContext) -> tuple[float, float, float]:
     """Return the fractions of tokens that one input and that windows read, and the number of windows per row."""
     tokens_of_rows, _, budget = _tokenize_rows(rows, context)
     overlap = read_option(OPTIONS, context.recipe, "overlap")
@@ -189,7 +189,7 @@ class Truncation:
             self.long += len(long)
             self.lost_tokens += int((complete - limit).clip(0).sum())
 
-    def say(self) -> None:
+    def log(self) -> None:
         """Log the fraction of tokens that is lost, if any."""
         if self.long:
             many = f"{format_fraction(self.long, self.rows)} rows are longer than {max_tokens(self.context):,} tokens"
