@@ -194,7 +194,7 @@ def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple
         shapes.widths += (round_size(int(longest.max())),)
     texts = texts_of_rows(model, features)
     widths = [static_width(length, shapes.widths) for length in longest.tolist()]
-    counts = (lengths // longest).tolist() if texts.are_windows else [texts.most] * len(widths)
+    counts = (lengths // longest).tolist() if texts.are_windows else [texts.max_count] * len(widths)
     costs = [count * width for count, width in zip(counts, widths, strict=True)]
     order = evaluation_rows(TOKENS_AT_ONCE, texts, device.count)
     return static_collator(collate, order, shapes.widths, texts), costs

@@ -113,7 +113,7 @@ def check(job, name, monkeypatch):
     fill = static_collator(job.data_collator, training_rows(ROWS, texts), (16, 32, 80), texts)
     plain, filled = job.data_collator(features), fill(features)
     assert len(filled["input_ids"]) % ROWS == 0 < len(filled["input_ids"]) - len(plain["input_ids"])
-    assert filled["input_ids"].dim() == 2 or filled["input_ids"].shape[1] == texts.most
+    assert filled["input_ids"].dim() == 2 or filled["input_ids"].shape[1] == texts.max_count
     if name in OBJECTIVES:
         del filled[ROW_MASK]
     assert job.loss_terms.count(filled) == job.loss_terms.count(plain)
