@@ -227,7 +227,7 @@ class CheckpointInfo:
         log.info(f"as in its run: long_text {trained}")
         return self._keep_unset({name: run_options[name] for name in truncation.OPTIONS if name in run_options})
 
-    def kept(self, recipe: Recipe) -> Recipe:
+    def restore_data_limit(self, recipe: Recipe) -> Recipe:
         """Return a recipe for the folder of a model that is made of this one, without the limit of the scored rows.
 
         A run that was trained with ``data.limit`` keeps that.
