@@ -98,21 +98,21 @@ class StoredRuns:
     Args:
         folder: Folder of the set.
         records: Name of a run -> its record.
-        setups: Name of a run -> its recipe, tokenizer and labels.
+        contexts: Name of a run -> its recipe, tokenizer and labels.
         task: Task family of all runs.
         split: Rows that all runs are scored on.
     """
 
     folder: Path
     records: Mapping[str, RunRecord]
-    setups: Mapping[str, TaskContext]
+    contexts: Mapping[str, TaskContext]
     task: Task
     split: Split
 
     def compare(self, run: SetRun) -> tuple[RowScores, TaskContext] | None:
         """Compare the predictions of a run with the gold values, or return None if what is stored does not suffice."""
         record = self.records[run.name]
-        context = with_options(self.setups[run.name], record.get("tuned", {}))
+        context = with_options(self.contexts[run.name], record.get("tuned", {}))
         predictions = read_predictions(self.folder / run.name, record, self.split)
         try:
             return self.task.compare(predictions, self.split.rows, context), context
