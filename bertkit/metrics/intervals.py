@@ -83,13 +83,13 @@ def why_undefined(metrics: Collection[str], scores: Mapping[str, float], row_sco
     return {name: find_metric(metrics, name).explain(row_scores) for name in undefined}
 
 
-PLAIN = Metric(computed_elsewhere)
+UNDECLARED = Metric(computed_elsewhere)
 """Record of a score that no table declares, such as a metric of the `evaluate` package."""
 
 
 def find_metric(metrics: Collection[str], name: str) -> Metric:
-    """Return the record of a metric, or `PLAIN` if a family lists names only, or does not have it."""
-    return metrics.get(name, PLAIN) if isinstance(metrics, Mapping) else PLAIN
+    """Return the record of a metric, or `UNDECLARED` if a family lists names only, or does not have it."""
+    return metrics.get(name, UNDECLARED) if isinstance(metrics, Mapping) else UNDECLARED
 
 
 @dataclass(frozen=True)

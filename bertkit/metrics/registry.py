@@ -20,7 +20,7 @@ from bertkit.errors import DataError, RecipeError, UnavailableError, did_you_mea
 from bertkit.metrics import retrieval, squad, tags
 from bertkit.metrics.intervals import (
     NOT_FINITE,
-    PLAIN,
+    UNDECLARED,
     Metric,
     RowScores,
     computed_elsewhere,
@@ -269,8 +269,8 @@ def find_declared(metric: str) -> Metric:
     if is_custom(metric):
         module, _, name = metric.rpartition(".")
         function = getattr(sys.modules.get(module), name, None)
-        return _ERROR if getattr(function, "lower_is_better", False) else PLAIN
-    return _DECLARED.get(metric, PLAIN)
+        return _ERROR if getattr(function, "lower_is_better", False) else UNDECLARED
+    return _DECLARED.get(metric, UNDECLARED)
 
 
 def is_lower_better(metric: str) -> bool:

@@ -21,7 +21,7 @@ from bertkit.data.labels import placeholder_names, spelled
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts, read_texts
 from bertkit.errors import DataError
 from bertkit.metrics import calibration
-from bertkit.metrics.intervals import PLAIN, Metric
+from bertkit.metrics.intervals import UNDECLARED, Metric
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.metrics.probabilities import mean_probabilities
 from bertkit.metrics.registry import CLASSIFICATION, EVALUATE_PREFIX
@@ -43,7 +43,7 @@ COLUMNS = ColumnSpec(
     predicted=("choice", "choice_probabilities"),
 )
 TYPES: Mapping[str, Any] = {"prediction": int}
-METRICS: Mapping[str, Metric] = {"accuracy": CLASSIFICATION["accuracy"], EVALUATE_PREFIX: PLAIN}
+METRICS: Mapping[str, Metric] = {"accuracy": CLASSIFICATION["accuracy"], EVALUATE_PREFIX: UNDECLARED}
 OPTIONS: Mapping[str, Any] = calibration.OPTIONS
 
 _FREQUENT, _CHOICES = "most frequent position", "choices alone"

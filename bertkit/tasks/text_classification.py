@@ -20,7 +20,7 @@ from bertkit.data.labels import VECTOR, plain, spelled, spelled_names
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts
 from bertkit.errors import DataError, ModelError, RecipeError, did_you_mean, located
 from bertkit.metrics import calibration
-from bertkit.metrics.intervals import PLAIN, Metric
+from bertkit.metrics.intervals import UNDECLARED, Metric
 from bertkit.metrics.linear import (
     TFIDF,
     describe_pairs,
@@ -49,7 +49,7 @@ COLUMNS: ColumnSpec = ColumnSpec(
 )
 HAS_LABEL_NAMES: bool = True
 TYPES: Mapping[str, Any] = {"prediction": str | list[str]}
-METRICS: Mapping[str, Metric] = {**CLASSIFICATION, EVALUATE_PREFIX: PLAIN}
+METRICS: Mapping[str, Metric] = {**CLASSIFICATION, EVALUATE_PREFIX: UNDECLARED}
 OPTIONS: Mapping[str, Any] = {
     "multi_label": False,
     "separator": "|",

@@ -12,7 +12,7 @@ import numpy as np
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import check_texts, read_number
 from bertkit.errors import DataError
-from bertkit.metrics.intervals import PLAIN, Metric
+from bertkit.metrics.intervals import UNDECLARED, Metric
 from bertkit.metrics.linear import (
     TFIDF,
     describe_pairs,
@@ -39,7 +39,7 @@ from bertkit.tokens.multi_text import multi_text_collator
 
 COLUMNS = ColumnSpec(inputs=("text",), gold="label", optional=("text_pair",))
 TYPES: Mapping[str, Any] = {"prediction": float}
-METRICS: Mapping[str, Metric] = {**REGRESSION, EVALUATE_PREFIX: PLAIN}
+METRICS: Mapping[str, Metric] = {**REGRESSION, EVALUATE_PREFIX: UNDECLARED}
 OPTIONS: Mapping[str, Any] = {  # numbers have no votes
     **truncation.OPTIONS,
     "long_text": Option(
