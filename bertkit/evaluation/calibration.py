@@ -138,7 +138,7 @@ def warn_of_tuned(names: Iterable[str]) -> list[str]:
     return [f"{listed} was chosen on these rows: their scores and intervals are a little too high."] if listed else []
 
 
-def thresholds_for(
+def choose_threshold_options(
     calibration: SavedCalibration | None, recipe: Recipe, precision: float | None, coverage: float | None
 ) -> dict[str, Any]:
     """Return the options that give answers a precision, or prediction sets a coverage, and log what they promise.
@@ -152,7 +152,7 @@ def thresholds_for(
     from bertkit.metrics.calibration import find_abstention, set_threshold
 
     for name, value in (("--min-precision", precision), ("--coverage", coverage)):
-        check_share(name, value)
+        check_fraction(name, value)
     if calibration is None or not calibration.confidence:
         message = f"{recipe.model} has no calibration of one label per row, which --min-precision and --coverage need"
         raise UsageError(message, f"bertkit calibrate {recipe.name} --model {recipe.model}")
@@ -188,7 +188,7 @@ def thresholds_for(
     return {name: by_type.get("", by_type) for name, by_type in options.items() if by_type}
 
 
-def check_share(name: str, value: float | None) -> None:
+def check_fraction(name: str, value: float | None) -> None:
     """Check that the value of an option, if there is one, is between 0 and 1.
 
     Raises:

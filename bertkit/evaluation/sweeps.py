@@ -11,7 +11,7 @@ from bertkit.errors import UsageError
 from bertkit.evaluation.run_sets import SetRun, StoredRuns
 from bertkit.metrics.intervals import Interval, count_examples
 from bertkit.metrics.registry import is_lower_better
-from bertkit.metrics.seeds import Selection, estimate_selection, expected_best, explained_share
+from bertkit.metrics.seeds import Selection, estimate_selection, expected_best, explained_fraction
 from bertkit.recipe.space import Point, SweepDimension, SweepSpace, name_point, name_value
 from bertkit.storage.run_sets import parse_number
 
@@ -167,7 +167,7 @@ def find_curve(trials: Sequence[SetRun], stored: StoredRuns, metric: str) -> lis
 def find_importance(trials: Sequence[SetRun], search: SweepSpace, metric: str) -> dict[str, float | None]:
     """Compute the fraction of the variance of the scores that each key explains on its own."""
     scores = _list_scores(trials, metric)
-    return {axis.key: explained_share(_group_trials(axis, trials), scores) for axis in search.axes}
+    return {axis.key: explained_fraction(_group_trials(axis, trials), scores) for axis in search.axes}
 
 
 def find_expected_best(trials: Sequence[SetRun], search: SweepSpace, metric: str) -> list[float] | None:

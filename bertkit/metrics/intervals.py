@@ -296,10 +296,10 @@ def combine_intervals(terms: Sequence[tuple[float, float, Interval]]) -> Interva
     return total - math.sqrt(below), total + math.sqrt(above)
 
 
-def f1_of_share(share: float) -> float:
+def f1_from_share(share: float) -> float:
     """Return F1, given the fraction of gold or predicted items that are both.
 
-    >>> f1_of_share(0.5) == 2 * 1 / (2 * 1 + 1)
+    >>> f1_from_share(0.5) == 2 * 1 / (2 * 1 + 1)
     True
     """
     return 2 * share / (1 + share)

@@ -24,7 +24,7 @@ from bertkit.metrics.intervals import (
     Metric,
     RowScores,
     computed_elsewhere,
-    f1_of_share,
+    f1_from_share,
     ratio_metric,
 )
 from bertkit.recipe.plugins import custom_code_error, load_custom, untrusted_code_error
@@ -198,7 +198,7 @@ def _by_values(function: Callable[[np.ndarray, np.ndarray], T]) -> Callable[[Row
 
 CLASSIFICATION: Mapping[str, Metric] = {
     "accuracy": ratio_metric(_by_values(count_right)),
-    "f1": Metric(_by_values(f1), _by_values(partial(_count_hits, "f1")), f1_of_share),
+    "f1": Metric(_by_values(f1), _by_values(partial(_count_hits, "f1")), f1_from_share),
     "f1_macro": Metric(_by_values(f1_macro)),
     "f1_micro": Metric(_by_values(f1_micro), _by_values(_count_decisions)),
     "f1_weighted": Metric(_by_values(f1_weighted)),

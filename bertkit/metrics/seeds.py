@@ -198,7 +198,7 @@ def estimate_selection(
     return Selection(estimate, (counts / len(losses)).tolist())
 
 
-def explained_share(groups: Sequence[Hashable], scores: Sequence[float]) -> float | None:
+def explained_fraction(groups: Sequence[Hashable], scores: Sequence[float]) -> float | None:
     """Compute the share of the variance of scores that one setting explains, whose value names the group of each.
 
     This is epsilon squared (Kelley 1935): the variance between groups over all variance, less what as many random
@@ -208,7 +208,7 @@ def explained_share(groups: Sequence[Hashable], scores: Sequence[float]) -> floa
         The fraction, or None if it is undefined or pure chance: one group, fewer than two scores per group on average,
         or constant scores.
 
-    >>> explained_share([16, 16, 32, 32], [0.5, 0.5, 0.75, 0.75])
+    >>> explained_fraction([16, 16, 32, 32], [0.5, 0.5, 0.75, 0.75])
     1.0
     """
     values = np.asarray(scores, dtype=np.float64)
