@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Output = dict[str, Any]
 Computed = tuple[Output, float, int]
 """The outputs of a batch as arrays, the sum of its loss, and over how many items that is."""
-Tick = Callable[[int], None]
+Advance = Callable[[int], None]
 
 
 def forward(
@@ -45,7 +45,7 @@ def forward(
     collate: Collator,
     *,
     precision: str,
-    tick: Tick = lambda rows: None,
+    advance: Advance = lambda rows: None,
 ) -> tuple[Sequence[Output], float | None]:
     """Run the model over features; several processes divide the work, and each gets the outputs of all.
 
@@ -59,7 +59,7 @@ def forward(
     from bertkit.runtime.model import ExportedModel
 
     if isinstance(model, ExportedModel):
-        return forward_exported(model, features, get_lengths(features).tolist(), collate, tick), None
+        return forward_exported(model, features, get_lengths(features).tolist(), collate, advance), None
     process, processes = rank_and_size()
     losses: list[Sequence[Any]] = []  # (sum of losses, number of items) per process
     collate, lengths = few_shapes(model, features, collate)
@@ -79,7 +79,7 @@ def forward(
             # which tokens of a row are real.
             for position, number in enumerate(numbers):
                 outputs[number] = {name: array[position] for name, array in arrays.items()}
-            tick(len(numbers))
+            advance(len(numbers))
         if lacks_a_batch(model, len(batches), process, processes):
             _run_batch(model, collate([features[start + number] for number in batches[0]]))
         # Outputs have the index of their feature, so the outputs of all processes merge in any order.

@@ -45,7 +45,7 @@ def measure(
     batches = sorted_batches(lengths)
     share = batches[process::processes]
     fillers = batches[:1] if lacks_a_batch(model, len(batches), process, processes) else []
-    with stage("evaluation", len(share)) as tick, evaluating(model, precision):
+    with stage("evaluation", len(share)) as advance, evaluating(model, precision):
         for position, numbers in enumerate([*share, *fillers]):
             batch = collate([features[number] for number in numbers])
             # Objectives find padding by the labels and by the attention mask.
@@ -57,7 +57,7 @@ def measure(
             if position == len(share):
                 break
             totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
-            tick(1)
+            advance(1)
     shares = gather_from_all(totals)
     # With fewer batches than processes some processes have no sums, but the first one always has a batch.
     return objective.score({name: sum(share.get(name, 0.0) for share in shares) for name in shares[0]})

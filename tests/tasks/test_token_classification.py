@@ -32,7 +32,7 @@ from tests.conftest import WORDS, make_tokenizer, write_jsonl
 from tests.kills import read_lines
 
 NONE = "for tags that mark no entities --set options.scheme=none --set metrics=[accuracy,f1_macro]"
-UNDECLARED = {"metrics": ["accuracy", "f1_macro"], "best_metric": "accuracy"}
+PLAIN = {"metrics": ["accuracy", "f1_macro"], "best_metric": "accuracy"}
 NER = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 POS = ("ADJ", "NOUN", "VERB")
 ALL_METRICS = "f1 precision recall f1_strict precision_strict recall_strict accuracy f1_macro"
@@ -90,7 +90,7 @@ def test_numbers_count_the_labels_of_the_recipe():
     with pytest.raises(DataError) as caught:
         reading({"tokens": ["EU", "rejects"], "tags": [3, 9]}, "ner")
     assert str(caught.value).startswith("word 2 'rejects': label '9' is not one of the 9 labels (0 O, 1 B-PER, ")
-    assert reading({"tokens": ["one", "two"], "tags": [1, 2]}, **UNDECLARED)["tags"] == ["1", "2"]
+    assert reading({"tokens": ["one", "two"], "tags": [1, 2]}, **PLAIN)["tags"] == ["1", "2"]
 
 
 @pytest.mark.parametrize("tags", [[2, 0], "[2, 0]", "2 0", ["2", "0"], [2.0, 0.0]])
@@ -115,7 +115,7 @@ def test_entity_metrics_want_entity_tags(metric, tag):
     with pytest.raises(DataError) as caught:
         reading(row, metrics=["accuracy", metric], best_metric="accuracy")
     assert str(caught.value) == f"word 2 'b': the tag {tag!r} is not an entity tag (column 'tags') - {NONE}"
-    assert reading(row, **UNDECLARED)["tags"] == ["O", tag]
+    assert reading(row, **PLAIN)["tags"] == ["O", tag]
 
 
 @pytest.mark.parametrize(("overlapping", "count"), [("error", 0), ("longest", 3)])
@@ -342,7 +342,7 @@ def test_a_calibration_is_fitted_to_the_words_that_have_tokens_and_a_tag():
 
 
 def test_plain_tags_have_no_entities_and_every_word_is_read():
-    (answer,) = decode([{"tokens": ["film", "\u200b", ""]}], setup_of(POS, **UNDECLARED))
+    (answer,) = decode([{"tokens": ["film", "\u200b", ""]}], setup_of(POS, **PLAIN))
     assert set(drop_private_keys(answer)) == {"prediction", "word_probabilities"}
     assert None not in answer["word_probabilities"]
 
@@ -443,7 +443,7 @@ def test_the_table_of_types_is_the_report_of_seqeval(rows):
 @settings(deadline=None)
 def test_scores_of_plain_tags_are_those_of_scikit_learn(rows):
     gold, predicted = rows
-    context = setup_of(POS, **UNDECLARED)
+    context = setup_of(POS, **PLAIN)
     one, other = ([tag for tags in side for tag in tags] for side in rows)
     assert task.score(row_scores(gold, predicted, context), context) == pytest.approx(
         {
@@ -468,7 +468,7 @@ def test_resampled_rows_are_scored_like_rows():
 
 
 def test_entity_metrics_of_plain_tags_are_refused():
-    plain = row_scores([["ADJ"]], [["NOUN"]], setup_of(POS, **UNDECLARED))
+    plain = row_scores([["ADJ"]], [["NOUN"]], setup_of(POS, **PLAIN))
     with pytest.raises(RecipeError, match=r"for entity tags \(B-PER, I-PER, O\) alone: f1"):
         task.score(plain, setup_of(POS))
 
