@@ -142,15 +142,15 @@ def group_rows(scorer: StoredPredictionScorer, rows: Rows, side: SystemScores) -
     if count == len(rows):
         return cast(Units, np.arange(count)[:, None])
     groups: dict[tuple[str, ...], list[int]] = {}
-    for number, row in enumerate(rows):
-        groups.setdefault(tuple(str(row.get(name)) for name in scorer.task.COLUMNS.groups), []).append(number)
+    for index, row in enumerate(rows):
+        groups.setdefault(tuple(str(row.get(name)) for name in scorer.task.COLUMNS.groups), []).append(index)
     scored = []
-    for numbers in groups.values() if scorer.task.COLUMNS.groups else ():
-        predictions = [side.predictions[0][number] for number in numbers]
+    for indices in groups.values() if scorer.task.COLUMNS.groups else ():
+        predictions = [side.predictions[0][index] for index in indices]
         # A query without a relevant passage, for example, is not scored.
         with suppress(DataError):
-            scorer.task.compare(predictions, [rows[number] for number in numbers], scorer.context)
-            scored.append(numbers)
+            scorer.task.compare(predictions, [rows[index] for index in indices], scorer.context)
+            scored.append(indices)
     return scored if len(scored) == count else []
 
 
@@ -190,29 +190,29 @@ def slice_values(scorer: StoredPredictionScorer, rows: Rows, units: Units, extra
     if not len(units):
         return {}
     columns, slices = scorer.task.COLUMNS, Groups()
-    gold = spool(rows[numbers[0]].get(columns.gold) for numbers in units)
+    gold = spool(rows[indices[0]].get(columns.gold) for indices in units)
     if scorer.task.HAS_LABEL_NAMES and all(isinstance(value, str) for value in gold):
-        slices[columns.gold] = _group_numbers(gold)
-    lengths = [sum(count_words(rows[number], columns) for number in numbers) for numbers in units]
+        slices[columns.gold] = _group_indices(gold)
+    lengths = [sum(count_words(rows[index], columns) for index in indices) for indices in units]
     if len(set(lengths)) > 1:
         slices["words"] = {
             f"{first} to {last}": array("q", (unit for unit, length in enumerate(lengths) if first <= length <= last))
             for first, last in quantile_bins(lengths, bins=3)
         }
     for name, values in extra.items():
-        slices[name] = _group_numbers([str(values[numbers[0]]) for numbers in units])
+        slices[name] = _group_indices([str(values[indices[0]]) for indices in units])
     return slices
 
 
-def _group_numbers(values: Sequence[Any]) -> dict[str, Sequence[int]]:
-    """Group the numbers of values by value, the most frequent ones; all others are one group."""
+def _group_indices(values: Sequence[Any]) -> dict[str, Sequence[int]]:
+    """Group the indices of values by value, for the most frequent values; all others are one group."""
     counts = Counter(values)
     named = MAX_LABELS if len(counts) <= MAX_LABELS else MAX_LABELS - 1
     frequent = [value for value, _ in counts.most_common(named)]
     groups = {value: array("q") for value in frequent}
-    for number, value in enumerate(values):
+    for index, value in enumerate(values):
         name = value if value in groups else f"{len(counts) - len(frequent)} others"
-        groups.setdefault(name, array("q")).append(number)
+        groups.setdefault(name, array("q")).append(index)
     return dict(groups)
 
 
@@ -267,12 +267,12 @@ def _mean_scores(
     return first, second
 
 
-def _describe_row(scorer: StoredPredictionScorer, rows: Rows, sides: Sides, number: int) -> ChangedRow:
+def _describe_row(scorer: StoredPredictionScorer, rows: Rows, sides: Sides, index: int) -> ChangedRow:
     """Describe a row in words, with its entities if it has any."""
-    row, columns = rows[number], scorer.task.COLUMNS
+    row, columns = rows[index], scorer.task.COLUMNS
     texts = [as_text(row[name]) for name in (*columns.inputs, *columns.optional) if name in row]
     gold = as_text(row.get(columns.gold))
-    answers = [[run_predictions[number]["prediction"] for run_predictions in side.predictions] for side in sides]
+    answers = [[run_predictions[index]["prediction"] for run_predictions in side.predictions] for side in sides]
     if "entities" in sides[0].row_scores[0]:
         # Show the gold entities of a row as text, and the entities that each run predicted.
         shown_answers = [
@@ -284,7 +284,7 @@ def _describe_row(scorer: StoredPredictionScorer, rows: Rows, sides: Sides, numb
         answers = [[answer.predicted for answer in side] for side in shown_answers]
     row_texts = shorten(" | ".join(texts), 300), shorten(gold, MAX_ANSWER)
     first, second = map(_count_answers, answers)
-    return ChangedRow(str(row.get("id", number)), *row_texts, first, second)
+    return ChangedRow(str(row.get("id", index)), *row_texts, first, second)
 
 
 def _count_answers(values: Sequence[Any]) -> str:

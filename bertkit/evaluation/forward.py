@@ -71,22 +71,22 @@ def forward(
         total, count = 0.0, 0
         # Every n-th batch belongs to a process. Batches are sorted by length, so all processes get long and short ones.
         batches = sorted_batches(lengths[start : start + IN_MEMORY], tokens)
-        numbered = [[start + number for number in batched] for batched in batches[process::processes]]
-        computed = _run_batches(model, features, collate, numbered, precision)
-        for numbers, (arrays, loss, items) in zip(numbered, computed, strict=True):
+        process_batches = [[start + index for index in batched] for batched in batches[process::processes]]
+        computed = _run_batches(model, features, collate, process_batches, precision)
+        for indices, (arrays, loss, items) in zip(process_batches, computed, strict=True):
             total, count = total + loss, count + items
             # Outputs are views of the batch's arrays, with the padding of its longest row. A task's `decode` knows
             # which tokens of a row are real.
-            for position, number in enumerate(numbers):
-                outputs[number] = {name: array[position] for name, array in arrays.items()}
-            advance(len(numbers))
+            for position, index in enumerate(indices):
+                outputs[index] = {name: array[position] for name, array in arrays.items()}
+            advance(len(indices))
         if lacks_a_batch(model, len(batches), process, processes):
-            _run_batch(model, collate([features[start + number] for number in batches[0]]))
+            _run_batch(model, collate([features[start + index] for index in batches[0]]))
         # Outputs have the index of their feature, so the outputs of all processes merge in any order.
         for process_outputs, *process_losses in gather_from_all((outputs, total, count)):
             outputs |= process_outputs
             losses.append(process_losses)
-        return [outputs[number] for number in sorted(outputs)]
+        return [outputs[index] for index in sorted(outputs)]
 
     with evaluating(model, precision):
         outputs = spool(chain.from_iterable(map(run, range(0, len(features), IN_MEMORY))))
@@ -100,7 +100,7 @@ def _run_batches(
     """Run batches of features in order, several at a time where the model allows it."""
 
     def run(batch: list[int]) -> Computed:
-        return _run_batch(model, collate([features[number] for number in batch]))
+        return _run_batch(model, collate([features[index] for index in batch]))
 
     def run_in_thread(batch: list[int]) -> Computed:
         # Each thread has separate modes of torch, so set them again.

@@ -192,8 +192,8 @@ def _find_score(scores: Scores, task: str, split: str, metric: str) -> float | N
 
 def _mean(scores: Iterable[float | None]) -> float | None:
     values = list(scores)
-    numbers = [value for value in values if value is not None]
-    return fmean(numbers) if len(numbers) == len(values) else None
+    known_values = [value for value in values if value is not None]
+    return fmean(known_values) if len(known_values) == len(values) else None
 
 
 # --- Submission ---
@@ -211,7 +211,7 @@ def submission_lines(task: GlueTask, file: LeaderboardFile, labels: Sequence[str
     if len(records) != file.rows:
         raise DataError(f"{file.name} requires {file.rows:,} rows, got {len(records):,}", remedy)
     # Predictions may come in any order; the leaderboard reads them by index, and requires each index once.
-    indices = [record.get("idx", number) for number, record in enumerate(records)]
+    indices = [record.get("idx", index) for index, record in enumerate(records)]
     if sorted(map(str, indices)) != sorted(map(str, range(file.rows))):
         raise DataError(f"idx is not 0 to {file.rows - 1:,} without repeats", remedy, column="idx")
     cells = {int(index): _make_cell(task, labels, record) for index, record in zip(indices, records, strict=True)}

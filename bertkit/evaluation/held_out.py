@@ -30,8 +30,8 @@ def held_out_features(corpus: TokenizedCorpus, objective: Objective, context: Pr
     examples = objective.examples(corpus, context.recipe.training.max_length, context, 0)
     if not len(examples):
         raise DataError("the held-out text yields no example", "hold out more: --set data.validation_fraction=0.05")
-    numbers = range(min(len(examples), context.recipe.training.eval_blocks))
-    return [objective.feature(examples[number], None, np.random.default_rng((number,)), context) for number in numbers]
+    indices = range(min(len(examples), context.recipe.training.eval_blocks))
+    return [objective.feature(examples[index], None, np.random.default_rng((index,)), context) for index in indices]
 
 
 def measure(
@@ -46,8 +46,8 @@ def measure(
     share = batches[process::processes]
     fillers = batches[:1] if lacks_a_batch(model, len(batches), process, processes) else []
     with stage("evaluation", len(share)) as advance, evaluating(model, precision):
-        for position, numbers in enumerate([*share, *fillers]):
-            batch = collate([features[number] for number in numbers])
+        for position, indices in enumerate([*share, *fillers]):
+            batch = collate([features[index] for index in indices])
             # Objectives find padding by the labels and by the attention mask.
             batch.pop(ROW_MASK, None)
             # Add up sums and counts, and divide once in `score`: a mean of the batches' means would

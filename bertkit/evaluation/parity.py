@@ -109,13 +109,13 @@ def tabulate_latency(
         {
             "texts": texts,
             "tokens": tokens,
-            "torch": round(1000 * first.seconds[number], 2),
-            "exported": round(1000 * second.seconds[number], 2),
+            "torch": round(1000 * first.seconds[index], 2),
+            "exported": round(1000 * second.seconds[index], 2),
             "spread": round(max(first.spread(only), second.spread(only)), 3),
             "times_as_fast": times_as_fast(first, second, only),
         }
-        for number, (texts, tokens) in enumerate(shapes)
-        for only in (slice(number, number + 1),)
+        for index, (texts, tokens) in enumerate(shapes)
+        for only in (slice(index, index + 1),)
     ]
 
 
@@ -165,12 +165,12 @@ def measure_latency(models: Sequence[tuple[Checkpoint, EvalOutput]]) -> list[Inf
     count = len(features)
     timed = range(0, count, max(1, count // _TOGETHER))
     lengths = get_lengths(features)[list(timed)].tolist()
-    batches = [[timed[number] for number in batch] for batch in sorted_batches(lengths)]
-    singles = [[number] for number in range(0, count, max(1, count // _ALONE))]
+    batches = [[timed[index] for index in batch] for batch in sorted_batches(lengths)]
+    singles = [[index] for index in range(0, count, max(1, count // _ALONE))]
 
-    def read(checkpoint: Checkpoint, scored: EvalOutput, collate: Collator, numbers: Sequence[int]) -> None:
+    def read(checkpoint: Checkpoint, scored: EvalOutput, collate: Collator, indices: Sequence[int]) -> None:
         checkpoint.use_machine()
-        batch = [scored.features[number] for number in numbers]
+        batch = [scored.features[index] for index in indices]
         forward(checkpoint.model, batch, collate, precision=checkpoint.machine.precision)
 
     runs = [

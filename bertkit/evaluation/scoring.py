@@ -263,8 +263,8 @@ def _combine_outputs(checkpoint: Checkpoint, by_member: Sequence[Outputs], featu
     combine = checkpoint.task.combine
     assert combine is not None  # `find_members` has looked
     return spool(
-        combine([outputs[number] for outputs in by_member], feature, checkpoint.context)
-        for number, feature in enumerate(features)
+        combine([outputs[index] for outputs in by_member], feature, checkpoint.context)
+        for index, feature in enumerate(features)
     )
 
 
@@ -272,8 +272,8 @@ def run_members(checkpoint: Checkpoint, features: Features, title: str) -> list[
     """Return the outputs of each member of an ensemble."""
     count = len(checkpoint.members)
     return [
-        run_model(member, features, f"{title} ({number} of {count})")[0]
-        for number, member in enumerate(checkpoint.members, start=1)
+        run_model(member, features, f"{title} ({rank} of {count})")[0]
+        for rank, member in enumerate(checkpoint.members, start=1)
     ]
 
 
@@ -356,13 +356,13 @@ def write_predictions(folder: Path, split: Split, predictions: Predictions, deta
     suffix = get_split_suffix(split.name)
     seen = split.training_rows
 
-    def mark(number: int) -> dict[str, bool]:
-        return {"is_training_row": number in seen} if seen else {}
+    def mark(index: int) -> dict[str, bool]:
+        return {"is_training_row": index in seen} if seen else {}
 
     # Records include their rows, so that `compare` and `errors` do not need the dataset.
     records = (
-        {"id": row.get("id", number), **row, **drop_private_keys(prediction), **mark(number)}
-        for number, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))
+        {"id": row.get("id", index), **row, **drop_private_keys(prediction), **mark(index)}
+        for index, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))
     )
     files = [folder / predictions_file(split.name)]
     write_records(records, files[0])

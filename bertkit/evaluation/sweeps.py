@@ -191,4 +191,4 @@ def _group_trials(axis: SweepDimension, trials: Sequence[SetRun]) -> list[str]:
     if axis.values:
         return list(map(name_value, values))
     order = sorted(range(len(values)), key=values.__getitem__)
-    return [str(order.index(number) * _GROUPS // len(values)) for number in range(len(values))]
+    return [str(order.index(index) * _GROUPS // len(values)) for index in range(len(values))]

@@ -37,10 +37,8 @@ def read_thresholds(value: Any) -> dict[str, float] | None:
     """Read thresholds by label; raises ValueError with the expected form."""
     if value is None:
         return None
-    numbers = value.values() if isinstance(value, dict) else [None]
-    if not all(
-        isinstance(number, (int, float)) and not isinstance(number, bool) and 0 <= number <= 1 for number in numbers
-    ):
+    thresholds = value.values() if isinstance(value, dict) else [None]
+    if not all(isinstance(item, (int, float)) and not isinstance(item, bool) and 0 <= item <= 1 for item in thresholds):
         raise ValueError("give label: number between 0 and 1, such as {joy: 0.4}")
     return {str(name): float(threshold) for name, threshold in value.items()}
 
@@ -187,9 +185,9 @@ def temper_across(decisions: Decisions, fits: Sequence[Fold]) -> np.ndarray:
 
 def folds(groups: np.ndarray) -> list[np.ndarray]:
     """Split rows at random into folds of complete groups; return a mask per fold, (rows,)."""
-    names, numbers = np.unique(groups, return_inverse=True)
+    names, group_ids = np.unique(groups, return_inverse=True)
     fold = np.random.default_rng(0).permutation(len(names)) % min(FOLDS, len(names))
-    return [fold[numbers] == number for number in range(fold.max() + 1)]
+    return [fold[group_ids] == fold_id for fold_id in range(fold.max() + 1)]
 
 
 def gold_losses(probabilities: np.ndarray, gold: np.ndarray) -> np.ndarray:

@@ -210,7 +210,7 @@ def half_sample_intervals(score: ScoreRows, rows: int, *, samples: int = 1000) -
 
 def _score_all(score: ScoreRows, draws: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
     """Score the rows of each draw; return each metric's values that are finite."""
-    scored = [score(numbers) for numbers in draws]
+    scored = [score(rows) for rows in draws]
     values = {metric: np.array([scores[metric] for scores in scored], dtype=np.float64) for metric in scored[0]}
     return {metric: metric_values[np.isfinite(metric_values)] for metric, metric_values in values.items()}
 
@@ -315,6 +315,6 @@ def count_examples(row_scores: RowScores) -> int:
     return len(next(iter(row_scores.values())))
 
 
-def take(row_scores: RowScores, numbers: np.ndarray) -> dict[str, np.ndarray]:
+def take(row_scores: RowScores, indices: np.ndarray) -> dict[str, np.ndarray]:
     """Return the arrays at some units."""
-    return {name: values[numbers] for name, values in row_scores.items()}
+    return {name: values[indices] for name, values in row_scores.items()}

@@ -73,7 +73,7 @@ def describe_pairs(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str
 def sample(rows: Sequence[Any], max_rows: int = _MAX_ROWS) -> list[Any]:
     """Return evenly spaced rows, because rows are often in the order of their labels."""
     count = min(len(rows), max_rows)
-    return [rows[number * len(rows) // count] for number in range(count)]
+    return [rows[index * len(rows) // count] for index in range(count)]
 
 
 def draw_rows(rows: int, max_rows: int, seed: int) -> np.ndarray:

@@ -70,8 +70,8 @@ def compare_paired(
     scores, second_scores = score(first), score(second)
     names = _comparable(scores, metrics)
 
-    def subtract(numbers: np.ndarray) -> dict[str, float]:
-        before, after = score(take(first, numbers)), score(take(second, numbers))
+    def subtract(rows: np.ndarray) -> dict[str, float]:
+        before, after = score(take(first, rows)), score(take(second, rows))
         return {name: after[name] - before[name] for name in names}
 
     intervals = bootstrap_intervals(subtract, units)
@@ -101,12 +101,12 @@ def _comparable(scores: Mapping[str, float], metrics: Collection[str]) -> list[s
 
 
 def swap(
-    first: RowScores, second: RowScores, numbers: np.ndarray
+    first: RowScores, second: RowScores, indices: np.ndarray
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return copies of both sides whose units at `numbers` have changed sides."""
+    """Return copies of both sides whose units at `indices` have changed sides."""
     first_copy, second_copy = ({name: values.copy() for name, values in side.items()} for side in (first, second))
     for name in first_copy:
-        first_copy[name][numbers], second_copy[name][numbers] = second[name][numbers], first[name][numbers]
+        first_copy[name][indices], second_copy[name][indices] = second[name][indices], first[name][indices]
     return first_copy, second_copy
 
 
@@ -142,8 +142,8 @@ def permutation_test(
     count = np.zeros(len(before))
     total = 2 ** len(changed) if exact else samples
     rng = np.random.default_rng(seed)
-    for number in range(total):
-        sides = number >> np.arange(len(changed)) & 1 if exact else rng.integers(0, 2, size=len(changed))
+    for assignment in range(total):
+        sides = assignment >> np.arange(len(changed)) & 1 if exact else rng.integers(0, 2, size=len(changed))
         new_first, new_second = (score(row_scores) for row_scores in swap(first, second, changed[sides.astype(bool)]))
         differences = np.array([abs(new_second[name] - new_first[name]) for name in before])
         # An undefined difference counts against the systems; sums that differ only by rounding are equal.
@@ -200,11 +200,11 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     [0.03, 0.06, None, 0.06]
     """
     corrected: list[float | None] = [None] * len(p_values)
-    order = sorted((p, number) for number, p in enumerate(p_values) if p is not None)
+    order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     highest = 0.0
-    for rank, (p, number) in enumerate(order):
+    for rank, (p, index) in enumerate(order):
         highest = max(highest, min(1.0, (len(order) - rank) * p))
-        corrected[number] = highest
+        corrected[index] = highest
     return corrected
 
 

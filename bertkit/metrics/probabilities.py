@@ -66,11 +66,11 @@ def choose_tags(probabilities: np.ndarray, names: Sequence[str], decoding: str) 
         decoding: ``greedy``, ``repair`` (for tags that break IOB2) or ``constrained`` (the most probable valid path).
     """
     if decoding == "constrained":
-        chosen = most_probable_valid(probabilities, names)
+        label_ids = most_probable_valid(probabilities, names)
     else:
-        chosen = probabilities.argmax(axis=1).tolist() if len(probabilities) else []
-    tags = [names[number] for number in chosen]
-    likely = [float(probabilities[word, number]) for word, number in enumerate(chosen)]
+        label_ids = probabilities.argmax(axis=1).tolist() if len(probabilities) else []
+    tags = [names[label_id] for label_id in label_ids]
+    likely = [float(probabilities[word, label_id]) for word, label_id in enumerate(label_ids)]
     return repair(tags) if decoding == "repair" else tags, likely
 
 

@@ -83,13 +83,13 @@ def describe_calibration(
     # Sorting once makes sorting each draw fast.
     order = np.argsort(probabilities.max(axis=1))
     probabilities, gold = probabilities[order], gold[order]
-    names, numbers = np.unique(rows[order], return_inverse=True)
+    names, row_ids = np.unique(rows[order], return_inverse=True)
     confidence, right = probabilities.max(axis=1), (probabilities.argmax(axis=1) == gold).astype(float)
     losses = gold_losses(probabilities, gold)
 
     def weigh(row_indices: np.ndarray) -> np.ndarray:
         # A row that is drawn twice counts twice, (decisions,); nothing is copied.
-        return np.bincount(row_indices, minlength=len(names))[numbers].astype(float)
+        return np.bincount(row_indices, minlength=len(names))[row_ids].astype(float)
 
     def score(row_indices: np.ndarray) -> dict[str, float]:
         return calibration_errors(confidence, right, weigh(row_indices))

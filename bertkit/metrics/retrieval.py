@@ -47,7 +47,7 @@ def score_rankings(
     if len(rankings) != len(relevance):
         raise ValueError(f"{len(rankings)} rankings and relevance for {len(relevance)} queries")
     map_name = "map" if map_cutoff is None else f"map@{map_cutoff}"
-    names = [f"ndcg@{cutoff}", f"mrr@{cutoff}", map_name, *(f"recall@{number}" for number in recall_cutoffs)]
+    names = [f"ndcg@{cutoff}", f"mrr@{cutoff}", map_name, *(f"recall@{k}" for k in recall_cutoffs)]
     scores = np.full((len(names), len(rankings)), np.nan)
     for query, (ranking, query_relevance) in enumerate(zip(rankings, relevance, strict=True)):
         if len(set(ranking)) < len(ranking):
@@ -65,7 +65,7 @@ def score_rankings(
                 _sum_discounted(gains[:cutoff]) / _sum_discounted(ideal[:cutoff]),
                 float(1 / ranks[0]) if ranks.size and ranks[0] <= cutoff else 0.0,
                 float(precisions[ranks <= (map_cutoff or len(gains))].sum()) / len(ideal),
-                *(int((ranks <= number).sum()) / len(ideal) for number in recall_cutoffs),
+                *(int((ranks <= k).sum()) / len(ideal) for k in recall_cutoffs),
             ]
     return dict(zip(names, scores, strict=True))
 
@@ -145,7 +145,7 @@ def partner_ranks(rows: Sequence[Mapping[str, Any]], score: Score) -> np.ndarray
 def _rank_run(rows: Sequence[Mapping[str, Any]], start: int, score: Score) -> np.ndarray:
     # A text that is the positive of several rows is one candidate, identified by the first row.
     first: dict[str, int] = {}
-    first_rows = np.array([first.setdefault(row["positive"], number) for number, row in enumerate(rows)])
+    first_rows = np.array([first.setdefault(row["positive"], index) for index, row in enumerate(rows)])
     candidates = np.array(sorted(first.values()))
     column = np.searchsorted(candidates, first_rows)  # column of each row's positive
     columns_by_anchor: dict[str, set[int]] = {}
@@ -153,12 +153,12 @@ def _rank_run(rows: Sequence[Mapping[str, Any]], start: int, score: Score) -> np
         columns_by_anchor.setdefault(row["anchor"], set()).add(place)
     ranks = []
     for begin in range(0, len(rows), _BLOCK):
-        numbers = np.arange(begin, min(begin + _BLOCK, len(rows)))
-        scores = np.asarray(score(start + numbers, start + candidates))
-        right = scores[np.arange(len(numbers)), column[numbers]]
+        indices = np.arange(begin, min(begin + _BLOCK, len(rows)))
+        scores = np.asarray(score(start + indices, start + candidates))
+        right = scores[np.arange(len(indices)), column[indices]]
         better = scores > right[:, None]
-        for line, number in enumerate(numbers.tolist()):
-            better[line, list(columns_by_anchor[rows[number]["anchor"]])] = False
+        for line, index in enumerate(indices.tolist()):
+            better[line, list(columns_by_anchor[rows[index]["anchor"]])] = False
         ranks.append(1 + better.sum(axis=1))
     return np.concatenate(ranks)
 

@@ -91,8 +91,8 @@ def resample_mean(
     rng = np.random.default_rng(0)
     # All runs score the same resample, so common errors on a row stay in the mean.
     scored = [
-        [score(run, numbers) for run in range(seeds)]
-        for numbers in (rng.integers(0, rows, size=rows) for _ in range(samples))
+        [score(run, indices) for run in range(seeds)]
+        for indices in (rng.integers(0, rows, size=rows) for _ in range(samples))
     ]
     return {
         metric: np.array([[scores[metric] for scores in runs] for runs in scored], dtype=np.float64).mean(axis=1)
@@ -218,7 +218,7 @@ def explained_fraction(groups: Sequence[Hashable], scores: Sequence[float]) -> f
         return None
     member = np.array([names.index(group) for group in groups])
     within = sum(
-        float(((part := values[member == number]) - part.mean()) @ (part - part.mean())) for number in range(len(names))
+        float(((part := values[member == group]) - part.mean()) @ (part - part.mean())) for group in range(len(names))
     )
     noise = within / (len(values) - len(names))
     return max(0.0, (total - within - (len(names) - 1) * noise) / total)

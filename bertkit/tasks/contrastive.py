@@ -109,8 +109,8 @@ def precompute(model: Model, features: Mapping[str, Features], context: TaskCont
         raise RecipeError(f"options.mine = {count} needs the loss mnrl", "leave one of them out")
     train = features["train"]
     pairs = np.stack([texts.to_compare(output["vectors"][:2], dot=False) for output in run(model, train)])
-    numbers = [list(map(int, feature["texts"])) for feature in train]
-    add_negatives(train, mine_negatives(pairs, numbers, int(count), margin))
+    text_ids = [list(map(int, feature["texts"])) for feature in train]
+    add_negatives(train, mine_negatives(pairs, text_ids, int(count), margin))
     return False
 
 

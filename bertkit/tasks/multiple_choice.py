@@ -132,7 +132,7 @@ def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
     """Return the explainable outputs: the log-odds of each choice among the row's choices."""
-    names = [f"{number}: {choice}" for number, choice in enumerate(row["choices"])]
+    names = [f"{index}: {choice}" for index, choice in enumerate(row["choices"])]
     return label_targets(names, [names[prediction["prediction"]]], class_score)
 
 
@@ -155,7 +155,7 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     frequent = [index for index, _ in Counter(row["label"] for row in training).most_common()]
     rows = sample(training, max_rows=_MAX_ROWS)
     words = [find_words(choice) for row in rows for choice in row["choices"]]
-    is_right = [int(number == row["label"]) for row in rows for number in range(len(row["choices"]))]
+    is_right = [int(index == row["label"]) for row in rows for index in range(len(row["choices"]))]
     return {_FREQUENT: frequent, _CHOICES: fit_linear(words, is_right)}
 
 

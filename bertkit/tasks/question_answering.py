@@ -108,14 +108,14 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     }
     overlap = _option(context.recipe, "overlap")
     features = []
-    for number, row in enumerate(rows):
+    for index, row in enumerate(rows):
         # A question takes half of the tokens at most, so that a window of the text remains.
         question = questions[row["question"].lstrip()].ids[: budget // 2]
         tokens, characters = contexts[row["context"]].ids, offsets[row["context"]]
         first = len(template.before) + len(question) + len(template.between)
         context_budget = budget - len(question)
         for window in spans.window_slices(len(tokens), context_budget, min(overlap, context_budget // 2)):
-            feature = {"row": number, **template.fill(question, tokens[window])}
+            feature = {"row": index, **template.fill(question, tokens[window])}
             feature.update(context=first, offsets=characters[window])
             if "answers" in row:
                 start, end = spans.find_answer_tokens(row["answers"], characters[window])
@@ -224,7 +224,7 @@ def tune(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report the scores by the question's first word, with SQuAD's files; stored predictions have no spans."""
     row_scores = compare(predictions, rows, context)
-    by_id = dict(zip((str(row.get("id", number)) for number, row in enumerate(rows)), predictions, strict=True))
+    by_id = dict(zip((str(row.get("id", index)) for index, row in enumerate(rows)), predictions, strict=True))
     files: dict[str, Any] = {
         "predictions.json": {name: record["prediction"] for name, record in by_id.items()},
         "nbest_predictions.json": {name: n_best(record) for name, record in by_id.items() if "_spans" in record},

@@ -109,21 +109,21 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
         return features
     for row, feature in zip(rows, features, strict=True):
         feature["labels"] = [row["relevance"]]
-    return features if _is_pointwise(context) else [_as_list(features, numbers) for numbers in _group_by_query(rows)]
+    return features if _is_pointwise(context) else [_as_list(features, indices) for indices in _group_by_query(rows)]
 
 
-def _as_list(features: Features, numbers: Sequence[int]) -> Feature:
+def _as_list(features: Features, indices: Sequence[int]) -> Feature:
     """Put features of one text into one of several: ``input_ids`` is a list of lists, and so on."""
-    first, *_ = passages = [features[number] for number in numbers]
+    first, *_ = passages = [features[index] for index in indices]
     texts = {name: [passage[name] for passage in passages] for name in first if name not in ("row", "labels")}
-    return {"row": numbers[0], **texts, "labels": [passage["labels"][0] for passage in passages]}
+    return {"row": indices[0], **texts, "labels": [passage["labels"][0] for passage in passages]}
 
 
 def _group_by_query(rows: Rows) -> list[list[int]]:
     """List the numbers of the rows of each query, in the order in which queries come first."""
     groups: dict[str, list[int]] = {}
-    for number, row in enumerate(rows):
-        groups.setdefault(row["query"], []).append(number)
+    for index, row in enumerate(rows):
+        groups.setdefault(row["query"], []).append(index)
     return list(groups.values())
 
 
@@ -144,15 +144,15 @@ def collator(context: TaskContext) -> Collator:
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return each row's score: a probability, or any number, as the model's activation is."""
     are_lists = len(features) > 0 and are_several_texts(features[0]["input_ids"])
-    groups = _group_by_query(rows) if are_lists else [[number] for number in range(len(rows))]
+    groups = _group_by_query(rows) if are_lists else [[index] for index in range(len(rows))]
     decoded: list[dict[str, Any]] = [{} for _ in rows]
-    for numbers, output in zip(groups, outputs, strict=True):
+    for indices, output in zip(groups, outputs, strict=True):
         # The last passages of a list can be padding.
-        logits = output["logits"][: len(numbers)].astype(np.float64)
+        logits = output["logits"][: len(indices)].astype(np.float64)
         # In float64, probabilities near 1 still differ.
         scores = np.exp(-np.logaddexp(0, -logits)) if "probabilities" in output else logits
-        for number, value in zip(numbers, scores.tolist(), strict=True):
-            decoded[number] = {"prediction": value}
+        for index, value in zip(indices, scores.tolist(), strict=True):
+            decoded[index] = {"prediction": value}
     return decoded
 
 
@@ -174,8 +174,8 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> RowSc
     """
     scores = [record["prediction"] for record in predictions]
     groups = _group_by_query(rows)
-    relevance = [{number: rows[number]["relevance"] for number in numbers} for numbers in groups]
-    rankings = [sorted(numbers, key=lambda number: (-scores[number], rows[number]["relevance"])) for numbers in groups]
+    relevance = [{index: rows[index]["relevance"] for index in indices} for indices in groups]
+    rankings = [sorted(indices, key=lambda index: (-scores[index], rows[index]["relevance"])) for indices in groups]
     scored = score_rankings(rankings, relevance, recall_cutoffs=())
     is_scored = ~np.isnan(scored["map"])
     if not is_scored.any():
@@ -190,7 +190,7 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
         DataError: If all rows, or all rows of each query, have the same relevance, so nothing can be learned.
     """
     lists = [range(len(training))] if _is_pointwise(context) else _group_by_query(training)
-    if all(len({training[number]["relevance"] for number in numbers}) == 1 for numbers in lists):
+    if all(len({training[index]["relevance"] for index in indices}) == 1 for indices in lists):
         message = "all passages are as relevant as the others" + ("" if _is_pointwise(context) else " of their query")
         raise DataError(message, "give passages that are not relevant, too", column="relevance")
     rows = sample(training)
@@ -206,7 +206,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> d
     """
     scores = {_RANDOM: np.random.default_rng(0).random(len(rows))}
     relevance = np.array([row["relevance"] for row in rows])
-    if any((np.diff(relevance[numbers]) > 0).any() for numbers in _group_by_query(rows)):
+    if any((np.diff(relevance[indices]) > 0).any() for indices in _group_by_query(rows)):
         scores[_GIVEN] = -np.arange(len(rows), dtype=np.float64)
     scores[_SHARED] = np.array([_share_words(row) for row in rows])
     if learned[_PASSAGES]:
@@ -223,7 +223,7 @@ def _share_words(row: Row) -> float:
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Count queries and their passages, and warn of queries that have no relevant one."""
     groups = _group_by_query(rows)
-    relevant = [sum(rows[number]["relevance"] > 0 for number in numbers) for numbers in groups]
+    relevant = [sum(rows[index]["relevance"] > 0 for index in indices) for indices in groups]
     scored = sum(count > 0 for count in relevant)
     table = {
         "queries": f"{len(groups):,}",

@@ -187,12 +187,12 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     temper = calibration.temper_each if several else calibration.temper
     temperature, thresholds = _option(context.recipe, "temperature"), _thresholds(context) if several else None
     probabilities = temper(probabilities, temperature)
-    chosen = choose_labels(probabilities, thresholds)
+    selected = choose_labels(probabilities, thresholds)
     if strategy == "windows_vote":
-        chosen = np.stack([vote(temper(row_scores, temperature), thresholds) for row_scores in by_window])
-    named = [[context.labels[number] for number in np.flatnonzero(row_scores)] for row_scores in chosen]
+        selected = np.stack([vote(temper(row_scores, temperature), thresholds) for row_scores in by_window])
+    names_by_row = [[context.labels[index] for index in np.flatnonzero(is_selected)] for is_selected in selected]
     decoded = []
-    for names, row_scores in zip(named, probabilities, strict=True):
+    for names, row_scores in zip(names_by_row, probabilities, strict=True):
         record = {"probabilities": dict(zip(context.labels, map(float, row_scores), strict=True))}
         decided = {} if several else calibration.decide(row_scores, context.labels, partial(_option, context.recipe))
         decoded.append({"prediction": names if several else names[0], **record, **decided})
@@ -249,7 +249,7 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[
     sides = {"gold": [row["label"] for row in rows], "predicted": [record["prediction"] for record in predictions]}
     if _is_multi_label(context.recipe):
         return {side: _indicators(side_labels, names) for side, side_labels in sides.items()}
-    ids = {name: number for number, name in enumerate(names)}
+    ids = {name: label_id for label_id, name in enumerate(names)}
     return {side: np.array([ids[name] for name in side_labels]) for side, side_labels in sides.items()}
 
 
@@ -261,7 +261,7 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     ids = context.label_ids
     several = _is_multi_label(context.recipe)
     counts = Counter(ids[name] for row in training for name in (row["label"] if several else [row["label"]]))
-    frequent = [number for number, count in counts.items() if count * 2 > len(training)]
+    frequent = [label_id for label_id, count in counts.items() if count * 2 > len(training)]
     learned: dict[str, Any] = {_FREQUENT: sorted(frequent) if several else counts.most_common(1)[0][0]}
     # Use enough rows for a good model of the words; the time grows with rows times labels.
     rows = sample(training, row_limit(len(context.labels)))
@@ -283,16 +283,16 @@ def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> d
     if words := learned.get(TFIDF):
         scores = score_tfidf(words, rows)
         if several:
-            chosen = map(np.flatnonzero, scores > 0)
-            predicted[TFIDF] = [{"prediction": [context.labels[number] for number in numbers]} for numbers in chosen]
+            selected = map(np.flatnonzero, scores > 0)
+            predicted[TFIDF] = [{"prediction": [context.labels[index] for index in indices]} for indices in selected]
         else:
             # Rows with the same label share one record, which saves memory.
             records = [{"prediction": name} for name in context.labels]
-            predicted[TFIDF] = [records[number] for number in scores.argmax(axis=1)]
+            predicted[TFIDF] = [records[label_id] for label_id in scores.argmax(axis=1)]
     for name, features in describe_pairs(rows).items():
         if model := learned.get(name):
             best = score_linear(model, features).argmax(axis=1)
-            predicted[name] = [{"prediction": context.labels[model["classes"][number]]} for number in best]
+            predicted[name] = [{"prediction": context.labels[model["classes"][index]]} for index in best]
     return predicted
 
 

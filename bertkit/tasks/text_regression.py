@@ -61,12 +61,12 @@ def read(row: Row, recipe: Recipe) -> Row:
     check_texts(row, "text", "text_pair")
     if "label" not in row:
         return row
-    number = read_number(row, "label", "give a number, or leave the row out")
+    label = read_number(row, "label", "give a number, or leave the row out")
     low, high = recipe.data.label_range or (-math.inf, math.inf)
-    if not low <= number <= high:
-        message = f"label {number:g} is not in the range of this recipe, {low:g} to {high:g}"
+    if not low <= label <= high:
+        message = f"label {label:g} is not in the range of this recipe, {low:g} to {high:g}"
         raise DataError(message, "correct it, or change data.label_range", column="label")
-    return {**row, "label": number}
+    return {**row, "label": label}
 
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:

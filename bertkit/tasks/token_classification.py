@@ -196,24 +196,24 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     budget = token_budget(context, template)
     # More than half would make a window repeat most of the one before.
     overlap = min(int(_option(context.recipe, "overlap")), budget // 2)
-    numbers = context.label_ids
+    label_ids = context.label_ids
     features = []
     if _option(context.recipe, "word_split") == "subwords" and rows and "offsets" in rows[0]:
         tokenized = tokenize_subwords(context.tokenizer, rows)
     else:
         tokenized = tokenize_words(context.tokenizer, [row["tokens"] for row in rows], max_tokens=budget // 2)
-    for number, tokens in enumerate(tokenized):
+    for index, tokens in enumerate(tokenized):
         # A word without tokens would be tagged O; if that tag does not exist, the word needs a token.
-        if "O" not in numbers:
+        if "O" not in label_ids:
             tokens = [word or [context.tokenizer.unk_token_id] for word in tokens]
         for window in split_windows(tokens, budget, overlap):
-            feature = {"row": number, **template.fill(window.tokens)}
+            feature = {"row": index, **template.fill(window.tokens)}
             positions = [len(template.before) + first for first in window.positions]
-            if "tags" in rows[number]:
+            if "tags" in rows[index]:
                 feature["labels"] = [IGNORE_INDEX] * len(feature["input_ids"])
                 for word, position in zip(window.words, positions, strict=True):
-                    tag = rows[number]["tags"][word]
-                    feature["labels"][position] = IGNORE_INDEX if tag is None else numbers[tag]
+                    tag = rows[index]["tags"][word]
+                    feature["labels"][position] = IGNORE_INDEX if tag is None else label_ids[tag]
             features.append({**feature, "words": window.words, "positions": positions})
     return features
 
@@ -256,13 +256,13 @@ def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContex
     """Return the probabilities and the gold tags of all words that have tokens and a tag."""
     ids = context.label_ids
     decisions = [
-        (record["_probabilities"][word], ids[tag], number)
-        for number, (row, record) in enumerate(zip(rows, predictions, strict=True))
+        (record["_probabilities"][word], ids[tag], row_index)
+        for row_index, (row, record) in enumerate(zip(rows, predictions, strict=True))
         for word, tag in enumerate(row["tags"])
         if tag is not None and record["word_probabilities"][word] is not None
     ]
-    probabilities, gold, numbers = (np.array([decision[column] for decision in decisions]) for column in range(3))
-    return calibration.Decisions(probabilities, gold, numbers, per="word")
+    probabilities, gold, row_indices = (np.array([decision[column] for decision in decisions]) for column in range(3))
+    return calibration.Decisions(probabilities, gold, row_indices, per="word")
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
@@ -379,11 +379,11 @@ def _scheme(recipe: Recipe) -> str:
 def _labelled_tags(predictions: Predictions, rows: Rows) -> list[entities.TagPair]:
     """Return each row's gold and predicted tags, only for labeled words; DataError if their number differs."""
     pairs = [(row["tags"], record["prediction"]) for row, record in zip(rows, predictions, strict=True)]
-    for number, (gold, predicted) in enumerate(pairs, start=1):
+    for row_number, (gold, predicted) in enumerate(pairs, start=1):
         # Predictions of another program can be shorter, if it truncated a long text.
         if len(gold) != len(predicted):
             message = f"{len(predicted)} tags are predicted for {len(gold)} words"
-            raise DataError(message, "predict one for each word", row=number)
+            raise DataError(message, "predict one for each word", row=row_number)
     return [entities.drop_unlabelled(gold, predicted) for gold, predicted in pairs]
 
 

@@ -96,8 +96,8 @@ def _for_each_type(name: str) -> Option:
     def read(value: Any) -> Any:
         by_type = value if isinstance(value, Mapping) else {QUESTION_TYPES[0]: value}
         check_names(f"options.{name}", by_type, QUESTION_TYPES)
-        for number in by_type.values():
-            check_options({name: number}, {name: option})
+        for type_value in by_type.values():
+            check_options({name: type_value}, {name: option})
         return value
 
     return Option(option.default, read=read)
@@ -176,16 +176,16 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     texts = (text for questions in asked_parts for _, part in questions for text in (part.instructions, *part.texts))
     ids, states = token_ids(tokenizer, texts), token_ids(tokenizer, (row["state"] for row in rows))
     features: list[Feature] = []
-    for number, (row, questions) in enumerate(zip(rows, asked_parts, strict=True)):
+    for row_index, (row, questions) in enumerate(zip(rows, asked_parts, strict=True)):
         parts = [lay_out(index, question, row["state"], ids, tokenizer.mask_token_id) for index, question in questions]
         if long := next((part for part in parts if len(part.ids) + _MIN_STATE > budget), None):
             message = f"question {long.question.name!r} and its options take {len(long.ids)} of {budget} tokens"
-            raise DataError(message, "ask for fewer options at once, or describe them in fewer words", row=number + 1)
+            raise DataError(message, "give fewer options at once, or describe them in fewer words", row=row_index + 1)
         # The state is truncated equally for all questions of the row, so it does not depend on the other questions.
         state = states[row["state"]][: budget - max(len(part.ids) for part in parts)]
         max_tokens = budget - len(state) if is_one_pass else 0
         for run in split_by_size(parts, max_tokens, lambda part: len(part.ids) + 1):
-            features.append({"row": number, **fill_questions(template, state, run, row.get("answers"))})
+            features.append({"row": row_index, **fill_questions(template, state, run, row.get("answers"))})
     return features
 
 
@@ -206,7 +206,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
         for question, places in _asked_in(feature, rows[feature["row"]], context):
             option = partial(_option_of, context.recipe, question.type)
             probabilities = softmax(output["logits"][places, 0] / option("temperature"))
-            answers = [question.value(number) for number in range(len(probabilities))]
+            answers = [question.value(option_index) for option_index in range(len(probabilities))]
             record["prediction"][question.name] = answers[int(probabilities.argmax())]
             decision = _describe_answer(question, probabilities.tolist())
             record["decisions"][question.name] = decision | calibration.decide(probabilities, answers, option)
@@ -234,15 +234,15 @@ def _describe_answer(question: Question, probabilities: list[float]) -> dict[str
 def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContext) -> calibration.Decisions:
     """Return the probabilities of the options of all answered questions, 0 for those that a question lacks."""
     answered = [
-        (number, row["answers"][question.name], question.type, _probabilities(question, record))
-        for number, (row, record) in enumerate(zip(rows, predictions, strict=True))
+        (row_index, row["answers"][question.name], question.type, _probabilities(question, record))
+        for row_index, (row, record) in enumerate(zip(rows, predictions, strict=True))
         for _, question in _questions_to_read(row, context.recipe)
     ]
     padded = np.zeros((len(answered), max(len(option_probabilities) for *_, option_probabilities in answered)))
     for line, (*_, option_probabilities) in zip(padded, answered, strict=True):
         line[: len(option_probabilities)] = option_probabilities
-    numbers, gold, types = (np.array([answer[column] for answer in answered]) for column in range(3))
-    return calibration.Decisions(padded, gold, numbers, "row" if len(answered) == len(rows) else "question", types)
+    row_indices, gold, types = (np.array([answer[column] for answer in answered]) for column in range(3))
+    return calibration.Decisions(padded, gold, row_indices, "row" if len(answered) == len(rows) else "question", types)
 
 
 def _probabilities(question: Question, record: Prediction) -> list[float]:
@@ -250,7 +250,7 @@ def _probabilities(question: Question, record: Prediction) -> list[float]:
     decision = record.get("decisions", {}).get(question.name)
     if decision is None:
         answer = read_answer(question, record["prediction"][question.name])
-        return [float(number == answer) for number in range(len(question.options))]
+        return [float(index == answer) for index in range(len(question.options))]
     if question.type == "yes_no":
         return [1 - decision["probability"], decision["probability"]]
     option_probabilities = decision["probabilities"]
@@ -262,14 +262,14 @@ def targets(
 ) -> list[Target]:
     """Return what can be explained: the log-odds of each answer among the options of its question."""
     answers = []
-    for number, feature in enumerate(features):
+    for feature_index, feature in enumerate(features):
         for question, places in _asked_in(feature, row, context):
             index = read_answer(question, prediction["prediction"][question.name]) or 0
 
             def score(outputs: Tensors, places: Any = places, index: int = index) -> Any:
                 return log_odds(outputs["logits"][:, list(places), 0], index)
 
-            answers.append(Target(f"{question.name}: {question.options[index]}", score, feature=number))
+            answers.append(Target(f"{question.name}: {question.options[index]}", score, feature=feature_index))
     return answers
 
 
@@ -301,20 +301,20 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> RowSc
     max_questions = max((len(row["answers"]) for row in rows), default=0)
     row_scores = {name: np.full((len(rows), max_questions), NO_ANSWER) for name in ("gold", "predicted")}
     row_scores |= {name: np.full((len(rows), max_questions), np.nan) for name in (_ERROR, _RANKED)}
-    numbers: dict[tuple[str, str], int] = {}
-    for line, (row, record) in enumerate(zip(rows, predictions, strict=True)):
-        for place, (_, question) in enumerate(_questions_to_read(row, context.recipe)):
+    answer_ids: dict[tuple[str, str], int] = {}
+    for row_index, (row, record) in enumerate(zip(rows, predictions, strict=True)):
+        for column, (_, question) in enumerate(_questions_to_read(row, context.recipe)):
             gold, raw_answer = row["answers"][question.name], record["prediction"].get(question.name)
             predicted = read_answer(question, raw_answer)
             if predicted is None:
-                raise DataError(f"no answer to {question.name!r} is predicted", "predict one", row=line + 1)
+                raise DataError(f"no answer to {question.name!r} is predicted", "predict one", row=row_index + 1)
             for name, option in (("gold", gold), ("predicted", predicted)):
                 key = (question.name, question.options[option])
-                row_scores[name][line, place] = numbers.setdefault(key, len(numbers))
+                row_scores[name][row_index, column] = answer_ids.setdefault(key, len(answer_ids))
             if question.type == "score":
                 probabilities = _probabilities(question, record)
-                row_scores[_ERROR][line, place] = abs(expected_level(probabilities) - gold)
-                row_scores[_RANKED][line, place] = ranked_probability_score(probabilities, gold)
+                row_scores[_ERROR][row_index, column] = abs(expected_level(probabilities) - gold)
+                row_scores[_RANKED][row_index, column] = ranked_probability_score(probabilities, gold)
     return row_scores
 
 

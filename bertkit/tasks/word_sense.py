@@ -104,25 +104,25 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     texts = [row["tokens"] for row in rows]
     template = find_template(context.tokenizer, pair=False)
     budget = token_budget(context, template)
-    numbers = context.label_ids
+    label_ids = context.label_ids
     senses = _senses(context)
     features = []
-    for number, tokens in enumerate(tokenize_words(context.tokenizer, texts, max_tokens=budget // 2)):
-        row = rows[number]
+    for index, tokens in enumerate(tokenize_words(context.tokenizer, texts, max_tokens=budget // 2)):
+        row = rows[index]
         if row["word"].replace("/", "_") not in senses:
-            message = f"row {number + 1}: the model has no senses of {row['word']!r}"
+            message = f"row {index + 1}: the model has no senses of {row['word']!r}"
             raise DataError(message, f"it has senses of {', '.join(list(senses)[:20])}", column="word")
         if not tokens[row["target"]]:
-            message = f"row {number + 1}: the target word {texts[number][row['target']]!r} has no visible character"
+            message = f"row {index + 1}: the target word {texts[index][row['target']]!r} has no visible character"
             raise DataError(message, "correct the row", column="target")
         windows = split_windows(tokens, budget, budget // 2)
         window = next(window for window in windows if row["target"] in window.words)
         first = len(template.before) + window.positions[window.words.index(row["target"])]
         positions = list(range(first, first + len(tokens[row["target"]])))
-        feature = {"row": number, **template.fill(window.tokens), "positions": positions}
+        feature = {"row": index, **template.fill(window.tokens), "positions": positions}
         if "sense" in row:
             feature["labels"] = [IGNORE_INDEX] * len(feature["input_ids"])
-            feature["labels"][positions[0] : positions[-1] + 1] = [numbers[row["sense"]]] * len(positions)
+            feature["labels"][positions[0] : positions[-1] + 1] = [label_ids[row["sense"]]] * len(positions)
         features.append(feature)
     return features
 
@@ -175,8 +175,8 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
         if not nearest:
             scores = np.exp(scores - scores.max())
             scores /= scores.sum()
-        named = {context.labels[number]: float(value) for number, value in zip(word_senses, scores, strict=True)}
-        decoded.append({"prediction": context.labels[best], "sense_scores": named})
+        sense_scores = {context.labels[sense]: float(value) for sense, value in zip(word_senses, scores, strict=True)}
+        decoded.append({"prediction": context.labels[best], "sense_scores": sense_scores})
     return decoded
 
 
@@ -186,10 +186,10 @@ def targets(
     """Return what can be explained: the log-odds of each sense of the word among these."""
     word_senses, positions = _senses(context)[row["word"].replace("/", "_")], features[0]["positions"]
 
-    def score(outputs: Batch, number: int) -> Tensor:
-        return log_odds(outputs["logits"][:, positions].mean(dim=1)[:, word_senses], number)
+    def score(outputs: Batch, sense: int) -> Tensor:
+        return log_odds(outputs["logits"][:, positions].mean(dim=1)[:, word_senses], sense)
 
-    return label_targets([context.labels[number] for number in word_senses], [prediction["prediction"]], score)
+    return label_targets([context.labels[sense] for sense in word_senses], [prediction["prediction"]], score)
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     # For a word without training rows, predict its first sense.
     return {
         _FREQUENT: [
-            max(word_senses, key=lambda number: counts[context.labels[number]])
+            max(word_senses, key=lambda sense: counts[context.labels[sense]])
             for word_senses in _senses(context).values()
         ]
     }
@@ -252,7 +252,7 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
 
 def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Predict the most frequent sense of each word."""
-    frequent = [context.labels[number] for number in learned[_FREQUENT]]
+    frequent = [context.labels[sense] for sense in learned[_FREQUENT]]
     senses = {sense.partition("/")[0]: sense for sense in frequent}
     return {_FREQUENT: [{"prediction": senses[row["sense"].partition("/")[0]]} for row in rows]}
 
@@ -277,6 +277,6 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
 def _senses(context: TaskContext) -> dict[str, list[int]]:
     """Return each word's senses as label ids."""
     senses: dict[str, list[int]] = {}
-    for number, label in enumerate(context.labels):
-        senses.setdefault(label.partition("/")[0], []).append(number)
+    for label_id, label in enumerate(context.labels):
+        senses.setdefault(label.partition("/")[0], []).append(label_id)
     return senses

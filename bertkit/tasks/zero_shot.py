@@ -96,7 +96,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
         return texts.encode_rows([[text] for text in read], context)
     described = _describe_labels(context)
     features = encode_texts([{"text": text, "text_pair": pair} for text in read for pair in described], context)
-    return [{**feature, "row": number // len(described)} for number, feature in enumerate(features)]
+    return [{**feature, "row": index // len(described)} for index, feature in enumerate(features)]
 
 
 def collator(context: TaskContext) -> Collator:
@@ -126,8 +126,8 @@ def targets(
         return log_odds(outputs["logits"], entailment)
 
     return [
-        Target(name, score, chosen=name == prediction["prediction"], feature=number)
-        for number, name in enumerate(context.labels)
+        Target(name, score, chosen=name == prediction["prediction"], feature=index)
+        for index, name in enumerate(context.labels)
     ]
 
 
@@ -162,7 +162,7 @@ def _folder(context: TaskContext) -> Path:
 
 def _find_entailment(folder: Path) -> int | None:
     """Find the output for entailment, as transformers' pipeline does, or return None without such an output."""
-    return next((number for number, name in enumerate(_names(folder)) if name.lower().startswith("entail")), None)
+    return next((index for index, name in enumerate(_names(folder)) if name.lower().startswith("entail")), None)
 
 
 def _names(folder: Path) -> list[str]:

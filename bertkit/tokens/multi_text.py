@@ -24,10 +24,10 @@ def encode_multi_text(rows: Sequence[Rows], context: TaskContext) -> list[Featur
     # The texts of all rows are tokenized in one call, and then assigned to their rows in the same order.
     encoded = iter(encode_texts([text for texts in rows for text in texts], context))
     features = []
-    for number, texts in enumerate(rows):
+    for index, texts in enumerate(rows):
         read = [next(encoded) for _ in texts]
         names = [name for name in read[0] if name != "row"]
-        features.append({"row": number, **{name: [text[name] for text in read] for name in names}})
+        features.append({"row": index, **{name: [text[name] for text in read] for name in names}})
     return features
 
 

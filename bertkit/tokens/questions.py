@@ -108,8 +108,8 @@ def _describe_options(name: str, kind: str, value: Any) -> dict[str, str]:
 
 
 def _yes_or_no(option: str) -> str:
-    number = _SPELLINGS.get(option.lower())
-    return option if number is None else YES_NO[number]
+    option_index = _SPELLINGS.get(option.lower())
+    return option if option_index is None else YES_NO[option_index]
 
 
 def read_answers(value: object, questions: list[Question]) -> dict[str, int]:
@@ -173,29 +173,29 @@ def _question_error(name: str, problem: str, remedy: str) -> DataError:
 class QuestionIds(NamedTuple):
     """A question and its options as token ids."""
 
-    number: int
+    index: int
     """Index of the question in its row."""
     ids: list[int]
-    places: list[int]
+    positions: list[int]
     """Position of the mask token of each option."""
     question: Question
 
 
-def lay_out(number: int, question: Question, state: str, ids: Mapping[str, list[int]], marker: int) -> QuestionIds:
+def lay_out(index: int, question: Question, state: str, ids: Mapping[str, list[int]], marker: int) -> QuestionIds:
     """Join the token ids of a question's instructions and options, each option after a marker."""
     tokens, places = list(ids[question.instructions]), [0] * len(question.options)
     for option in _order(question, state):
         places[option] = len(tokens)
         tokens += [marker, *ids[question.texts[option]]]
-    return QuestionIds(number, tokens, places, question)
+    return QuestionIds(index, tokens, places, question)
 
 
 def _order(question: Question, state: str) -> list[int]:
     """Return the order in which the model reads options: levels as they are, labels in an order seeded by the text."""
-    numbers = range(len(question.options))
+    indices = range(len(question.options))
     if question.type != "choice":
-        return list(numbers)
-    return sorted(numbers, key=lambda number: (zlib.crc32(f"{state}\0{question.options[number]}".encode()), number))
+        return list(indices)
+    return sorted(indices, key=lambda index: (zlib.crc32(f"{state}\0{question.options[index]}".encode()), index))
 
 
 def fill_questions(
@@ -207,11 +207,11 @@ def fill_questions(
     for part in parts:
         second += [*template.between[-1:], *part.ids] if second else part.ids
         start = first + len(second) - len(part.ids)
-        places += [start + place for place in part.places]
+        places += [start + place for place in part.positions]
         if answers is not None:
             kind = ORDINAL if part.question.type == "score" else NOMINAL
-            gold[start + part.places[answers[part.question.name]]] = kind
-    feature = {"questions": [part.number for part in parts], "places": places, **template.fill(state, second)}
+            gold[start + part.positions[answers[part.question.name]]] = kind
+    feature = {"questions": [part.index for part in parts], "places": places, **template.fill(state, second)}
     if answers is not None:
         feature["labels"] = [gold.get(place, IGNORE_INDEX) for place in range(len(feature["input_ids"]))]
     return feature

@@ -37,7 +37,7 @@ class Splitting:
         self.seen.update(ids)
         if unknown_id is not None and unknown_id in ids:
             spans = zip(offsets, ids, strict=True)
-            self.unknown.update(text[start:end] for (start, end), number in spans if number == unknown_id)
+            self.unknown.update(text[start:end] for (start, end), token_id in spans if token_id == unknown_id)
 
     @property
     def tokens(self) -> int:

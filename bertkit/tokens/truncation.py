@@ -71,12 +71,12 @@ def encode_long(rows: Rows, context: TaskContext) -> list[Feature]:
     tokens_of_rows, template, budget = _tokenize_rows(rows, context)
     shorten = partial(_last, share=share if strategy == "head_tail" else 0.0)
     features = []
-    for number, tokens in enumerate(tokens_of_rows):
+    for index, tokens in enumerate(tokens_of_rows):
         if strategy in SHORTENED:
-            features.append({"row": number, **template.fill(*shorten_texts(tokens, budget, shorten))})
+            features.append({"row": index, **template.fill(*shorten_texts(tokens, budget, shorten))})
             continue
         windows = [template.fill(*window) for window in _split_texts(tokens, budget, overlap)]
-        features.append({"row": number, **{name: [window[name] for window in windows] for name in windows[0]}})
+        features.append({"row": index, **{name: [window[name] for window in windows] for name in windows[0]}})
     return features
 
 
@@ -141,10 +141,10 @@ def _split_texts(texts: Sequence[list[int]], budget: int, overlap: int) -> list[
     if sum(map(len, texts)) <= budget:
         return [list(texts)]
     sizes = _sizes(texts, budget)
-    longer = max(range(len(texts)), key=lambda number: (len(texts[number]), number))
+    longer = max(range(len(texts)), key=lambda index: (len(texts[index]), index))
     slices = window_slices(len(texts[longer]), sizes[longer], min(overlap, sizes[longer] // 2))
     return [
-        [text[window] if number == longer else text[: sizes[number]] for number, text in enumerate(texts)]
+        [text[window] if index == longer else text[: sizes[index]] for index, text in enumerate(texts)]
         for window in slices
     ]
 
@@ -185,7 +185,7 @@ class Truncation:
         self.read += int(lengths.sum())
         full = np.flatnonzero(lengths >= limit).tolist()
         if full and len(features) <= len(rows) and not reads_windows(self.context.recipe):
-            long, complete, _ = find_long([rows[features[number]["row"]] for number in full], self.encode, self.context)
+            long, complete, _ = find_long([rows[features[index]["row"]] for index in full], self.encode, self.context)
             self.long += len(long)
             self.lost_tokens += int((complete - limit).clip(0).sum())
 

@@ -81,13 +81,13 @@ def read_target(value: Any, count: int) -> list[int]:
     values = value.split(":") if isinstance(value, str) else value
     values = list(values) if isinstance(values, (list, tuple)) else [values]
     try:
-        numbers = [int(number) for number in values if not isinstance(number, bool)]
+        integers = [int(part) for part in values if not isinstance(part, bool)]
     except (TypeError, ValueError):
-        numbers = []
-    if len(numbers) != count or len(values) != count:
+        integers = []
+    if len(integers) != count or len(values) != count:
         expected = "the index of a word" if count == 1 else "two character offsets, such as 4:9"
         raise DataError(f"the target {value!r} is not {expected}", f"give {expected}", column="target")
-    return numbers
+    return integers
 
 
 def read_target_word(row: Mapping[str, Any]) -> tuple[list[str], int]:
@@ -236,16 +236,16 @@ def split_windows(tokens: Sequence[Sequence[int]], budget: int, overlap: int) ->
     # window updates all its words at once; comparing every word with every window would be quadratic.
     best_windows = np.full(len(tokens), -1)
     best_context = np.full(len(tokens), -1)
-    for number, (first, last) in enumerate(spans):
+    for index, (first, last) in enumerate(spans):
         words = np.arange(first, last)
         context = np.minimum(ends[words] - ends[first], ends[last] - ends[words + 1])
         is_better = context > best_context[words]
-        best_windows[words[is_better]], best_context[words[is_better]] = number, context[is_better]
+        best_windows[words[is_better]], best_context[words[is_better]] = index, context[is_better]
     windows = []
-    for number, (first, last) in enumerate(spans):
-        chosen = [word for word in range(first, last) if best_windows[word] == number and sizes[word]]
+    for index, (first, last) in enumerate(spans):
+        window_words = [word for word in range(first, last) if best_windows[word] == index and sizes[word]]
         window_tokens = [token for word in tokens[first:last] for token in word]
-        windows.append(Window(window_tokens, chosen, [int(ends[word] - ends[first]) for word in chosen]))
+        windows.append(Window(window_tokens, window_words, [int(ends[word] - ends[first]) for word in window_words]))
     return windows
 
 
