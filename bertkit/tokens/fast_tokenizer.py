@@ -45,6 +45,7 @@ def read_tokenizer_file(file: Path) -> Tokenizer:
     except Exception as error:  # The library raises plain Exception.
         raise ModelError(f"the tokenizer does not load: {shorten(str(error))}", file=file) from error
     named = [value for key, value in read_json(file.with_name(_SETTINGS)).items() if key.endswith("_token")]
+    # The file alone does not state which special tokens the template uses. Others, such as entity markers, are text.
     names = {token["content"] if isinstance(token, dict) else token for token in named}
     return keep_extra_tokens(tokenizer, names.union(_DEFAULTS))
 
@@ -79,6 +80,7 @@ def lowercases(content: Mapping[str, Any]) -> bool:
 
 def _settings_agree(file: Path, settings: Mapping[str, Any]) -> bool:
     """Return whether settings agree with the tokenizer file; if not, transformers uses the settings."""
+    # Without this key, transformers leaves the normalizer of the file alone; other types do not read it.
     do_lower_case = settings.get("do_lower_case")
     if do_lower_case is None or "Bert" not in str(settings.get("tokenizer_class")):
         return True

@@ -249,6 +249,14 @@ def _flatten(name: str, values: list[Any]) -> dict[str, np.ndarray] | None:
     of lists, NAME.2 has the edges of the outer ones in NAME.1. A row is then read as a slice, without a Python object
     for each number.
 
+    Two rows, with two choices and with one:
+
+    >>> for name, array in _flatten("ids", [[[2, 9, 3], [2, 3]], [[2, 3]]]).items():
+    ...     print(name, array.tolist())
+    ids [2, 9, 3, 2, 3, 2, 3]
+    ids.1 [0, 3, 5, 7]
+    ids.2 [0, 2, 3]
+
     Returns:
         The arrays, or None if a value is anything else.
     """

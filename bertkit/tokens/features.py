@@ -88,6 +88,8 @@ class SpecialTokenTemplate:
 
     def fill(self, first: list[int], second: list[int] | None = None) -> Feature:
         """Put the special tokens around token ids: ``input_ids``, and ``token_type_ids`` if the tokenizer has them."""
+        # With [CLS] = 2 and [SEP] = 3, the texts [7, 8] and [9] become [2, 7, 8, 3, 9, 3] with the types
+        # [0, 0, 0, 0, 1, 1].
         start = [*self.before, *first]
         rest = [*self.between, *second, *self.after] if second is not None else self.after
         feature: Feature = {"input_ids": [*start, *rest]}
@@ -308,6 +310,7 @@ def pad_features(features: Features, padding: Mapping[str, float], limit: int = 
     """
     import numpy as np
 
+    # The ids [2, 7, 3] and [2, 3] become [[2, 7, 3], [2, 3, 0]], with the mask [[1, 1, 1], [1, 1, 0]].
     # Rows are copied into arrays (rows, tokens) full of padding. The mask compares columns (tokens,) with lengths
     # (rows, 1) instead of ids, because a missing choice (see `multi_text_collator`) can have the padding id as token.
     lengths = np.array([len(feature["input_ids"]) for feature in features])

@@ -182,7 +182,14 @@ class QuestionIds(NamedTuple):
 
 
 def lay_out(index: int, question: Question, state: str, ids: Mapping[str, list[int]], marker: int) -> QuestionIds:
-    """Join the token ids of a question's instructions and options, each option after a marker."""
+    """Join the token ids of a question's instructions and options, each option after a marker.
+
+    The text "b" puts the second option first; the positions stay in the order of the options:
+
+    >>> question = read_question("team", {"type": "choice", "criteria": ["billing", "other"]})
+    >>> lay_out(0, question, "b", {"team": [20, 21], "billing": [30], "other": [31, 32]}, marker=4)[1:3]
+    ([20, 21, 4, 31, 32, 4, 30], [5, 2])
+    """
     tokens, places = list(ids[question.instructions]), [0] * len(question.options)
     for option in _order(question, state):
         places[option] = len(tokens)
@@ -195,6 +202,7 @@ def _order(question: Question, state: str) -> list[int]:
     indices = range(len(question.options))
     if question.type != "choice":
         return list(indices)
+    # A checksum instead of a random generator: the same text and options have the same order on every machine.
     return sorted(indices, key=lambda index: (zlib.crc32(f"{state}\0{question.options[index]}".encode()), index))
 
 
@@ -202,6 +210,8 @@ def fill_questions(
     template: SpecialTokenTemplate, state: list[int], parts: Sequence[QuestionIds], answers: Mapping[str, int] | None
 ) -> Feature:
     """Build the feature of a state followed by questions, with a separator between two questions."""
+    # With the state [7, 8] before one question, its marker at position 2 of its ids is token 6 of the sequence
+    # [CLS] 7 8 [SEP] 20 21 [MASK] ..., so `first` is 4. Labels are set at the marker of the gold option only.
     second, places, gold = list[int](), list[int](), dict[int, int]()
     first = len(template.before) + len(state) + len(template.between)
     for part in parts:

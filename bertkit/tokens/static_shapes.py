@@ -74,6 +74,9 @@ def choose_widths(lengths: Sequence[int] | np.ndarray, max_widths: int = MAX_WID
     step = max(8, round_size(int(np.max(lengths))) // _CANDIDATES)
     ends = -(-np.asarray(lengths) // step)  # (texts,)
     texts = np.bincount(ends).cumsum()  # end -> number of texts that are not longer
+    # In the first example, the step is 8, `ends` is [1, 1, 4, 4, 12], and at most 2 texts end by 1, 4 by 4, 5 by 12.
+    # The widths 1, 4 and 12 (in steps) cost 2 * 1 + 2 * 4 + 1 * 12 = 22; with two, 4 and 12 cost 4 * 4 + 1 * 12 = 28.
+    # This is dynamic programming: each round allows one more width, and extends the best choice up to a smaller end.
     # `best` maps an end to the cost and the ends of the best widths up to it.
     best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
     for _ in range(max_widths):

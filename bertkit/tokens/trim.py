@@ -38,6 +38,8 @@ def collect_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
     for batch in split_by_size(texts, _BATCH, lambda _: 1):
         for text, encoding in zip(batch, tokenize_texts(tokenizer, batch), strict=True):
             used.update(encoding.ids)
+            # An unknown word is one token, but WordPiece first matched the start of it. Without the longest match, a
+            # shorter token could match, and then the rest of the word, so the word would no longer be unknown.
             if model["type"] == "WordPiece" and unknown in encoding.ids:
                 normalized = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
                 for word, _ in backend.pre_tokenizer.pre_tokenize_str(normalized):
@@ -126,7 +128,13 @@ def check_unchanged(before: Tokenizer, now: Tokenizer, kept_ids: Sequence[int], 
 
 
 def _match_word(word: str, ids: Mapping[str, int], prefix: str) -> Iterator[int]:
-    """Yield the ids of the tokens that WordPiece finds in a word, until no token matches."""
+    """Yield the ids of the tokens that WordPiece finds in a word, until no token matches.
+
+    >>> list(_match_word("owlish", {"owl": 5, "##ish": 6, "o": 1}, "##"))
+    [5, 6]
+    >>> list(_match_word("owls", {"owl": 5, "o": 1}, "##"))
+    [5]
+    """
     start = 0
     while start < len(word):
         candidates = ((end, (prefix if start else "") + word[start:end]) for end in range(len(word), start, -1))
@@ -153,6 +161,8 @@ def _for_bpe(model: Mapping[str, Any], used: set[str]) -> set[str]:
         made_of[_merged(model, pair)].append(_pair(pair))
     always = (*_BYTES, *pre_tokenizers.ByteLevel.alphabet(), model.get("unk_token") or "")
     needed = used | {token for token in always if token in model["vocab"]}
+    # A merged token needs both of its parts, and these need theirs. Several merges can make one token; all are kept,
+    # because it depends on the word which of them BPE reaches first.
     waiting = list[str](needed)
     while waiting:
         for pair in made_of[waiting.pop()]:

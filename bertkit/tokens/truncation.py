@@ -137,7 +137,11 @@ def _last(tokens: list[int], size: int, *, share: float) -> list[int]:
 
 
 def _split_texts(texts: Sequence[list[int]], budget: int, overlap: int) -> list[list[list[int]]]:
-    """Split the longer text into windows, and pair each with the beginning of the other text."""
+    """Split the longer text into windows, and pair each with the beginning of the other text.
+
+    >>> _split_texts([[1, 2], [3, 4, 5, 6, 7]], budget=5, overlap=1)
+    [[[1, 2], [3, 4, 5]], [[1, 2], [5, 6, 7]]]
+    """
     if sum(map(len, texts)) <= budget:
         return [list(texts)]
     sizes = _sizes(texts, budget)
@@ -180,6 +184,7 @@ class Truncation:
 
     def add(self, features: Sequence[Feature], rows: Sequence[Row]) -> None:
         """Count rows by their features; only rows of the maximum length are encoded again, without truncation."""
+        # A feature has no trace of what was cut off. Only features of exactly the maximum length can have lost tokens.
         lengths, limit = get_max_lengths(features), max_tokens(self.context)
         self.rows += len(rows)
         self.read += int(lengths.sum())

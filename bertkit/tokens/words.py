@@ -227,6 +227,9 @@ def split_windows(tokens: Sequence[Sequence[int]], budget: int, overlap: int) ->
     >>> [(w.words, w.positions) for w in split_windows([[1], [2], [3, 4], [5], [6]], budget=4, overlap=2)]
     [([0, 1, 2], [0, 1, 2]), ([3, 4], [2, 3])]
     """
+    # In the example, `ends` is [0, 1, 2, 4, 5, 6] and the windows are the words 0 to 2 and 2 to 4. The words of the
+    # first have [0, 1, 0] tokens on their smaller side, and the words of the second [0, 1, 0]: word 2 is in both with
+    # the same context, 0, and stays in the first.
     sizes = [len(word) for word in tokens]
     ends = np.cumsum([0, *sizes])
     spans = _find_window_spans(ends, budget, max(0, overlap))
@@ -251,8 +254,9 @@ def split_windows(tokens: Sequence[Sequence[int]], budget: int, overlap: int) ->
 
 def _find_window_spans(ends: np.ndarray, budget: int, overlap: int) -> list[tuple[int, int]]:
     """Find the windows as (first, last + 1) word; `ends` (words + 1,) counts the tokens before each word and in all."""
-    # A window takes as many words as fit the budget. `ends` rises, so its last word and the first word of the next
-    # window are binary searches.
+    # With `ends` [0, 1, 2, 4, 5, 6], a budget of 4 and an overlap of 2, the first window ends at 4 tokens, before word
+    # 3. The next one begins 2 tokens earlier, at word 2. A window takes as many words as fit the budget. `ends` rises,
+    # so its last word and the first word of the next window are binary searches.
     count = len(ends) - 1
     spans: list[tuple[int, int]] = []
     first = 0
@@ -322,6 +326,7 @@ def split_subwords(tokenizer: tokenizers.Tokenizer, text: str) -> list[tuple[int
     """
     spans: list[tuple[int, int]] = []
     for start, end in tokenizer.encode(text, add_special_tokens=False).offsets:
+        # The marker of a byte-level token is the space before its word, which belongs to no word.
         token = text[start:end]
         start, end = end - len(token.lstrip()), start + len(token.rstrip())
         if spans and start < spans[-1][1]:
