@@ -47,6 +47,7 @@ def find_scale(targets: Sequence[float]) -> tuple[float, float]:
     >>> find_scale([0.0, 5.0]), find_scale([1990.0, 2010.0])
     ((0.0, 1.0), (2000.0, 10.0))
     """
+    # A new head starts near 0. Years, such as 2000, would take most of the training to reach.
     mean, deviation = float(np.mean(targets)), float(np.std(targets))
     is_far = max(abs(mean), deviation) > _FAR or 0 < deviation < 1 / _FAR**2
     return (mean, deviation or 1.0) if is_far else (0.0, 1.0)

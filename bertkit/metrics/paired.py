@@ -103,7 +103,12 @@ def _comparable(scores: Mapping[str, float], metrics: Collection[str]) -> list[s
 def swap(
     first: RowScores, second: RowScores, indices: np.ndarray
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return copies of both sides whose units at `indices` have changed sides."""
+    """Return copies of both sides whose units at `indices` have changed sides.
+
+    >>> first, second = swap({"right": np.array([0, 0, 1])}, {"right": np.array([1, 1, 1])}, np.array([1]))
+    >>> first["right"].tolist(), second["right"].tolist()
+    ([0, 1, 1], [1, 0, 1])
+    """
     first_copy, second_copy = ({name: values.copy() for name, values in side.items()} for side in (first, second))
     for name in first_copy:
         first_copy[name][indices], second_copy[name][indices] = second[name][indices], first[name][indices]
@@ -134,6 +139,13 @@ def permutation_test(
 
     Returns:
         p of each metric, or None if a score is undefined; and the name of the test.
+
+    Of four rows, the second system has two more right. The four assignments of these two rows have differences of 0.5,
+    0, 0 and -0.5. Two of four are at least as large as the observed 0.5:
+
+    >>> first, second = {"right": np.array([0, 0, 1, 1])}, {"right": np.array([1, 1, 1, 1])}
+    >>> permutation_test(lambda side: {"accuracy": float(side["right"].mean())}, first, second)
+    ({'accuracy': 0.5}, 'exact permutation')
     """
     changed = find_changed(first, second)
     exact = len(changed) < 60 and 2 ** len(changed) <= samples
@@ -142,6 +154,7 @@ def permutation_test(
     count = np.zeros(len(before))
     total = 2 ** len(changed) if exact else samples
     rng = np.random.default_rng(seed)
+    # The bits of an assignment are the units that change sides: 2 is [0, 1] for two units.
     for assignment in range(total):
         sides = assignment >> np.arange(len(changed)) & 1 if exact else rng.integers(0, 2, size=len(changed))
         new_first, new_second = (score(row_scores) for row_scores in swap(first, second, changed[sides.astype(bool)]))
@@ -171,6 +184,7 @@ def count_discordant(
         for name in shares:
             losses[name] += before[name] > after[name]
             wins[name] += after[name] > before[name]
+    # If units one by one do not add up to the total, the score is not a fraction of units, and McNemar's test is wrong.
     gains = {name: hits[1][name] - hits[0][name] for name in shares}
     return {name: (losses[name], wins[name]) for name in shares if gains[name] == wins[name] - losses[name]}
 
@@ -201,6 +215,8 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """
     corrected: list[float | None] = [None] * len(p_values)
     order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    # In the example, the three p values in order are multiplied by 3, 2 and 1: 0.03, 0.06 and 0.04. A test cannot be
+    # more significant than one with a lower p, so the last becomes 0.06.
     highest = 0.0
     for rank, (p, index) in enumerate(order):
         highest = max(highest, min(1.0, (len(order) - rank) * p))
@@ -294,6 +310,7 @@ def compare_seeds(
     observed = [[score(row_scores) for row_scores in system] for system in systems]
     rng = np.random.default_rng(0)
     draws = [rng.integers(0, units, size=units) for _ in range(samples)]
+    # All seeds of both systems are scored on the same draws, which keeps the comparison paired by rows.
     resampled = [[[score(take(row_scores, rows)) for rows in draws] for row_scores in system] for system in systems]
     differences = {}
     for name in _comparable(observed[0][0], metrics):

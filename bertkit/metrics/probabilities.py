@@ -51,6 +51,7 @@ def tag_probabilities(logits: np.ndarray, names: Sequence[str], temperature: flo
     """
     weights = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
     probabilities: np.ndarray = weights / weights.sum(axis=1, keepdims=True)
+    # Without O among the tags, every word has a token; `bertkit.tasks.token_classification.encode` sees to it.
     probabilities[np.isnan(logits).any(axis=1)] = [float(name == "O") for name in names]
     return probabilities
 
@@ -95,6 +96,7 @@ def mean_probabilities(outputs: Sequence[Output], *_: object) -> dict[str, Any]:
     [0.375, 0.625]
     """
     logits = np.array([output["logits"] for output in outputs], dtype=np.float64)
+    # Stay in logarithms: a softmax of far logits would round to 0, whose logarithm is not finite.
     logs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
     return {"logits": _log_mean(logs)}
 

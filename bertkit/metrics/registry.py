@@ -100,6 +100,7 @@ def matthews_correlation(gold: np.ndarray, predicted: np.ndarray) -> float:
     """
     if gold.ndim > 1:
         raise RecipeError("matthews_correlation is for one label per row", "use f1_macro or f1_micro")
+    # Integers would overflow: the products below grow with the fourth power of the rows.
     table = confusion_matrix(gold, predicted).astype(np.float64)
     rows, gold_counts, predicted_counts = table.sum(), table.sum(axis=1), table.sum(axis=0)
     spread = (rows**2 - predicted_counts @ predicted_counts) * (rows**2 - gold_counts @ gold_counts)
@@ -108,6 +109,7 @@ def matthews_correlation(gold: np.ndarray, predicted: np.ndarray) -> float:
 
 def confusion_matrix(gold: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     """Count rows by gold label (down) and predicted label (across), shape ``(labels, labels)``."""
+    # A pair of labels is one number, gold * size + predicted, so one count of numbers is the complete table.
     size = int(max(gold.max(), predicted.max())) + 1
     return np.bincount(gold * size + predicted, minlength=size * size).reshape(size, size)
 

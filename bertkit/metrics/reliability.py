@@ -48,10 +48,17 @@ def calibration_errors(
         confidence: Probability of the selected label, (decisions,).
         right: Whether that label is right, 0 or 1, (decisions,).
         weights: Number of times that each decision counts, (decisions,); 1 by default.
+
+    Two decisions share the bin of 0.95, and half of them are right; 0.75 and 0.65 have a bin each. The mean of
+    2 * |0.95 - 0.5|, |0.75 - 1| and |0.65 - 1| over four decisions is 0.375:
+
+    >>> round(calibration_errors(np.array([0.95, 0.95, 0.75, 0.65]), np.array([1.0, 0.0, 1.0, 1.0]))["ece"], 3)
+    0.375
     """
     weights = np.ones(len(confidence)) if weights is None else weights
     total = weights.sum()
     rank, order = np.empty(len(confidence), dtype=int), np.argsort(confidence, kind="stable")
+    # The rank of a decision counts the weight before it, so bins of equally many decisions hold equal weights too.
     ordered = weights[order]
     rank[order] = np.minimum((np.cumsum(ordered) - ordered) * BINS // total, BINS - 1)
     errors = {}

@@ -60,6 +60,8 @@ def score_rankings(
             # Score the relevance of ranked documents, (ranked,), relative to all relevant ones, most relevant
             # first.
             ranks = np.flatnonzero(gains) + 1  # ranks of relevant documents, from 1
+            # In the example at the top, `gains` is [0, 1, 0, 0], `ideal` [1, 1], `ranks` [2] and `precisions` [0.5].
+            # The document that is not ranked counts in `ideal`, so that recall is at most 0.5 and MAP 0.25.
             precisions = np.arange(1, len(ranks) + 1) / ranks
             scores[:, query] = [
                 _sum_discounted(gains[:cutoff]) / _sum_discounted(ideal[:cutoff]),
@@ -143,7 +145,10 @@ def partner_ranks(rows: Sequence[Mapping[str, Any]], score: Score) -> np.ndarray
 
 
 def _rank_run(rows: Sequence[Mapping[str, Any]], start: int, score: Score) -> np.ndarray:
-    # A text that is the positive of several rows is one candidate, identified by the first row.
+    # Four rows with the anchors a, b, a, c and the positives x, y, z, x have the candidates x, y and z (rows 0, 1 and
+    # 2), and `column` is [0, 1, 2, 0]. z is not a candidate for row 0, whose anchor has it as a positive too. With
+    # scores of [[.9, .5, .7], [.2, .6, .8], [.9, .4, .3], [.1, .5, .2]], the ranks are [1, 2, 2, 3]. A text that is the
+    # positive of several rows is one candidate, identified by the first row.
     first: dict[str, int] = {}
     first_rows = np.array([first.setdefault(row["positive"], index) for index, row in enumerate(rows)])
     candidates = np.array(sorted(first.values()))

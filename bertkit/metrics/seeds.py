@@ -179,9 +179,11 @@ def estimate_selection(
     totals = np.array([sign * score(model, np.arange(rows)) for model in range(models)])
     if np.isnan(totals).all():
         return None
+    # 1. The best model on all rows has the score that is too high.
     best = int(np.nanargmax(totals))
     counts, losses = np.zeros(models), []
     for _ in range(samples):
+        # 2. Select on a resample, and compare the choice with the best model on the rows outside.
         inside = rng.integers(0, rows, size=rows)
         outside = np.setdiff1d(np.arange(rows), inside)
         values = np.array([sign * score(model, inside) for model in range(models)])
@@ -194,6 +196,7 @@ def estimate_selection(
             losses.append(loss)
     if not losses:
         return None
+    # 3. Lower the score by the mean loss. By chance, choices can beat the best model outside; that is not a gain.
     estimate = sign * (float(totals[best]) - max(0.0, float(np.mean(losses))))
     return Selection(estimate, (counts / len(losses)).tolist())
 
@@ -220,5 +223,6 @@ def explained_fraction(groups: Sequence[Hashable], scores: Sequence[float]) -> f
     within = sum(
         float(((part := values[member == group]) - part.mean()) @ (part - part.mean())) for group in range(len(names))
     )
+    # k random groups would explain k - 1 times the variance within groups per degree of freedom.
     noise = within / (len(values) - len(names))
     return max(0.0, (total - within - (len(names) - 1) * noise) / total)

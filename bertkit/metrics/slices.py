@@ -72,6 +72,8 @@ def compare_slices(
         is_inside = is_inside[has_any]
         is_part = is_inside.any() and not is_inside.all()
         row_scores.append(compare(errors[has_any], decisions[has_any], is_inside) if is_part else None)
+    # With 4 wrong units of 20, a slice of 4 units can have p = 0.0002, and a slice of one unit at best 0.2. The latter
+    # cannot reach .05, so it is not tested, and the correction of the former is for one test instead of two.
     lowest = np.array([1.0 if comparison is None else comparison.min_p for comparison in row_scores])
     # Level of the first count that is not exceeded by the number of slices which could reach it.
     levels = (LEVEL / count for count in range(1, len(lowest) + 1) if (lowest <= LEVEL / count).sum() <= count)

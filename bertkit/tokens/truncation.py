@@ -184,7 +184,7 @@ class Truncation:
 
     def add(self, features: Sequence[Feature], rows: Sequence[Row]) -> None:
         """Count rows by their features; only rows of the maximum length are encoded again, without truncation."""
-        # A feature has no trace of what was cut off. Only features of exactly the maximum length can have lost tokens.
+        # A feature does not show that its text was truncated. Only features of the maximum length can have lost tokens.
         lengths, limit = get_max_lengths(features), max_tokens(self.context)
         self.rows += len(rows)
         self.read += int(lengths.sum())
