@@ -138,7 +138,7 @@ def warn_of_tuned(names: Iterable[str]) -> list[str]:
     return [f"{listed} was chosen on these rows: their scores and intervals are a little too high."] if listed else []
 
 
-def choose_threshold_options(
+def choose_thresholds(
     calibration: SavedCalibration | None, recipe: Recipe, precision: float | None, coverage: float | None
 ) -> dict[str, Any]:
     """Return the options that give answers a precision, or prediction sets a coverage, and log what they promise.

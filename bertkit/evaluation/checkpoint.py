@@ -151,7 +151,7 @@ class CheckpointInfo:
     def _set_up(self, context: TaskContext) -> TaskContext:
         """Add the options that its run has tuned and log them; warn if the maximum length differs from training."""
         # The tokenizer's maximum bounds both lengths.
-        limit, training = int(context.tokenizer.model_max_length), self._recipe_of_run.get("training", {})
+        limit, training = int(context.tokenizer.model_max_length), self._run_recipe.get("training", {})
         length = min(self.recipe.training.max_length, limit)
         trained = min(training.get("max_length", length), limit)
         if trained != length:
@@ -218,7 +218,7 @@ class CheckpointInfo:
         """Return how its run read long texts, unless the recipe states it; log the value that is in effect."""
         if "long_text" not in self.task.OPTIONS or not self.record:
             return {}
-        run_options, chosen = self._recipe_of_run.get("options", {}), self.recipe.options.get("long_text")
+        run_options, chosen = self._run_recipe.get("options", {}), self.recipe.options.get("long_text")
         trained = run_options.get("long_text", "head")
         if chosen not in (None, trained):
             log.info(f"trained with long_text {trained}, used with {chosen}")
@@ -227,15 +227,15 @@ class CheckpointInfo:
         log.info(f"as in its run: long_text {trained}")
         return self._keep_unset({name: run_options[name] for name in truncation.OPTIONS if name in run_options})
 
-    def restore_data_limit(self, recipe: Recipe) -> Recipe:
+    def restore_limit(self, recipe: Recipe) -> Recipe:
         """Return a recipe for the folder of a model that is made of this one, without the limit of the scored rows.
 
         A run that was trained with ``data.limit`` keeps that.
         """
-        return recipe.changed("data", limit=self._recipe_of_run.get("data", {}).get("limit"))
+        return recipe.changed("data", limit=self._run_recipe.get("data", {}).get("limit"))
 
     @property
-    def _recipe_of_run(self) -> dict[str, Any]:
+    def _run_recipe(self) -> dict[str, Any]:
         recipe: dict[str, Any] = self.record.get("identity", {}).get("recipe", {})
         return recipe
 

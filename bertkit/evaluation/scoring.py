@@ -115,7 +115,7 @@ def score_split(
     With `tune`, the task's options are first tuned on the split. With `alone`, each batch holds one row.
     """
     if features is None:
-        checkpoint = _with_labels_of(split, checkpoint)
+        checkpoint = _add_unknown_labels(split, checkpoint)
         features = _encode_split(split, checkpoint)
     outputs, loss = run_model(checkpoint, features, f"scoring {split.name}", alone=alone)
     scored = _score_outputs(checkpoint, split, features, outputs, loss)
@@ -129,7 +129,7 @@ def score_split(
 
 def score_ensemble(checkpoint: Checkpoint, split: Split) -> tuple[EvalOutput, list[EvalOutput]]:
     """Score an ensemble as `score_split` does, and each member separately."""
-    checkpoint = _with_labels_of(split, checkpoint)
+    checkpoint = _add_unknown_labels(split, checkpoint)
     features = _encode_split(split, checkpoint)
     by_member = run_members(checkpoint, features, f"scoring {split.name}")
     outputs = _combine_outputs(checkpoint, by_member, features)
@@ -141,7 +141,7 @@ def score_ensemble(checkpoint: Checkpoint, split: Split) -> tuple[EvalOutput, li
     return _score_outputs(checkpoint, split, features, outputs, None), members
 
 
-def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
+def _add_unknown_labels(split: Split, checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint that knows all labels of a split; those that its model lacks, it never predicts."""
     model_labels, gold = checkpoint.context.labels, checkpoint.task.COLUMNS.gold
     names = (
@@ -153,7 +153,7 @@ def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
     if not unknown_labels:
         return checkpoint
     # An unknown label is not an error: a row with such a label counts as wrong.
-    members = tuple(_with_labels_of(split, member) for member in checkpoint.members)
+    members = tuple(_add_unknown_labels(split, member) for member in checkpoint.members)
     context = replace(checkpoint.context, labels=(*model_labels, *unknown_labels))
     return replace(checkpoint, context=context, members=members, unknown_label_count=len(unknown_labels))
 
@@ -196,13 +196,13 @@ def _decode_outputs(
     if calibration is None:
         return predictions, []
 
-    sources, source_of = [predictions], np.zeros(len(predictions), dtype=np.int8)
+    sources, prediction_source = [predictions], np.zeros(len(predictions), dtype=np.int8)
     for indices, options in find_calibration_rows(calibration, split.rows, task.COLUMNS.gold, context.recipe.options):
         # A temperature looks better on the rows it was fitted to, so these rows use a fold that left them out.
-        source_of[indices] = len(sources)
+        prediction_source[indices] = len(sources)
         sources.append(decode_rows(task, outputs, features, split.rows, with_options(context, options)))
-    replaced = spool(sources[source][index] for index, source in enumerate(source_of))
-    return replaced, warn_of_calibration_rows(calibration, int(np.count_nonzero(source_of)), len(split.rows))
+    replaced = spool(sources[source][index] for index, source in enumerate(prediction_source))
+    return replaced, warn_of_calibration_rows(calibration, int(np.count_nonzero(prediction_source)), len(split.rows))
 
 
 def decode_rows(

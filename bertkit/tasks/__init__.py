@@ -37,6 +37,7 @@ from bertkit.metrics.registry import (
     is_library_metric,
     runs_code,
 )
+from bertkit.metrics.tags import drop_unlabelled
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.load import recipe_names
@@ -221,11 +222,11 @@ class Task(TaskDefaults, Protocol):
         """
 
 
-def add_labels(features: list[Feature], rows: Rows, label_of: Callable[[Row], Any]) -> list[Feature]:
+def add_labels(features: list[Feature], rows: Rows, get_label: Callable[[Row], Any]) -> list[Feature]:
     """Add ``labels`` to the features of rows that have a label, one feature per row; return the features."""
     for row, feature in zip(rows, features, strict=True):
         if "label" in row:
-            feature["labels"] = label_of(row)
+            feature["labels"] = get_label(row)
     return features
 
 
@@ -321,7 +322,7 @@ def _with_library_metrics(task: Task) -> Task:
     def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> RowScores:
         row_scores = _ScoredByLibraries(task.compare(predictions, rows, context))
         pairs = [
-            _labelled(row[task.COLUMNS.gold], record["prediction"])
+            _drop_unlabeled_words(row[task.COLUMNS.gold], record["prediction"])
             for row, record in zip(rows, predictions, strict=True)
         ]
         gold, predicted = map(list, zip(*pairs, strict=True))
@@ -337,12 +338,11 @@ def _with_library_metrics(task: Task) -> Task:
     return cast(Task, SimpleNamespace(**{**vars(task), "compare": compare, "score": score}))
 
 
-def _labelled(gold: Any, predicted: Any) -> tuple[Any, Any]:
+def _drop_unlabeled_words(gold: Any, predicted: Any) -> tuple[Any, Any]:
     """Return the gold and the predicted value of a row, without words that have no gold tag."""
     if not isinstance(gold, list) or None not in gold:
         return gold, predicted
-    labeled = [index for index, value in enumerate(gold) if value is not None]
-    return [gold[index] for index in labeled], [predicted[index] for index in labeled]
+    return drop_unlabelled(gold, predicted)
 
 
 def with_options(context: TaskContext, options: Mapping[str, Any]) -> TaskContext:

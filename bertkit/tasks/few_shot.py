@@ -34,8 +34,7 @@ OPTIONS: Mapping[str, Any] = {
 
 decode, compare, score = text_classification.decode, text_classification.compare, text_classification.score
 fit_baselines, baselines = text_classification.fit_baselines, text_classification.baselines
-combine = text_classification.combine
-targets = text_classification.targets
+combine, targets = text_classification.combine, text_classification.targets
 
 
 def read(row: Row, recipe: Recipe) -> Row:

@@ -56,7 +56,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode anchor, positive and negatives as `contrastive` does."""
-    return contrastive.encode_for(rows, context, LATE)
+    return contrastive.encode_in_format(rows, context, LATE)
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
@@ -64,7 +64,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
         # (texts of the batch, tokens, dimension): another row may have had more texts, or longer ones
-        anchor, *candidates = map(real_tokens, output["vectors"][: len(contrastive.texts_of(row))])
+        anchor, *candidates = map(real_tokens, output["vectors"][: len(contrastive.list_texts(row))])
         scores = max_sim([anchor], candidates)[0].tolist()
         decoded.append(contrastive.make_record(scores, _vectors=(anchor, candidates[0])))
     return decoded
@@ -98,4 +98,4 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report each row's rank as text."""
-    return TaskReport(answers=contrastive.answers_of(compare(predictions, rows, context), predictions))
+    return TaskReport(answers=contrastive.list_rank_answers(compare(predictions, rows, context), predictions))

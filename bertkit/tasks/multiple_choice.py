@@ -31,7 +31,7 @@ from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.records import Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Answer, Outputs, Prediction, Predictions, TaskReport, add_labels, compare_values, score_values
-from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext
+from bertkit.tokens.features import Feature, Features, Rows, TaskContext
 from bertkit.tokens.multi_text import encode_multi_text, multi_text_collator
 
 COLUMNS = ColumnSpec(
@@ -51,6 +51,8 @@ _MAX_ROWS = 2500  # maximum number of rows to fit a baseline to
 _MIN_CHANCE = 1e-4
 
 compare, score = compare_values, score_values
+# A batch has ``input_ids`` and other keys of shape (rows, choices, tokens), and ``labels`` of shape (rows,).
+collator = multi_text_collator
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -105,14 +107,6 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
         stem = f"{row['stem']} " if row.get("stem") else ""
         pairs.append([{"text": row["context"], "text_pair": f"{stem}{choice}"} for choice in row["choices"]])
     return add_labels(encode_multi_text(pairs, context), rows, lambda row: row["label"])
-
-
-def collator(context: TaskContext) -> Collator:
-    """Build the collator that pads rows to equally many choices, and choices to equal length.
-
-    A batch has ``input_ids`` and the like of shape (rows, choices, tokens), and ``labels`` of shape (rows,).
-    """
-    return multi_text_collator(context)
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:

@@ -56,7 +56,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
         read_option(OPTIONS, context.recipe, name)
         for name in ("query_weight", "document_weight", "warmup", "mini_batch")
     )
-    loss = SparseLoss(contrastive.loss_of(context.recipe), float(query), float(document), float(warmup))
+    loss = SparseLoss(contrastive.get_loss_name(context.recipe), float(query), float(document), float(warmup))
     model = load_sparse_head(
         folder, texts.modules_of(folder, context, SPARSE), loss, texts_at_once=mini_batch and int(mini_batch)
     )
@@ -70,7 +70,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode anchor, positive and negatives as `contrastive` does."""
-    return contrastive.encode_for(rows, context, SPARSE)
+    return contrastive.encode_in_format(rows, context, SPARSE)
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
@@ -79,7 +79,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     width = 1 + max((int(output["tokens"].max(initial=0)) for output in outputs), default=0)
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
-        count = len(contrastive.texts_of(row))  # another row of the batch may have had more
+        count = len(contrastive.list_texts(row))  # another row of the batch may have had more
         vectors = as_matrix(output["values"][:count], output["tokens"][:count], width)
         scores = (vectors[1:] @ vectors[[0]].T).toarray()[:, 0].tolist()
         active = dict(zip(ACTIVE_DIMENSIONS, np.diff(vectors.indptr)[:2].tolist(), strict=True))
@@ -126,4 +126,4 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report each row's rank as text."""
-    return TaskReport(answers=contrastive.answers_of(compare(predictions, rows, context), predictions))
+    return TaskReport(answers=contrastive.list_rank_answers(compare(predictions, rows, context), predictions))

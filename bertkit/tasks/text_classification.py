@@ -157,11 +157,11 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode the texts; ``labels`` is the label id, or a 0/1 vector over all labels."""
     ids = context.label_ids
 
-    def label_of(row: Row) -> list[float] | int:
+    def get_label(row: Row) -> list[float] | int:
         label = row["label"]
         return [float(name in label) for name in context.labels] if isinstance(label, list) else ids[label]
 
-    return add_labels(truncation.encode_long(rows, context), rows, label_of)
+    return add_labels(truncation.encode_long(rows, context), rows, get_label)
 
 
 def collator(context: TaskContext) -> Collator:

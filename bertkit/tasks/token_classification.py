@@ -295,7 +295,7 @@ def _gold_spans(row: Row) -> list[entities.Span]:
     if "spans" in row:
         return [(label, start, end) for start, end, label in row["spans"]]
     spans = entities.find_spans([tag or "O" for tag in row["tags"]])
-    return entities.locate_spans(spans, _text_of(row)[1])
+    return entities.locate_spans(spans, _get_text(row)[1])
 
 
 def _find_types(rows: Rows, context: TaskContext) -> list[str]:
@@ -427,13 +427,13 @@ def _decode_row(row: Row, scores: np.ndarray, context: TaskContext) -> dict[str,
     if "offsets" in row:
         record["words"] = row["tokens"]
     if has_entities:
-        record["entities"] = entities.describe_entities(tags, *_text_of(row), confidence)
+        record["entities"] = entities.describe_entities(tags, *_get_text(row), confidence)
         if "offsets" in row:
             record["spans"] = entities.as_spans(record["entities"])
     return {**record, "word_probabilities": confidence, "_probabilities": probabilities}
 
 
-def _text_of(row: Row) -> tuple[str, list[tuple[int, int]]]:
+def _get_text(row: Row) -> tuple[str, list[tuple[int, int]]]:
     """Return the text of a row, or its words joined by one space, and the characters of each word."""
     if "offsets" in row:
         return row["text"], row["offsets"]
@@ -458,7 +458,7 @@ def _show_entities(row: Row, tags: list[str], confidence: Sequence[float]) -> An
 
     The confidence is the highest probability of a wrong entity, which is the lowest of its words.
     """
-    text, offsets = _text_of(row)
+    text, offsets = _get_text(row)
     gold, words = _gold_spans(row), entities.predicted_spans(row["tags"], tags)
     predicted = entities.locate_spans(words, offsets)
     wrong = [min(confidence[i:j]) for (_, i, j), span in zip(words, predicted, strict=True) if span not in gold]

@@ -114,7 +114,7 @@ _option, score = partial(read_option, OPTIONS), partial(score_table, METRICS)
 _LEFT_OUT = {"temperature": 1.0, "abstain_below": math.inf, "set_above": 0.0}
 
 
-def _option_of(recipe: Recipe, kind: str, name: str) -> Any:
+def _get_type_option(recipe: Recipe, kind: str, name: str) -> Any:
     """Return an option of a calibration for a type of question."""
     value = _option(recipe, name)
     return value.get(kind, _LEFT_OUT[name]) if isinstance(value, Mapping) else value
@@ -135,7 +135,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
         raise DataError("no questions", remedy, column="questions")
     if "answers" not in row:
         return checked
-    checked["answers"] = read_answers(row["answers"], _questions_of(checked, recipe))
+    checked["answers"] = read_answers(row["answers"], _get_questions(checked, recipe))
     return checked if checked["answers"] else None
 
 
@@ -204,7 +204,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     for output, feature in zip(outputs, features, strict=True):
         record = records[feature["row"]]
         for question, places in _asked_in(feature, rows[feature["row"]], context):
-            option = partial(_option_of, context.recipe, question.type)
+            option = partial(_get_type_option, context.recipe, question.type)
             probabilities = softmax(output["logits"][places, 0] / option("temperature"))
             answers = [question.value(option_index) for option_index in range(len(probabilities))]
             record["prediction"][question.name] = answers[int(probabilities.argmax())]
@@ -215,7 +215,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 
 def _asked_in(feature: Feature, row: Row, context: TaskContext) -> Iterator[tuple[Question, Any]]:
     """Yield the questions of a feature, each with the tokens of its options."""
-    questions, start = _questions_of(row, context.recipe), 0
+    questions, start = _get_questions(row, context.recipe), 0
     for index in feature["questions"]:
         end = start + len(questions[index].options)
         yield questions[index], feature["places"][start:end]
@@ -339,7 +339,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> d
     predicted: list[Prediction] = []
     for row in rows:
         chosen = {}
-        for question in _questions_of(row, context.recipe):
+        for question in _get_questions(row, context.recipe):
             ranked = learned[_FREQUENT].get(question.name, ())
             option = next((question.options.index(answer) for answer in ranked if answer in question.options), 0)
             chosen[question.name] = question.value(option)
@@ -375,14 +375,14 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
     return TaskReport({"by question": table[:_MAX_QUESTIONS]}, answers=answers)
 
 
-def _questions_of(row: Row, recipe: Recipe) -> list[Question]:
+def _get_questions(row: Row, recipe: Recipe) -> list[Question]:
     """Return the questions of a row, or those that the recipe asks of every row."""
     return _read_once(json.dumps(row.get("questions") or _option(recipe, "questions")))
 
 
 def _questions_to_read(row: Row, recipe: Recipe) -> list[tuple[int, Question]]:
     """Return the questions of a row with their indices; if the row has answers, only the answered questions."""
-    questions = enumerate(_questions_of(row, recipe))
+    questions = enumerate(_get_questions(row, recipe))
     return [(index, item) for index, item in questions if "answers" not in row or item.name in row["answers"]]
 
 

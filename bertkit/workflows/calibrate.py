@@ -15,7 +15,7 @@ from bertkit.evaluation.calibration import (
     CALIBRATION_FILE,
     SavedCalibration,
     check_fraction,
-    choose_threshold_options,
+    choose_thresholds,
     fingerprint_all,
     write_calibration,
 )
@@ -142,9 +142,7 @@ def calibrate(
             folds=[_describe_fold(fold, groups, labels if thresholds else ()) for fold in fits],
         )
         if precision is not None:
-            calibration = replace(
-                calibration, promised=choose_threshold_options(calibration, saved.recipe, precision, None)
-            )
+            calibration = replace(calibration, promised=choose_thresholds(calibration, saved.recipe, precision, None))
         write_calibration(saved.calibration_folder, calibration)
 
         # 5. Measure what it changes, and write the page.
@@ -235,11 +233,11 @@ def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float 
     """Return the recipe with the thresholds of its checkpoint's calibration for a precision or a coverage.
 
     Raises:
-        BertkitError: If there is no such threshold; see `bertkit.evaluation.calibration.choose_threshold_options`.
+        BertkitError: If there is no such threshold; see `bertkit.evaluation.calibration.choose_thresholds`.
     """
     saved = find_members(recipe)
     _check_sets(saved)
-    options = choose_threshold_options(saved.read_calibration(), recipe, precision, coverage)
+    options = choose_thresholds(saved.read_calibration(), recipe, precision, coverage)
     return recipe.model_copy(update={"options": {**recipe.options, **options}})
 
 
