@@ -60,6 +60,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     check_texts(row, "anchor", "positive")
     if "negative" in row:
         row = {**row, "negative": read_texts([] if row["negative"] is None else row["negative"], "negative", first=1)}
+    # Hofstätter et al. (2020) learn the differences of a teacher's scores, which need a negative in each row.
     if get_loss_name(recipe) == "margin_mse":
         for column in ("negative", "margin"):
             if not row.get(column):
@@ -109,6 +110,7 @@ def precompute(model: Model, features: Mapping[str, Features], context: TaskCont
     if get_loss_name(context.recipe) != "mnrl":
         raise RecipeError(f"options.mine = {count} needs the loss mnrl", "leave one of them out")
     train = features["train"]
+    # (rows, 2, dimension): mining compares the anchor with the positives of other rows, not with negatives.
     pairs = np.stack([texts.to_compare(output["vectors"][:2], dot=False) for output in run(model, train)])
     text_ids = [list(map(int, feature["texts"])) for feature in train]
     add_negatives(train, mine_negatives(pairs, text_ids, int(count), margin))
@@ -165,6 +167,7 @@ def compare_ranks(
         ranks = np.array([record["_rank"] for record in predictions])
     else:
         ranks = rank(*zip(*(record["_vectors"] for record in predictions), strict=True))
+    # NaN instead of False for a row without negatives, which `triple_accuracy` leaves out.
     wins = []
     for record in predictions:
         beaten = [record["prediction"] > score for score in record.get("negative_scores", ())]
@@ -186,6 +189,8 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
     """Report each row's rank as text, and the scores of the first components of the vectors."""
     answers = list_rank_answers(compare(predictions, rows, context), predictions)
     table = []
+    # Vectors that were trained for it can be shortened (Kusupati et al. 2022, Matryoshka). A shortened vector has
+    # another length, so it is compared by the cosine.
     for count in sorted(read_option(OPTIONS, context.recipe, "dimensions"), reverse=True):
         shorter = [
             {**record, "_vectors": tuple(texts.to_compare(vector[:count], dot=False) for vector in record["_vectors"])}
@@ -215,6 +220,7 @@ def get_loss_name(recipe: Recipe) -> str:
 
 def _read_margins(value: Any, count: int) -> list[float]:
     values = value if isinstance(value, (list, tuple)) else [value]
+    # A table has empty cells if a row has fewer negatives than other rows, so empty margins are dropped.
     try:
         margins = [float(margin) for margin in values if margin not in (None, "")]
     except (TypeError, ValueError):

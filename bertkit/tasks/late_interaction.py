@@ -65,6 +65,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     for row, output in zip(rows, outputs, strict=True):
         # (texts of the batch, tokens, dimension): another row may have had more texts, or longer ones
         anchor, *candidates = map(real_tokens, output["vectors"][: len(contrastive.list_texts(row))])
+        # Padding must not take part: its vectors could be the most similar ones to a token of the anchor.
         scores = max_sim([anchor], candidates)[0].tolist()
         decoded.append(contrastive.make_record(scores, _vectors=(anchor, candidates[0])))
     return decoded
@@ -79,6 +80,7 @@ def targets(
     from bertkit.modeling.sentence.late import score_texts
 
     def score(outputs: Batch) -> torch.Tensor:
+        # (inputs, 2, tokens, dimension): one input per variant of the row that is explained.
         pairs = outputs["vectors"][:, :2].float()
         return torch.cat([score_texts(pair[:1], pair[1:])[0] for pair in pairs])
 

@@ -74,6 +74,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     spelling = spelled(row["label"])
     if spelling is None:
         raise DataError(NO_LABEL, FILL_IN, column="label")
+    # `isdigit` is true for digits of any script and for superscripts, and `int` raises for thousands of digits.
     if not spelling.isascii() or not spelling.isdigit() or len(spelling) > 10 or int(spelling) >= len(texts):
         message = f"label {spelling!r} is not one of the {len(texts)} choices"
         raise DataError(message, f"count them from 0 to {len(texts) - 1}", column="label")
@@ -84,6 +85,8 @@ def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
     """Describe labels that may count choices from 1: the first choice is never right, though it should be by chance."""
     if not rows or "label" not in rows[0]:
         return []
+    # Probability that no row has the first choice if labels were random: with four choices, 0.75 ** 33 = 0.00008 is the
+    # first below the limit, so 33 rows without a 0 are enough for the warning.
     chance = prod(1 - 1 / len(row["choices"]) for row in rows)
     if chance > _MIN_CHANCE or any(row["label"] == 0 for row in rows):
         return []
@@ -114,6 +117,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     decoded, option = [], partial(read_option, OPTIONS, context.recipe)
     for row, output in zip(rows, outputs, strict=True):
         # (choices of the batch,): another row may have had more, so this row's own come first
+        # The logit of a padded choice is the lowest float32, which is far from -inf in float64.
         logits = output["logits"][: len(row["choices"])].astype(np.float64)
         weights = np.exp((logits - logits.max()) / option("temperature"))
         best, probabilities = int(logits.argmax()), weights / weights.sum()
@@ -140,13 +144,15 @@ def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContex
 
 def combine(outputs: Outputs, feature: Feature, context: TaskContext) -> dict[str, Any]:
     """Combine the outputs of several models for a row to those with the mean of their probabilities."""
-    count = len(feature["input_ids"])  # the choices of the row itself
+    # The outputs after these belong to padding: the batch had rows with more choices.
+    count = len(feature["input_ids"])  # choices
     return mean_probabilities([{"logits": output["logits"][:count]} for output in outputs])
 
 
 def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     """Learn how often each position is right, and which words right and wrong choices have."""
     frequent = [index for index, _ in Counter(row["label"] for row in training).most_common()]
+    # Logistic regression over single choices: is this choice right, judged by its words and without the context?
     rows = sample(training, max_rows=_MAX_ROWS)
     words = [find_words(choice) for row in rows for choice in row["choices"]]
     is_right = [int(index == row["label"]) for row in rows for index in range(len(row["choices"]))]
@@ -161,6 +167,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> d
     }
     if learned[_CHOICES]:
         words = [find_words(choice) for row in rows for choice in row["choices"]]
+        # Rows of 2 and 3 choices have scores of shape (5,), which are split at [2].
         scores = np.split(
             score_linear(learned[_CHOICES], words)[:, 1], np.cumsum([len(row["choices"]) for row in rows])[:-1]
         )

@@ -106,6 +106,8 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
         text: spans.extend_offsets(text, np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2))
         for text, encoded in contexts.items()
     }
+    # With `max_length` 12, [CLS], two [SEP] and a question of 3 tokens, a window has 6 tokens of the text, which begins
+    # at token 5. An overlap of 2 then gives a text of 10 tokens the windows 0 to 5 and 4 to 9.
     overlap = _option(context.recipe, "overlap")
     features = []
     for index, row in enumerate(rows):
@@ -118,6 +120,8 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
             feature = {"row": index, **template.fill(question, tokens[window])}
             feature.update(context=first, offsets=characters[window])
             if "answers" in row:
+                # Without an answer, `start` and `end` are -1, and the product is 0: the position of [CLS], which stands
+                # for no answer (Devlin et al. 2019, section 4.3).
                 start, end = spans.find_answer_tokens(row["answers"], characters[window])
                 feature.update(start_positions=(end >= 0) * (first + start), end_positions=(end >= 0) * (first + end))
             features.append(feature)
@@ -149,6 +153,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     The score is the sum of the two logits; the probability is a softmax over the n best spans. With `no_answer`,
     ``null_odds`` is the score of no answer minus the best span's: above the threshold, the prediction is empty.
     """
+    # 1. Find the best spans of each question over its windows.
     windows = [(feature["row"], feature["context"], feature["offsets"]) for feature in features]
     # Keep only the logits of the context, (context tokens,): no span starts in the question or at a special token.
     in_context = [slice(first, first + len(offsets)) for _, first, offsets in windows]
@@ -159,16 +164,19 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
         n_best=_option(context.recipe, "n_best"),
         max_tokens=_option(context.recipe, "max_answer_length"),
     )
-    # All offsets in one array, shape (tokens of all windows, 2), and the index of each span's first one in it: one
-    # look-up for the spans of all questions, instead of a Python loop over questions times n best.
+    # 2. Translate tokens into characters. All offsets are in one array, shape (tokens of all windows, 2), and the index
+    # of each span's first one in it: one look-up for the spans of all questions, instead of a Python loop over
+    # questions times n best.
     offsets = np.concatenate([offsets for _, _, offsets in windows])
     window_start = np.cumsum([0, *(len(offsets) for _, _, offsets in windows)])[best["window"]]
+    # 3. Score no answer by the two logits of [CLS].
     nulls = None
     if _option(context.recipe, "no_answer"):
         # Score of no answer per row, shape (rows,): the lowest of its windows, because one can hold an answer.
         nulls = np.full(len(rows), np.inf)
         window_scores = [float(output["start_logits"][0]) + float(output["end_logits"][0]) for output in outputs]
         np.minimum.at(nulls, [row for row, _, _ in windows], window_scores)
+    # 4. Choose the answers. Numbers become Python's once, in lists of all spans, which is faster than span by span.
     columns = {
         "start": offsets[window_start + best["start"], 0].tolist(),
         "end": offsets[window_start + best["end"], 1].tolist(),
@@ -190,6 +198,8 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
     """Compute exact match and F1 of each question in [0, 1], and of its best span, which needs no threshold."""
     no_answer = bool(_option(context.recipe, "no_answer"))
+    # The scores of best spans do not depend on the threshold, so they show whether the threshold or the answers are
+    # poor.
     golds = [row["answers"]["text"] for row in rows]
     predicted, best_spans = [record["prediction"] for record in predictions], list(map(_best_text, predictions))
     exact, f1 = squad.score_answers(golds, predicted, no_answer=no_answer)
@@ -247,7 +257,7 @@ def _encode_once(texts: Sequence[str], context: TaskContext) -> dict[str, Any]:
 def _choose_answer(
     context: str, columns: Mapping[str, list[Any]], question_spans: slice, null: float | None, threshold: float
 ) -> dict[str, Any]:
-    """Choose the answer of one question; `of_question` slices all columns to its spans, best first."""
+    """Choose the answer of one question; `question_spans` slices all columns to its spans, best first."""
     details: dict[str, Any] = {"_spans": (context, columns, question_spans), "_null": null}
     has_span = question_spans.start < question_spans.stop
     if null is not None:
@@ -267,6 +277,7 @@ def n_best(prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"text": context[start:end], "probability": probability, "start_logit": start_logit, "end_logit": end_logit}
         for start, end, probability, start_logit, end_logit in zip(*values, strict=True)
     ]
+    # The file has two logits per entry; halves of the null score add up to it, so that the order below is right.
     if (null := prediction["_null"]) is not None:
         rest = 1 - sum(span["probability"] for span in listed)
         listed.append({"text": "", "probability": rest, "start_logit": null / 2, "end_logit": null / 2})

@@ -114,6 +114,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
 
 def _as_list(features: Features, indices: Sequence[int]) -> Feature:
     """Put features of one text into one of several: ``input_ids`` is a list of lists, and so on."""
+    # Each text of a list is a pair of the query and a passage. The list counts as the first of its rows.
     first, *_ = passages = [features[index] for index in indices]
     texts = {name: [passage[name] for passage in passages] for name in first if name not in ("row", "labels")}
     return {"row": indices[0], **texts, "labels": [passage["labels"][0] for passage in passages]}
@@ -175,6 +176,7 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> RowSc
     scores = [record["prediction"] for record in predictions]
     groups = _group_by_query(rows)
     relevance = [{index: rows[index]["relevance"] for index in indices} for indices in groups]
+    # A stable sort alone would reward the order of the rows, which often begins with the relevant passages.
     rankings = [sorted(indices, key=lambda index: (-scores[index], rows[index]["relevance"])) for indices in groups]
     scored = score_rankings(rankings, relevance, recall_cutoffs=())
     is_scored = ~np.isnan(scored["map"])
@@ -189,6 +191,7 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     Raises:
         DataError: If all rows, or all rows of each query, have the same relevance, so nothing can be learned.
     """
+    # The listwise loss compares the passages of one query, so it learns nothing from a query whose passages are equal.
     lists = [range(len(training))] if _is_pointwise(context) else _group_by_query(training)
     if all(len({training[index]["relevance"] for index in indices}) == 1 for indices in lists):
         message = "all passages are as relevant as the others" + ("" if _is_pointwise(context) else " of their query")
@@ -205,6 +208,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> d
     is not used as a baseline.
     """
     scores = {_RANDOM: np.random.default_rng(0).random(len(rows))}
+    # In a first search, a passage can be more relevant than the one before it: the difference is above 0 somewhere.
     relevance = np.array([row["relevance"] for row in rows])
     if any((np.diff(relevance[indices]) > 0).any() for indices in _group_by_query(rows)):
         scores[_GIVEN] = -np.arange(len(rows), dtype=np.float64)

@@ -65,6 +65,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
 
     ``texts`` numbers them where the loss takes the others of a batch for negatives.
     """
+    # CoSENT only compares which of two pairs is more similar; the cosine loss needs targets that a cosine can reach.
     low, high = context.recipe.data.label_range or (0.0, 1.0)
     pairs, numbered = [[row["text"], row["text_pair"]] for row in rows], _loss(context.recipe) == "simcse"
     features = texts.encode_rows(pairs, context)
@@ -96,6 +97,7 @@ def targets(
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report the scores of truncated vectors, if they were trained for truncation."""
     dimensions = read_option(OPTIONS, context.recipe, "dimensions")
+    # A vector that is cut has another length, so it is compared by the cosine.
     table = []
     for count in sorted(dimensions, reverse=True):
         pairs = [[texts.to_compare(item[:count], dot=False) for item in record["_vectors"]] for record in predictions]

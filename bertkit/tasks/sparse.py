@@ -82,6 +82,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
         count = len(contrastive.list_texts(row))  # another row of the batch may have had more
         vectors = as_matrix(output["values"][:count], output["tokens"][:count], width)
         scores = (vectors[1:] @ vectors[[0]].T).toarray()[:, 0].tolist()
+        # `indptr` counts the values before each row, so its differences are the active dimensions of each text.
         active = dict(zip(ACTIVE_DIMENSIONS, np.diff(vectors.indptr)[:2].tolist(), strict=True))
         decoded.append(contrastive.make_record(scores, **active, _vectors=(vectors[[0]], vectors[[1]])))
     return decoded
@@ -105,6 +106,8 @@ def as_matrix(values: np.ndarray, tokens: np.ndarray, width: int) -> csr_array:
     """Build a sparse matrix (texts, width) of values and their tokens, (texts, most of any text)."""
     from scipy.sparse import csr_array
 
+    # The values [[0.5, 0.25, 0], [1, 0, 0]] at the tokens [[3, 7, 0], [7, 0, 0]] are a matrix with 0.5 and 0.25 in the
+    # columns 3 and 7 of row 0, and 1 in column 7 of row 1. The rows start at [0, 2, 3]. Their product is 0.25.
     above = values > 0
     starts = np.cumsum([0, *above.sum(axis=1)])
     return csr_array((values[above].astype(np.float64), tokens[above].astype(np.int64), starts), (len(values), width))

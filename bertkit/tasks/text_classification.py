@@ -90,6 +90,7 @@ def read(row: Row, recipe: Recipe) -> Row:
 def _read_label(raw_label: Any, recipe: Recipe) -> Any:
     """Return the names of a label if a row may have several, else the only one."""
     several, columns, value = _is_multi_label(recipe), recipe.data.columns.get("label"), parse_json(raw_label)
+    # 1. Bring each form to a list of names: a column of 0 and 1 per label, JSON, or text with separators.
     if are_columns := isinstance(columns, list) and len(columns) > 1:
         marks = [plain(spelled(mark) or "") for mark in value]
         if not {*marks} <= {"0", "1", "false", "true"}:
@@ -99,6 +100,7 @@ def _read_label(raw_label: Any, recipe: Recipe) -> Any:
         raise DataError(f"label {value[:60]!r} is a list that is not JSON", 'write ["fear", "joy"]')
     elif isinstance(value, str) and several:
         value = value.split(read_option(OPTIONS, recipe, "separator"))
+    # 2. Check the names. [0, 1, 1] is most likely one mark per label, whose columns the recipe does not name.
     names = spelled_names(value)
     if len(set(names)) < len(names):
         raise DataError(
@@ -117,6 +119,7 @@ def _read_label(raw_label: Any, recipe: Recipe) -> Any:
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over its pooled output, one logit per label."""
     several = _is_multi_label(context.recipe)
+    # Abstaining and prediction sets need probabilities that exclude each other; thresholds need ones that do not.
     wrong = ("abstain_below", "set_above") if several else ("thresholds",)
     if name := next((name for name in wrong if _option(context.recipe, name) is not None), None):
         labels = "one label" if several else "several labels"
@@ -184,6 +187,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
         probabilities /= 1 if several else probabilities.sum(axis=1, keepdims=True)
     else:
         probabilities = to_probabilities(np.array([output["logits"] for output in outputs]))
+    # Temperatures are fitted to combined probabilities, so they are applied after the windows are combined.
     temper = calibration.temper_each if several else calibration.temper
     temperature, thresholds = _option(context.recipe, "temperature"), _thresholds(context) if several else None
     probabilities = temper(probabilities, temperature)
@@ -218,6 +222,7 @@ def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContex
     """
     row_probabilities = (list(record["probabilities"].values()) for record in predictions)
     probabilities = np.fromiter(row_probabilities, dtype=np.dtype((float, len(predictions[0]["probabilities"]))))
+    # Rows of two labels become pairs of no and yes, (rows * labels, 2), with the gold indicator as the label id.
     if _is_multi_label(context.recipe):
         pairs = calibration.as_pairs(probabilities).reshape(-1, 2)
         gold = _indicators([row["label"] for row in rows], context.labels).ravel()
@@ -286,7 +291,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> d
             selected = map(np.flatnonzero, scores > 0)
             predicted[TFIDF] = [{"prediction": [context.labels[index] for index in indices]} for indices in selected]
         else:
-            # Rows with the same label share one record, which saves memory.
+            # A million rows would need as many records. Rows with the same label share one record, which saves memory.
             records = [{"prediction": name} for name in context.labels]
             predicted[TFIDF] = [records[label_id] for label_id in scores.argmax(axis=1)]
     for name, features in describe_pairs(rows).items():

@@ -111,6 +111,7 @@ def targets(
         values = outputs["logits"][..., 0].float()
         if strategy not in truncation.WINDOWS:
             return values
+        # (inputs, windows): the same combination as in `decode`, but with a gradient.
         return values.amax(dim=-1) if strategy == "windows_max" else values.mean(dim=-1)
 
     return [Target("value", score, "value")]
@@ -124,6 +125,7 @@ def combine(outputs: Outputs, feature: Feature, context: TaskContext) -> dict[st
 def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     """Learn the mean, and a model of the words; for pairs also of the fraction of common words."""
     labels = [float(row["label"]) for row in training]
+    # Ridge regression pulls weights to 0, so targets that are far from 0 are standardized.
     mean, scale = find_scale(labels)
     learned: dict[str, Any] = {_MEAN: float(np.mean(labels)), _SCALE: [mean, scale]}
     rows, targets = sample(training, row_limit(1)), (np.array(sample(labels, row_limit(1))) - mean) / scale

@@ -116,6 +116,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
         raise DataError(f"{len(words)} words but {len(raw)} tags", "write one tag per word", column="tags")
     if not words:
         raise DataError("no words", "leave the row out", column="tokens")
+    # Tags are checked before they are rewritten in IOB2, so that an error names the tag that is in the file.
     texts = [_tag_text(tag, word, words, recipe) for word, tag in enumerate(raw)]
     if not any(texts):
         return None
@@ -130,6 +131,7 @@ def _read_spans(row: Row, recipe: Recipe) -> Row | None:
         return None
     offsets, overlapping, left_out = _option(recipe, "offsets"), _option(recipe, "overlapping"), list[TextSpan]()
     spans = read_spans(value, row["text"], offsets=offsets, overlapping=overlapping, left_out=left_out)
+    # Words come from the text alone. Splitting at gold spans would make the words of training and of prediction differ.
     read = _split(row, recipe)
     tags = entities.tag_spans(read["offsets"], spans)
     read["tags"] = [_in_labels(tag, word, read["tokens"], recipe) for word, tag in enumerate(tags)]
@@ -194,7 +196,9 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """
     template = find_template(context.tokenizer, pair=False)
     budget = token_budget(context, template)
-    # More than half would make a window repeat most of the one before.
+    # With a budget of 8 tokens and an overlap of 2, a text of 12 words of one token has the windows 0 to 7 and 6 to 11.
+    # Word 6 is read in the first and word 7 in the second, where it has a word before and four after it. An overlap of
+    # more than half would make a window repeat most of the window before it.
     overlap = min(int(_option(context.recipe, "overlap")), budget // 2)
     label_ids = context.label_ids
     features = []
@@ -245,6 +249,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     An entity has ``type``, ``text``, ``start`` and ``end`` (characters of the text, or of the words joined by one
     space), and ``probability``, the mean of its words' probabilities. For a text, entities are also its ``spans``.
     """
+    # NaN marks words without tokens, which no window reads.
     # Logits of shape (words, tags) per row, gathered from its windows by their positions; each word is in one window.
     scores = [np.full((len(row["tokens"]), len(context.labels)), np.nan) for row in rows]
     for output, feature in zip(outputs, features, strict=True):
@@ -292,6 +297,7 @@ def _pair_spans(
 
 def _gold_spans(row: Row) -> list[entities.Span]:
     """Return the gold spans of a row in characters of its text, or of its words joined by one space."""
+    # Gold spans of characters are not derived from tags, because tags lose spans that begin or end inside a word.
     if "spans" in row:
         return [(label, start, end) for start, end, label in row["spans"]]
     spans = entities.find_spans([tag or "O" for tag in row["tags"]])
@@ -338,6 +344,7 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
         answers = _answers(predictions, rows, are_entities=False)
         table = _score_tags(context.labels, row_scores["tags"].sum(axis=0))
         return TaskReport({"tags": table}, answers=answers, entity_verdicts=[])
+    # 1. Count how entities were recognized or missed.
     errors: Counter[str] = Counter()
     pairs = _pair_spans(_labelled_tags(predictions, rows), rows, entities.find_spans)
     for gold, predicted in pairs:
@@ -346,9 +353,11 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
         "entity types": entities.score_types(pairs),
         "outcomes of the entities": [{"outcome": name, "entities": errors[name]} for name in entities.OUTCOMES],
     }
+    # 2. Warn of a model that has not learned to tag: most words are O, so its accuracy looks high.
     finds_any = any(entities.find_spans(record["prediction"]) for record in predictions)
     warnings = [] if finds_any or not rows else ["The model finds no entity at all: it has learned nothing yet."]
     answers = _answers(predictions, rows, are_entities=True)
+    # 3. List the predicted entities with their probabilities, by which their calibration is judged.
     entity_verdicts = [
         (entity["probability"], span in gold)
         for answer, record in zip(answers, predictions, strict=True)

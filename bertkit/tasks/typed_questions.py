@@ -172,9 +172,11 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """
     tokenizer, template = context.tokenizer, find_template(context.tokenizer, pair=True)
     budget, is_one_pass = token_budget(context, template), bool(_option(context.recipe, "one_pass"))
+    # 1. Tokenize every distinct text once: rows usually repeat the questions of other rows.
     asked_parts = [_questions_to_read(row, context.recipe) for row in rows]
     texts = (text for questions in asked_parts for _, part in questions for text in (part.instructions, *part.texts))
     ids, states = token_ids(tokenizer, texts), token_ids(tokenizer, (row["state"] for row in rows))
+    # 2. Build one sequence per question or, with `one_pass`, as many questions per sequence as fit.
     features: list[Feature] = []
     for row_index, (row, questions) in enumerate(zip(rows, asked_parts, strict=True)):
         parts = [lay_out(index, question, row["state"], ids, tokenizer.mask_token_id) for index, question in questions]
@@ -183,6 +185,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
             raise DataError(message, "give fewer options at once, or describe them in fewer words", row=row_index + 1)
         # The state is truncated equally for all questions of the row, so it does not depend on the other questions.
         state = states[row["state"]][: budget - max(len(part.ids) for part in parts)]
+        # With a maximum of 0, each question has its own sequence. A separator follows every question except the last.
         max_tokens = budget - len(state) if is_one_pass else 0
         for run in split_by_size(parts, max_tokens, lambda part: len(part.ids) + 1):
             features.append({"row": row_index, **fill_questions(template, state, run, row.get("answers"))})
@@ -238,6 +241,7 @@ def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContex
         for row_index, (row, record) in enumerate(zip(rows, predictions, strict=True))
         for _, question in _questions_to_read(row, context.recipe)
     ]
+    # Questions have different numbers of options. A padded option has probability 0, so it never changes a loss.
     padded = np.zeros((len(answered), max(len(option_probabilities) for *_, option_probabilities in answered)))
     for line, (*_, option_probabilities) in zip(padded, answered, strict=True):
         line[: len(option_probabilities)] = option_probabilities
@@ -288,6 +292,8 @@ def ranked_probability_score(probabilities: Sequence[float], gold: int) -> float
     >>> ranked_probability_score([0.0, 0.0, 1.0], 0), ranked_probability_score([0.0, 1.0, 0.0], 0)
     (1.0, 0.5)
     """
+    # Probabilities [0.25, 0.25, 0.5] add up to [0.25, 0.5, 1]. Gold level 1 has the sums [0, 1, 1]. The squared
+    # differences are [0.0625, 0.25, 0], whose sum over 2 is 0.15625.
     differences = np.cumsum(probabilities) - (np.arange(len(probabilities)) >= gold)
     return float(np.square(differences).sum() / max(len(probabilities) - 1, 1))
 
@@ -301,6 +307,7 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> RowSc
     max_questions = max((len(row["answers"]) for row in rows), default=0)
     row_scores = {name: np.full((len(rows), max_questions), NO_ANSWER) for name in ("gold", "predicted")}
     row_scores |= {name: np.full((len(rows), max_questions), np.nan) for name in (_ERROR, _RANKED)}
+    # One id per pair of question and answer, over all rows: accuracy and F1 then treat them as labels of one task.
     answer_ids: dict[tuple[str, str], int] = {}
     for row_index, (row, record) in enumerate(zip(rows, predictions, strict=True)):
         for column, (_, question) in enumerate(_questions_to_read(row, context.recipe)):

@@ -55,6 +55,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return the cosine of the two halves of each text (or their dot product)."""
+    # The first vector is the text's, which is only trained on.
     halves = [{"vectors": output["vectors"][1:]} for output in outputs]
     return contrastive.decode(halves, features, _halves(rows), context)
 
@@ -90,6 +91,8 @@ def _halves(rows: Rows) -> list[Row]:
             middle = len(words) // 2
             first, second = " ".join(words[:middle]), " ".join(words[middle:])
         else:
+            # Text in Chinese or Japanese has no spaces. A single character is the first half, and the second half is
+            # empty.
             first, second = text[: len(text) // 2] or text, text[len(text) // 2 :]
         pairs.append({"anchor": first, "positive": second})
     return pairs

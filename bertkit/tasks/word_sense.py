@@ -115,6 +115,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
         if not tokens[row["target"]]:
             message = f"row {index + 1}: the target word {texts[index][row['target']]!r} has no visible character"
             raise DataError(message, "correct the row", column="target")
+        # Windows overlap by half, so that the target has at least a quarter of the tokens on each side if it can.
         windows = split_windows(tokens, budget, budget // 2)
         window = next(window for window in windows if row["target"] in window.words)
         first = len(template.before) + window.positions[window.words.index(row["target"])]
@@ -209,8 +210,11 @@ def _score_words(row_scores: RowScores) -> dict[int, dict[str, Any]]:
     size = 1 + max(int(row_scores[side].max()) for side in ("gold", "predicted"))
     gold, predicted = (np.bincount(row_scores[side], minlength=size) for side in ("gold", "predicted"))
     right = np.bincount(row_scores["gold"][row_scores["gold"] == row_scores["predicted"]], minlength=size)
+    # The gold senses [0, 0, 1, 2], predicted as [0, 1, 1, 2], have the counts [2, 1, 1], [1, 2, 1] and [1, 1, 1] right,
+    # so F1 is [2/3, 2/3, 1]. With senses 0 and 1 of one word, its macro F1 is 2/3.
     f1 = 2 * right / np.maximum(gold + predicted, 1)
     word_of_sense = np.full(size, -1)
+    # -1 stands for a sense that does not occur, and so does not count.
     for side in ("predicted", "gold"):
         word_of_sense[row_scores[side]] = row_scores[f"{side}_word"]
     scores = {}

@@ -94,6 +94,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     read = [" ".join([row["text"], *([row["text_pair"]] if "text_pair" in row else [])]) for row in rows]
     if _find_entailment(_folder(context)) is None:
         return texts.encode_rows([[text] for text in read], context)
+    # The features of a row are consecutive, one per label, so integer division gives the row.
     described = _describe_labels(context)
     features = encode_texts([{"text": text, "text_pair": pair} for text in read for pair in described], context)
     return [{**feature, "row": index // len(described)} for index, feature in enumerate(features)]
@@ -136,6 +137,8 @@ def _load_encoder(folder: Path, context: TaskContext) -> Model:
 
     from bertkit.modeling.sentence.head import load_sentence_classifier, set_head
 
+    # With vectors of length 1, the product of a text and a description is their cosine. So the descriptions are the
+    # weights of a linear layer, and the model is a classifier like any other.
     modules = with_options(read_modules(folder), pooling=None, normalize=True, prompt=None)
     model = load_sentence_classifier(folder, modules, context, new_head=True).eval()
     batch = multi_text_collator(context)(texts.encode_rows([[text] for text in _describe_labels(context)], context))
