@@ -108,8 +108,11 @@ def find_calibration_rows(
     import numpy as np
 
     digests = digest_rows(rows, gold)
+    # An option that the user has overridden was not fitted to any row.
     in_force = [name for name, value in calibration.options().items() if options.get(name) == value]
     for fold in calibration.folds if in_force else []:
+        # 16 hexadecimal digits are eight bytes, the highest first (">u8"); the digests of rows have the machine's
+        # order.
         fold_digests = np.frombuffer(bytes.fromhex("".join(fold["rows"])), dtype=">u8").astype(digests.dtype)
         indices = np.flatnonzero(np.isin(digests, fold_digests)).tolist()
         if indices:
@@ -185,6 +188,7 @@ def choose_thresholds(
         raise DataError(message, hint, file=calibration.source)
     for line in lines:
         log.info(line)
+    # Without types, the only key is "", and the option is its value instead of a dictionary.
     return {name: by_type.get("", by_type) for name, by_type in options.items() if by_type}
 
 

@@ -125,6 +125,7 @@ class CheckpointInfo:
         """
         from bertkit.runtime.tokenizer import open_tokenizer
 
+        # 1. Load the model: an ensemble, an exported graph, or weights for torch.
         calibration = self.read_calibration() if calibrated else None
         if self.members:
             loaded = self._load_members(machine, inference=inference)
@@ -141,7 +142,7 @@ class CheckpointInfo:
             context = self._set_up(TaskContext(self.recipe, tokenizer, self.labels, inference))
             model = self.task.load_model(self.folder, context, new_head=False)
             loaded = Checkpoint(model.to(machine.device), self.task, context, machine)
-        # An option that the recipe sets comes first.
+        # 2. Apply the calibration. An option that the recipe sets comes first.
         options = self._keep_unset({} if calibration is None else calibration.options() | calibration.promised)
         if calibration is None or not options:
             return loaded
@@ -264,6 +265,7 @@ def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, An
         UsageError: If the model's task is unknown.
         BertkitError: Any other error that `find_checkpoint` raises.
     """
+    # None would be a value of the recipe, but commands pass it for options that were not given.
     settings = {name: value for name, value in (changes or {}).items() if value is not None}
     folder = hub.find_model(model)
     loaded = load_recipe(recipe or recipe_of(model), {**settings, "model": model})
@@ -332,6 +334,7 @@ def _head_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
     for name in ("multi_label", "method", "layers"):
         if before.get(name) != now.get(name):
             yield name, before.get(name), now.get(name)
+    # Other ways to read a long text only change the inputs of a graph, which can be chosen after the export.
     strategies = [options.get("long_text", "head") for options in (before, now)]
     if strategies[0] != strategies[1] and truncation.HIERARCHICAL in strategies:
         yield "long_text", *strategies

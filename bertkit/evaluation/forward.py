@@ -154,6 +154,8 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
 
 def lacks_a_batch(model: nn.Module, batches: int, process: int, processes: int) -> bool:
     """Return whether a process must run an extra batch: processes that share sharded weights run equally many."""
+    # With 5 batches, process 0 of 2 runs three and process 1 two. Each pass gathers weights from all processes, so the
+    # third pass would wait forever for process 1.
     return is_sharded(model) and process >= batches % processes > 0
 
 
@@ -194,6 +196,8 @@ def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple
         shapes.widths += (round_size(int(longest.max())),)
     texts = texts_of_rows(model, features)
     widths = [static_width(length, shapes.widths) for length in longest.tolist()]
+    # The cost of a row is its number of texts times their width, which a batch is filled by. Windows are computed
+    # alone, so a row costs only its own windows; choices are padded to the most of any row.
     counts = (lengths // longest).tolist() if texts.are_windows else [texts.max_count] * len(widths)
     costs = [count * width for count, width in zip(counts, widths, strict=True)]
     order = evaluation_rows(TOKENS_AT_ONCE, texts, device.count)

@@ -147,6 +147,7 @@ def paper_average(scores: Scores) -> float | None:
 
     It is the mean of nine columns: both of MNLI, F1 of MRPC and QQP, Spearman of STS-B, and no WNLI.
     """
+    # Devlin et al. (2019, table 1) leave WNLI out, because the majority class beats most models there.
     columns = [(task, split) for task in TASKS.values() for split in task.splits if task.name != "wnli"]
     return _mean(_find_score(scores, task.name, split, task.metrics[0]) for task, split in columns)
 

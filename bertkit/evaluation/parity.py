@@ -102,6 +102,7 @@ def tabulate_latency(
     """Return the milliseconds of both for batches of texts of one length, and how many times as fast the graph is."""
     shapes = [(texts, tokens) for texts, tokens in _TIMED if tokens <= limit]
     batches = [random_texts(shape, inputs, vocabulary) for shape in shapes]
+    # Every token is real, so both models compute the same number of tokens.
     for batch in batches:
         batch["attention_mask"] = np.ones_like(batch["attention_mask"])
     first, second = time_interleaved([before, after], batches)
@@ -131,6 +132,7 @@ def compare_scores(before: Checkpoint, after: Checkpoint, split: Split) -> dict[
     for name, result in differences.items():
         scores[name] = {"before": result.first, "after": result.second, "difference": result.difference}
         scores[name]["interval"] = result.interval and list(result.interval)
+    # int8 scales activations by the largest value in a batch, so an answer can depend on the other rows of it.
     flips = {}
     if task.HAS_LABEL_NAMES:
         flips["model"] = _count_flips(first, second)

@@ -114,6 +114,7 @@ def score_split(
 
     With `tune`, the task's options are first tuned on the split. With `alone`, each batch holds one row.
     """
+    # Training passes features that it has encoded before, whose labels the model knows.
     if features is None:
         checkpoint = _add_unknown_labels(split, checkpoint)
         features = _encode_split(split, checkpoint)
@@ -215,6 +216,7 @@ def decode_rows(
     from bertkit.tokens.feature_cache import get_row_indices
 
     def decode(start: int) -> list[Prediction]:
+        # Row indices of features rise, so the features of a chunk are a slice. Rows of a chunk count from 0 again.
         feature_slice = slice(*np.searchsorted(rows_of_features, (start, start + IN_MEMORY)).tolist())
         chunk = [{**feature, "row": feature["row"] - start} for feature in features[feature_slice]]
         return task.decode(outputs[feature_slice], chunk, rows[start : start + IN_MEMORY], context)

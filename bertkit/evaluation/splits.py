@@ -152,6 +152,8 @@ def judge_training_rows(saved: CheckpointInfo, splits: Mapping[str, Split], choi
 
 def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Split:
     seen, count = split.training_rows, len(split.rows)
+    # A benchmark's test split can share texts with its training split, and scores must stay comparable; rows of a file
+    # that the user chose, or that bertkit held out, have no such excuse.
     is_named = not split.is_held_out and split.name not in (ALL, "train")
     message, folded = (
         f"{format_fraction(len(seen), count)} rows to score are training rows of the model",
@@ -216,6 +218,7 @@ def _label_remedy(saved: CheckpointInfo, split: Split, gold: str) -> str:
 
 def digest_trained(rows: Iterable[Row], gold: str) -> Digests:
     """Return two digests of each row that a run is trained on, (rows, 2); see `Digests`."""
+    # The two versions of each row alternate, so the digests (2 * rows,) become (rows, 2).
     both_digests = digest_rows((version for row in rows for version in (row, _fold_texts(row))), gold)
     return both_digests.reshape(-1, 2)
 
@@ -232,6 +235,7 @@ def _fold_texts(value: object) -> Any:
 def mark_training_rows(split: Split, gold: str, trained: Digests) -> Split:
     """Return a split that knows which of its rows have one of the digests, and how many only the second of two."""
     digests = digest_trained(split.rows, gold)
+    # Column 0 is the digest of the exact row, and column 1 the digest without case and whitespace.
     is_same, is_alike = (np.isin(digests[:, column], trained[:, column]) for column in (0, 1))
     seen = np.flatnonzero(is_same | is_alike).tolist()
     return replace(split, training_rows=frozenset(seen), nearly_trained=int((~is_same & is_alike).sum()))
@@ -249,6 +253,7 @@ def write_training_rows(folder: Path, trained: Digests) -> None:
 
 def unique_digests(trained: Digests) -> Digests:
     """Return digests sorted and without repetition: `numpy.unique` of rows takes several times as long and as much."""
+    # [[2, 1], [1, 5], [2, 1]] is sorted to [[1, 5], [2, 1], [2, 1]]; a row is new if it differs from the row before it.
     ordered = trained[np.lexsort((trained[:, 1], trained[:, 0]))]
     is_new = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))[: len(ordered)]
     return np.asarray(ordered[is_new])
@@ -260,6 +265,7 @@ def read_digests(folder: Path) -> Digests | None:
     Raises:
         ModelError: If the file is damaged.
     """
+    # A symbolic link to the last checkpoint has another name than the checkpoint.
     folder = folder.resolve()
     file = (folder.parent if folder.name.startswith("checkpoint-") else folder) / runs.TRAINING_ROWS
     if not file.is_file():

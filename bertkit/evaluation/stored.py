@@ -325,6 +325,7 @@ def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
         return run
     if Counter(keys) != Counter(required):
         raise _describe_mismatch(run, reference, task)
+    # With the keys a, b, a here and a, a, b there, the indices are {a: [0, 2], b: [1]}, and the new order is 0, 2, 1.
     indices = defaultdict(list)
     for index, key in enumerate(keys):
         indices[key].append(index)
@@ -340,6 +341,7 @@ def _digest_rows(run: StoredRun, task: Task, *, gold: bool = True) -> list[bytes
 
 def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> DataError:
     keys, required = (_digest_rows(stored, task) for stored in (run, reference))
+    # The causes in the order of their likelihood: other rows, other counts of rows, the same inputs with other answers.
     reference_keys = set(required)
     index = next((index for index, key in enumerate(keys) if key not in reference_keys), None)
     if index is None:
@@ -368,6 +370,7 @@ def read_column(column: str, scorer: StoredPredictionScorer, run: StoredRun, row
         DataError: If there is no such column, or the dataset has other rows now.
     """
     recipe, columns = scorer.recipe, scorer.task.COLUMNS
+    # The user names a column as the file has it; the stored rows have it under its canonical name, if it was read.
     canonical = next((name for name, source in recipe.data.columns.items() if source == column), column)
     if canonical in rows[0]:
         return [row.get(canonical) for row in rows]

@@ -152,6 +152,7 @@ def find_curve(trials: Sequence[SetRun], stored: StoredRuns, metric: str) -> lis
     groups: dict[tuple[str, int], list[SetRun]] = {}
     for trial in trials:
         for key in trial.settings.keys() & set(ROW_KEYS):
+            # Seeds of one setting and one number of rows are one point of a curve.
             groups.setdefault((name_point(_without_rows(trial)), trial.settings[key]), []).append(trial)
     points = []
     for (_, limit), group in sorted(groups.items()):
@@ -190,5 +191,7 @@ def _group_trials(axis: SweepDimension, trials: Sequence[SetRun]) -> list[str]:
     values = [trial.settings[axis.key] for trial in trials]
     if axis.values:
         return list(map(name_value, values))
+    # Six trials with [0.1, 0.5, 0.2, 0.3, 0.4, 0.6] have the ranks [0, 4, 1, 2, 3, 5] and the groups [0, 2, 0, 1, 1,
+    # 2].
     order = sorted(range(len(values)), key=values.__getitem__)
     return [str(order.index(index) * _GROUPS // len(values)) for index in range(len(values))]

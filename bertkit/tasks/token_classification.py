@@ -197,7 +197,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     template = find_template(context.tokenizer, pair=False)
     budget = token_budget(context, template)
     # With a budget of 8 tokens and an overlap of 2, a text of 12 words of one token has the windows 0 to 7 and 6 to 11.
-    # Word 6 is read in the first and word 7 in the second, where it has a word before and four after it. An overlap of
+    # Word 6 is read in the first and word 7 in the second, with one word before it and four after it. An overlap of
     # more than half would make a window repeat most of the window before it.
     overlap = min(int(_option(context.recipe, "overlap")), budget // 2)
     label_ids = context.label_ids
