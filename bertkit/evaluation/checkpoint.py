@@ -187,9 +187,9 @@ class CheckpointInfo:
         if (device := requested_device()) not in ("auto", "cpu"):
             message = f"--device {device}: exported models are computed on the CPU"
             raise UsageError(message, "leave it out", file=self.folder)
-        how = f"CPU, {export.backend}: {export.precision} (as exported)"
-        log.info(how)
-        machine = ComputeConfig("cpu", export.precision, available_threads().number, how)
+        description = f"CPU, {export.backend}: {export.precision} (as exported)"
+        log.info(description)
+        machine = ComputeConfig("cpu", export.precision, available_threads().number, description)
         return Checkpoint(open_exported(self.folder), self.task, context, machine)
 
     def _load_members(self, machine: ComputeConfig | None, *, inference: bool) -> Checkpoint:
@@ -219,11 +219,11 @@ class CheckpointInfo:
         """Return how its run read long texts, unless the recipe states it; log the value that is in effect."""
         if "long_text" not in self.task.OPTIONS or not self.record:
             return {}
-        run_options, chosen = self._run_recipe.get("options", {}), self.recipe.options.get("long_text")
+        run_options, requested = self._run_recipe.get("options", {}), self.recipe.options.get("long_text")
         trained = run_options.get("long_text", "head")
-        if chosen not in (None, trained):
-            log.info(f"trained with long_text {trained}, used with {chosen}")
-        if chosen is not None or trained == "head":
+        if requested not in (None, trained):
+            log.info(f"trained with long_text {trained}, used with {requested}")
+        if requested is not None or trained == "head":
             return {}
         log.info(f"as in its run: long_text {trained}")
         return self._keep_unset({name: run_options[name] for name in truncation.OPTIONS if name in run_options})

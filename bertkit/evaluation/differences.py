@@ -112,12 +112,12 @@ def find_changes(scorer: StoredPredictionScorer, rows: Rows, systems: Systems, e
     # 1. Compute the effect of each unit, or of evenly spaced ones if there are too many.
     # Units that both answer alike change nothing, and are not computed.
     changed = sorted({int(unit) for pair in pairs for unit in find_changed(*pair)})
-    chosen = thin(changed, MAX_CHANGED)
+    tested_units = thin(changed, MAX_CHANGED)
     # F1 of a slice can be undefined if a label is missing; the fraction of right rows never is.
     scores = scorer.score(first.row_scores[0])
-    shares = list(count_right(scores, first.row_scores[0], scorer.task.METRICS))
-    slice_metric = "accuracy" if "accuracy" in shares else (shares or [metric])[0]
-    effects = _mean_effects(scorer, {metric, slice_metric}, chosen, pairs)
+    fractions = list(count_right(scores, first.row_scores[0], scorer.task.METRICS))
+    slice_metric = "accuracy" if "accuracy" in fractions else (fractions or [metric])[0]
+    effects = _mean_effects(scorer, {metric, slice_metric}, tested_units, pairs)
     won, lost = _split_effects(effects[metric])
     # 2. Count wins and losses per slice, by a metric that every slice has, and describe the rows with large effects.
     units = group_rows(scorer, rows, first)
@@ -127,7 +127,7 @@ def find_changes(scorer: StoredPredictionScorer, rows: Rows, systems: Systems, e
     return Changes(
         metric=metric,
         changed=len(changed),
-        judged=len(chosen),
+        judged=len(tested_units),
         won=len(won),
         lost=len(lost),
         won_rows=[describe(units[unit][0]) for unit in won[:max_shown] if len(units)],
@@ -213,8 +213,8 @@ def slice_values(scorer: StoredPredictionScorer, rows: Rows, units: Units, extra
 def _group_indices(values: Sequence[Any]) -> dict[str, Sequence[int]]:
     """Group the indices of values by value, for the most frequent values; all others are one group."""
     counts = Counter(values)
-    named = MAX_LABELS if len(counts) <= MAX_LABELS else MAX_LABELS - 1
-    frequent = [value for value, _ in counts.most_common(named)]
+    max_groups = MAX_LABELS if len(counts) <= MAX_LABELS else MAX_LABELS - 1
+    frequent = [value for value, _ in counts.most_common(max_groups)]
     groups = {value: array("q") for value in frequent}
     for index, value in enumerate(values):
         name = value if value in groups else f"{len(counts) - len(frequent)} others"

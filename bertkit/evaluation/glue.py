@@ -87,22 +87,22 @@ def summarize(model: str, recipes: Mapping[str, Recipe], runs: Mapping[str, SetR
         The content of ``glue.json``. Averages of models of the BERT paper are left out if no score can be compared with
         theirs, as for demo rows.
     """
-    described = [runs.get(name, SetRun(name, "left out")) for name in TASKS]
+    all_runs = [runs.get(name, SetRun(name, "left out")) for name in TASKS]
     scores = [
         score
-        for run in described
+        for run in all_runs
         for result in run.results
         for score in _list_scores(TASKS[run.name], result, recipes[run.name])
     ]
-    by_task = {run.name: {result.split: result.scores for result in run.results} for run in described if run.results}
+    by_task = {run.name: {result.split: result.scores for result in run.results} for run in all_runs if run.results}
     # Most tasks have the same warnings, so each warning names its tasks.
     warned: dict[str, dict[str, None]] = {}
-    for run in described:
+    for run in all_runs:
         for warning in (warning for result in run.results for warning in result.warnings):
             warned.setdefault(warning, {})[run.name] = None
     return {
         "model": model,
-        "runs": [{"task": run.name, "status": run.status, "reason": run.failure or ""} for run in described],
+        "runs": [{"task": run.name, "status": run.status, "reason": run.failure or ""} for run in all_runs],
         "scores": scores,
         "leaderboard_average": leaderboard_average(by_task),
         "paper_average": paper_average(by_task),

@@ -356,10 +356,10 @@ def predictions_file(split: str) -> str:
 def write_predictions(folder: Path, split: Split, predictions: Predictions, details: TaskReport) -> list[str]:
     """Write predictions.jsonl and the other files that the task family adds for a split; return their names."""
     suffix = get_split_suffix(split.name)
-    seen = split.training_rows
+    training_rows = split.training_rows
 
     def mark(index: int) -> dict[str, bool]:
-        return {"is_training_row": index in seen} if seen else {}
+        return {"is_training_row": index in training_rows} if training_rows else {}
 
     # Records include their rows, so that `compare` and `errors` do not need the dataset.
     records = (

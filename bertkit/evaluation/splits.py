@@ -151,27 +151,29 @@ def judge_training_rows(saved: CheckpointInfo, splits: Mapping[str, Split], choi
 
 
 def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Split:
-    seen, count = split.training_rows, len(split.rows)
+    training_rows, count = split.training_rows, len(split.rows)
     # A benchmark's test split can share texts with its training split, and scores must stay comparable; rows of a file
     # that the user chose, or that bertkit held out, have no such excuse.
     is_named = not split.is_held_out and split.name not in (ALL, "train")
     message, folded = (
-        f"{format_fraction(len(seen), count)} rows to score are training rows of the model",
+        f"{format_fraction(len(training_rows), count)} rows to score are training rows of the model",
         split.nearly_trained,
     )
     if folded:
-        message += f" ({f'{folded:,} of them ' if folded < len(seen) else ''}if case and whitespace are ignored)"
-    drop = "" if len(seen) == count else "leave these out (--training-rows drop), "
+        message += (
+            f" ({f'{folded:,} of them ' if folded < len(training_rows) else ''}if case and whitespace are ignored)"
+        )
+    drop = "" if len(training_rows) == count else "leave these out (--training-rows drop), "
     remedy = f"score others (--data FILE), {drop}or have their scores marked (--training-rows keep)"
-    is_refused = choice == "error" and len(seen) > (_RECURRING * count if is_named else 0)
+    is_refused = choice == "error" and len(training_rows) > (_RECURRING * count if is_named else 0)
     if (is_refused and split.fingerprint() not in validated) or (choice == "drop" and not drop):
-        raise DataError(message, remedy, **split.place(min(seen))._asdict())
-    if choice != "drop" or not seen:
+        raise DataError(message, remedy, **split.place(min(training_rows))._asdict())
+    if choice != "drop" or not training_rows:
         if folded:
             log.info(message)
         return split
     log.info(f"{message}: they are left out")
-    return split.select(index for index in range(count) if index not in seen)
+    return split.select(index for index in range(count) if index not in training_rows)
 
 
 def splits_to_score(saved: CheckpointInfo, split: str | None, *, strict: bool = True) -> dict[str, Split]:
@@ -193,14 +195,14 @@ def splits_to_score(saved: CheckpointInfo, split: str | None, *, strict: bool = 
         raise DataError(f"no split {split or 'validation'!r} in {recipe.data.source}", "name one with --split")
     if not task.HAS_LABEL_NAMES:
         return splits
-    gold, named = task.COLUMNS.gold, {}
+    gold, named_splits = task.COLUMNS.gold, {}
     for name, rows in splits.items():
         labels: Sequence[str] = saved.labels
         if not recipe.labels:  # Declared labels define how they are counted.
             say_counted(rows.column(gold), labels)
             labels = labels if strict else with_unseen(labels, rows.column(gold))
-        named[name] = name_split(rows, gold, labels, recipe.data, _label_remedy(saved, rows, gold))
-    return named
+        named_splits[name] = name_split(rows, gold, labels, recipe.data, _label_remedy(saved, rows, gold))
+    return named_splits
 
 
 def _label_remedy(saved: CheckpointInfo, split: Split, gold: str) -> str:

@@ -169,8 +169,8 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
         run = _read_run(name, folder, made, split)
         return StoredSystem(name, [run if record else replace(run, model=made["model"])])
     if files := sorted(folder.glob("predictions*.jsonl")):
-        named = folder / predictions_file(split or "validation")
-        file = named if split or named in files else files[0]
+        requested_file = folder / predictions_file(split or "validation")
+        file = requested_file if split or requested_file in files else files[0]
         return StoredSystem(name, [StoredRun(name, file, {}, _read_predictions(file))])
     records = {run: record for run in seed_folders(folder) if (record := runs.read_record(run))}
     finished = [run for run, record in records.items() if record["status"] == "finished"]
@@ -186,14 +186,14 @@ def _read_run(name: str, folder: Path, record: RunRecord, split: str | None) -> 
     if "results" not in record:
         raise UsageError("the run of a pretraining has no predictions", "name runs of `bertkit finetune`", file=folder)
     splits = [result["split"] for result in record["results"]]
-    chosen = split or splits[0]
-    if chosen not in splits:
-        remedy = f"choose from {', '.join(splits)}; `bertkit eval --split {chosen} --output DIR` scores another split"
-        raise DataError(f"the run has no predictions of split {chosen!r}", remedy, file=folder)
-    file = folder / predictions_file(chosen)
+    selected = split or splits[0]
+    if selected not in splits:
+        remedy = f"choose from {', '.join(splits)}; `bertkit eval --split {selected} --output DIR` scores another split"
+        raise DataError(f"the run has no predictions of split {selected!r}", remedy, file=folder)
+    file = folder / predictions_file(selected)
     if file.is_file() and not is_whole(file, record.get("predictions", {}).get(file.name)):
         raise DataError("the file of predictions does not match its checksum", _AGAIN, file=file)
-    return StoredRun(name, file, {**record, "split": chosen}, _read_predictions(file), str(folder))
+    return StoredRun(name, file, {**record, "split": selected}, _read_predictions(file), str(folder))
 
 
 def _read_predictions(file: Path) -> Predictions:

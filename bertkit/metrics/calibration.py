@@ -171,8 +171,8 @@ def fit_folds(decisions: Decisions, groups: np.ndarray, labels: int) -> list[Fol
     parts = []
     for is_held_out in folds(groups):
         rest = decisions.select(~is_held_out)
-        temperature, several = fit_temperatures(rest), decisions.per == "label"
-        thresholds = tune_thresholds(temper_decisions(rest, temperature)[:, 1], rest.gold, labels) if several else []
+        temperature, is_multi = fit_temperatures(rest), decisions.per == "label"
+        thresholds = tune_thresholds(temper_decisions(rest, temperature)[:, 1], rest.gold, labels) if is_multi else []
         parts.append(Fold(is_held_out, temperature, thresholds))
     return parts
 
@@ -306,8 +306,8 @@ def measure_sets(probabilities: np.ndarray, gold: np.ndarray, rows: np.ndarray, 
         threshold_of_row = np.minimum(threshold, tempered[is_held_out].max(axis=1))
         held[is_held_out] = gold_values[is_held_out] >= threshold_of_row
         # Labels that a row lacks have probability 0, which a threshold of 0 would include.
-        chosen = (tempered[is_held_out] >= threshold_of_row[:, None]) & (probabilities[is_held_out] > 0)
-        sizes[is_held_out] = chosen.sum(axis=1)
+        in_set = (tempered[is_held_out] >= threshold_of_row[:, None]) & (probabilities[is_held_out] > 0)
+        sizes[is_held_out] = in_set.sum(axis=1)
     interval = wilson_interval(int(held.sum()), len(held))
     return {
         "held": float(held.mean()),

@@ -156,8 +156,8 @@ def permutation_test(
     rng = np.random.default_rng(seed)
     # The bits of an assignment are the units that change sides: 2 is [0, 1] for two units.
     for assignment in range(total):
-        sides = assignment >> np.arange(len(changed)) & 1 if exact else rng.integers(0, 2, size=len(changed))
-        new_first, new_second = (score(row_scores) for row_scores in swap(first, second, changed[sides.astype(bool)]))
+        flips = assignment >> np.arange(len(changed)) & 1 if exact else rng.integers(0, 2, size=len(changed))
+        new_first, new_second = (score(row_scores) for row_scores in swap(first, second, changed[flips.astype(bool)]))
         differences = np.array([abs(new_second[name] - new_first[name]) for name in before])
         # An undefined difference counts against the systems; sums that differ only by rounding are equal.
         count += ~(differences < observed - _ROUNDING * np.maximum(observed, 1))

@@ -188,10 +188,10 @@ def word_ranks(rows: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, list[list
     except ValueError:  # there is no word
         return np.full(len(rows), len(rows)), [[0.0] * len(texts) for texts in row_texts]
     anchors = counts.transform([row["anchor"] for row in rows]).tocsr()
-    read = counts.transform([text for texts in row_texts for text in texts]).tocsr()
+    vectors = counts.transform([text for texts in row_texts for text in texts]).tocsr()
     starts = np.cumsum([0, *map(len, row_texts)])
-    positives = read[starts[:-1]]
+    positives = vectors[starts[:-1]]
     ranks = partner_ranks(rows, lambda first, second: (anchors[first] @ positives[second].T).toarray())
     lines = np.repeat(np.arange(len(rows)), np.diff(starts))
-    shared = np.asarray(anchors[lines].multiply(read).sum(axis=1)).ravel()
+    shared = np.asarray(anchors[lines].multiply(vectors).sum(axis=1)).ravel()
     return ranks, [row_scores.tolist() for row_scores in np.split(shared, starts[1:-1])]

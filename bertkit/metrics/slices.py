@@ -153,7 +153,7 @@ def rank_sum(first: np.ndarray, second: np.ndarray) -> float:
 def _compare_ratios(errors: np.ndarray, decisions: np.ndarray, is_inside: np.ndarray) -> SliceDifference:
     from scipy import special
 
-    sides = [(errors[chosen], decisions[chosen]) for chosen in (is_inside, ~is_inside)]
+    sides = [(errors[mask], decisions[mask]) for mask in (is_inside, ~is_inside)]
     rates = [float(side_errors.sum() / side_decisions.sum()) for side_errors, side_decisions in sides]
     difference, pooled = rates[0] - rates[1], errors.sum() / decisions.sum()
     units = int(is_inside.sum())

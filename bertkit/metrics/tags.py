@@ -116,14 +116,14 @@ def describe_entities(
 
     The probability is the mean of its words' probabilities, or None if no word has one.
     """
-    described = []
+    entities = []
     spans = find_spans(tags)
     for (_, first, last), (entity_type, start, end) in zip(spans, locate_spans(spans, offsets), strict=True):
         word_probabilities = [value for value in probabilities[first:last] if value is not None]
         mean = float(np.mean(word_probabilities)) if word_probabilities else None
         entity = {"type": entity_type, "text": text[start:end], "start": start, "end": end, "probability": mean}
-        described.append(entity)
-    return described
+        entities.append(entity)
+    return entities
 
 
 def as_spans(described: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -280,8 +280,8 @@ def _ratio(name: str, key: str, counts: RowScores) -> float:
 def _f1_macro(counts: RowScores) -> float:
     # (types, 3) over all rows. A type that is neither gold nor predicted has no F1, and as 0 it would lower the mean.
     by_type = counts["entities" if "entities" in counts else "tags"].sum(axis=0)
-    seen = by_type[by_type[:, 1:].any(axis=1)]
-    return float(ratios(seen)["f1"].mean()) if len(seen) else 0.0
+    occurring = by_type[by_type[:, 1:].any(axis=1)]
+    return float(ratios(occurring)["f1"].mean()) if len(occurring) else 0.0
 
 
 METRICS: Mapping[str, Metric] = {

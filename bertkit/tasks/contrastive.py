@@ -82,10 +82,10 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
 
 def encode_in_format(rows: Rows, context: TaskContext, model_format: str) -> list[Feature]:
     """Encode rows for a model of one format of sentence-transformers."""
-    several = [list_texts(row) for row in rows]
-    features = texts.encode_rows(several, context, _ROLES, model_format=model_format)
+    text_lists = [list_texts(row) for row in rows]
+    features = texts.encode_rows(text_lists, context, _ROLES, model_format=model_format)
     loss = get_loss_name(context.recipe)
-    for row, texts_in_row, feature in zip(rows, several, features, strict=True):
+    for row, texts_in_row, feature in zip(rows, text_lists, features, strict=True):
         if loss == "mnrl":  # A text of the batch must not be a negative of its anchor.
             feature["texts"] = list(map(hash_text, texts_in_row))
         elif "margin" in row:

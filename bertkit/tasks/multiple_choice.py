@@ -161,7 +161,7 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
 
 def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Choose the position that is right most often, the longest choice, or by the words of the choices alone."""
-    chosen = {
+    choices_by_name = {
         _FREQUENT: [next((index for index in learned[_FREQUENT] if index < len(row["choices"])), 0) for row in rows],
         "longest choice": [max(range(len(row["choices"])), key=lambda n: len(row["choices"][n])) for row in rows],
     }
@@ -171,21 +171,21 @@ def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> d
         scores = np.split(
             score_linear(learned[_CHOICES], words)[:, 1], np.cumsum([len(row["choices"]) for row in rows])[:-1]
         )
-        chosen[_CHOICES] = [int(row_scores.argmax()) for row_scores in scores]
-    return {name: [{"prediction": index} for index in indices] for name, indices in chosen.items()}
+        choices_by_name[_CHOICES] = [int(row_scores.argmax()) for row_scores in scores]
+    return {name: [{"prediction": index} for index in indices] for name, indices in choices_by_name.items()}
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report accuracy by the number of choices, along with the accuracy of guessing, and the answers as text."""
-    tried: dict[int, list[bool]] = {}
+    verdicts: dict[int, list[bool]] = {}
     answers = []
     for row, record in zip(rows, predictions, strict=True):
-        gold, chosen = row["label"], record["prediction"]
-        sure = max(record.get("choice_probabilities", ()), default=None)
-        answers.append(Answer(row["choices"][gold], row["choices"][chosen], gold == chosen, sure))
-        tried.setdefault(len(row["choices"]), []).append(gold == chosen)
+        gold, predicted = row["label"], record["prediction"]
+        confidence = max(record.get("choice_probabilities", ()), default=None)
+        answers.append(Answer(row["choices"][gold], row["choices"][predicted], gold == predicted, confidence))
+        verdicts.setdefault(len(row["choices"]), []).append(gold == predicted)
     table = [
-        {"choices": f"{n}", "accuracy": float(np.mean(right)), "by chance": 1 / n, "rows": len(right)}
-        for n, right in sorted(tried.items())
+        {"choices": f"{n}", "accuracy": float(np.mean(is_right)), "by chance": 1 / n, "rows": len(is_right)}
+        for n, is_right in sorted(verdicts.items())
     ]
     return TaskReport({"by number of choices": table}, answers=answers)

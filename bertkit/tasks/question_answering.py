@@ -271,18 +271,18 @@ def _choose_answer(
 
 def n_best(prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a question's n-best list as the question-answering script of transformers writes it."""
-    context, columns, part = prediction["_spans"]
-    values = [columns[name][part] for name in ("start", "end", "probability", "start_logit", "end_logit")]
-    listed = [
+    context, columns, question_spans = prediction["_spans"]
+    values = [columns[name][question_spans] for name in ("start", "end", "probability", "start_logit", "end_logit")]
+    entries = [
         {"text": context[start:end], "probability": probability, "start_logit": start_logit, "end_logit": end_logit}
         for start, end, probability, start_logit, end_logit in zip(*values, strict=True)
     ]
     # The file has two logits per entry; halves of the null score add up to it, so that the order below is right.
     if (null := prediction["_null"]) is not None:
-        rest = 1 - sum(span["probability"] for span in listed)
-        listed.append({"text": "", "probability": rest, "start_logit": null / 2, "end_logit": null / 2})
-        listed.sort(key=lambda span: -(span["start_logit"] + span["end_logit"]))
-    return listed
+        rest = 1 - sum(span["probability"] for span in entries)
+        entries.append({"text": "", "probability": rest, "start_logit": null / 2, "end_logit": null / 2})
+        entries.sort(key=lambda span: -(span["start_logit"] + span["end_logit"]))
+    return entries
 
 
 def _best_text(prediction: Mapping[str, Any]) -> str:

@@ -132,10 +132,10 @@ def _read_spans(row: Row, recipe: Recipe) -> Row | None:
     offsets, overlapping, left_out = _option(recipe, "offsets"), _option(recipe, "overlapping"), list[TextSpan]()
     spans = read_spans(value, row["text"], offsets=offsets, overlapping=overlapping, left_out=left_out)
     # Words come from the text alone. Splitting at gold spans would make the words of training and of prediction differ.
-    read = _split(row, recipe)
-    tags = entities.tag_spans(read["offsets"], spans)
-    read["tags"] = [_in_labels(tag, word, read["tokens"], recipe) for word, tag in enumerate(tags)]
-    return {**read, "spans": [list(span) for span in spans], "left_out_spans": len(left_out)}
+    split_row = _split(row, recipe)
+    tags = entities.tag_spans(split_row["offsets"], spans)
+    split_row["tags"] = [_in_labels(tag, word, split_row["tokens"], recipe) for word, tag in enumerate(tags)]
+    return {**split_row, "spans": [list(span) for span in spans], "left_out_spans": len(left_out)}
 
 
 def _split(row: Row, recipe: Recipe) -> Row:
@@ -371,8 +371,8 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
 def _score_tags(labels: Sequence[str], counts: np.ndarray) -> list[dict[str, Any]]:
     """Return precision, recall, F1 and number of each tag, the most frequent first, from counts (tags, 3)."""
     scores = entities.ratios(counts)
-    seen = np.flatnonzero(counts[:, 1:].any(axis=1)).tolist()
-    order = sorted(seen, key=lambda index: (-counts[index, 1], labels[index]))
+    occurring = np.flatnonzero(counts[:, 1:].any(axis=1)).tolist()
+    order = sorted(occurring, key=lambda index: (-counts[index, 1], labels[index]))
     return [
         {"tag": labels[i], **{name: float(values[i]) for name, values in scores.items()}, "gold": int(counts[i, 1])}
         for i in order
@@ -470,8 +470,8 @@ def _show_entities(row: Row, tags: list[str], confidence: Sequence[float]) -> An
     text, offsets = _get_text(row)
     gold, words = _gold_spans(row), entities.predicted_spans(row["tags"], tags)
     predicted = entities.locate_spans(words, offsets)
-    wrong = [min(confidence[i:j]) for (_, i, j), span in zip(words, predicted, strict=True) if span not in gold]
+    errors = [min(confidence[i:j]) for (_, i, j), span in zip(words, predicted, strict=True) if span not in gold]
     gold_text, predicted_text = entities.list_spans(gold, text), entities.list_spans(predicted, text)
     in_gold, in_predicted = ([(start, end, name) for name, start, end in spans] for spans in (gold, predicted))
     marked = (text, in_gold, in_predicted)
-    return Answer(gold_text, predicted_text, set(gold) == set(predicted), max(wrong, default=None) or None, marked)
+    return Answer(gold_text, predicted_text, set(gold) == set(predicted), max(errors, default=None) or None, marked)

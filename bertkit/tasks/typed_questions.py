@@ -230,8 +230,8 @@ def _describe_answer(question: Question, probabilities: list[float]) -> dict[str
         return {"probability": probabilities[1]}
     if question.type == "score":
         return {"expected": expected_level(probabilities), "probabilities": probabilities}
-    named = dict(zip(question.options, probabilities, strict=True))
-    return {"probabilities": named, "confidence": max(probabilities)}
+    by_label = dict(zip(question.options, probabilities, strict=True))
+    return {"probabilities": by_label, "confidence": max(probabilities)}
 
 
 def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContext) -> calibration.Decisions:
@@ -345,39 +345,39 @@ def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> d
     """Predict the most frequent answer to each question in training, or the first option of one never asked before."""
     predicted: list[Prediction] = []
     for row in rows:
-        chosen = {}
+        answers = {}
         for question in _get_questions(row, context.recipe):
             ranked = learned[_FREQUENT].get(question.name, ())
             option = next((question.options.index(answer) for answer in ranked if answer in question.options), 0)
-            chosen[question.name] = question.value(option)
-        predicted.append({"prediction": chosen})
+            answers[question.name] = question.value(option)
+        predicted.append({"prediction": answers})
     return {_FREQUENT: predicted}
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report each question by its name, and the answers as text."""
-    tried: dict[tuple[str, str], list[tuple[bool, float]]] = {}
+    verdicts: dict[tuple[str, str], list[tuple[bool, float]]] = {}
     answers = []
     for row, record in zip(rows, predictions, strict=True):
-        gold, chosen, sure = [], [], []
+        gold, answered, confidences = [], [], []
         for _, question in _questions_to_read(row, context.recipe):
             right = row["answers"][question.name]
             predicted = read_answer(question, record["prediction"][question.name]) or 0
             probabilities = _probabilities(question, record)
-            tried.setdefault((question.name, question.type), []).append((right == predicted, max(probabilities)))
+            verdicts.setdefault((question.name, question.type), []).append((right == predicted, max(probabilities)))
             gold.append(f"{question.name}: {question.options[right]}")
-            chosen.append(f"{question.name}: {question.options[predicted]}")
-            sure.append(max(probabilities))
-        answers.append(Answer("; ".join(gold), "; ".join(chosen), gold == chosen, min(sure, default=None)))
+            answered.append(f"{question.name}: {question.options[predicted]}")
+            confidences.append(max(probabilities))
+        answers.append(Answer("; ".join(gold), "; ".join(answered), gold == answered, min(confidences, default=None)))
     table = [
         {
             "question": name,
             "type": kind,
-            "accuracy": float(np.mean([is_right for is_right, _ in verdicts])),
-            "mean confidence": float(np.mean([confidence for _, confidence in verdicts])),
-            "rows": len(verdicts),
+            "accuracy": float(np.mean([is_right for is_right, _ in pairs])),
+            "mean confidence": float(np.mean([confidence for _, confidence in pairs])),
+            "rows": len(pairs),
         }
-        for (name, kind), verdicts in sorted(tried.items())
+        for (name, kind), pairs in sorted(verdicts.items())
     ]
     return TaskReport({"by question": table[:_MAX_QUESTIONS]}, answers=answers)
 

@@ -46,8 +46,8 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode each text, which is learned from, and its halves, which are scored; ``texts`` has the text's number."""
-    several = [[row["text"], *pair.values()] for row, pair in zip(rows, _halves(rows), strict=True)]
-    features = texts.encode_rows(several, context)
+    text_lists = [[row["text"], *pair.values()] for row, pair in zip(rows, _halves(rows), strict=True)]
+    features = texts.encode_rows(text_lists, context)
     for row, feature in zip(rows, features, strict=True):
         feature["texts"] = [hash_text(row["text"])]
     return features

@@ -91,13 +91,13 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode each text, or for inference each text with the description of each label in turn."""
-    read = [" ".join([row["text"], *([row["text_pair"]] if "text_pair" in row else [])]) for row in rows]
+    inputs = [" ".join([row["text"], *([row["text_pair"]] if "text_pair" in row else [])]) for row in rows]
     if _find_entailment(_folder(context)) is None:
-        return texts.encode_rows([[text] for text in read], context)
+        return texts.encode_rows([[text] for text in inputs], context)
     # The features of a row are consecutive, one per label, so integer division gives the row.
-    described = _describe_labels(context)
-    features = encode_texts([{"text": text, "text_pair": pair} for text in read for pair in described], context)
-    return [{**feature, "row": index // len(described)} for index, feature in enumerate(features)]
+    descriptions = _describe_labels(context)
+    features = encode_texts([{"text": text, "text_pair": pair} for text in inputs for pair in descriptions], context)
+    return [{**feature, "row": index // len(descriptions)} for index, feature in enumerate(features)]
 
 
 def collator(context: TaskContext) -> Collator:

@@ -44,9 +44,9 @@ def read_tokenizer_file(file: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # The library raises plain Exception.
         raise ModelError(f"the tokenizer does not load: {shorten(str(error))}", file=file) from error
-    named = [value for key, value in read_json(file.with_name(_SETTINGS)).items() if key.endswith("_token")]
+    special_tokens = [value for key, value in read_json(file.with_name(_SETTINGS)).items() if key.endswith("_token")]
     # The file alone does not state which special tokens the template uses. Others, such as entity markers, are text.
-    names = {token["content"] if isinstance(token, dict) else token for token in named}
+    names = {token["content"] if isinstance(token, dict) else token for token in special_tokens}
     return keep_extra_tokens(tokenizer, names.union(_DEFAULTS))
 
 

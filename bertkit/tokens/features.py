@@ -106,10 +106,10 @@ class SpecialTokenTemplate:
 def find_template(tokenizer: Tokenizer, *, pair: bool) -> SpecialTokenTemplate:
     """Find a tokenizer's special tokens by encoding an example; transformers has no common attribute for them."""
     encoded = tokenizer("a", "a" if pair else None)
-    ids, sides = encoded["input_ids"], encoded.sequence_ids(0)
+    ids, text_ids = encoded["input_ids"], encoded.sequence_ids(0)
     # `sides` is 0 or 1 at the tokens of a text, and None at the special tokens before, between and after the texts.
-    first = [position for position, side in enumerate(sides) if side == 0]
-    second = [position for position, side in enumerate(sides) if side == 1] or first
+    first = [position for position, text_id in enumerate(text_ids) if text_id == 0]
+    second = [position for position, text_id in enumerate(text_ids) if text_id == 1] or first
     types = encoded.get("token_type_ids")
     return SpecialTokenTemplate(
         before=ids[: first[0]],

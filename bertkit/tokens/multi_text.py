@@ -25,9 +25,9 @@ def encode_multi_text(rows: Sequence[Rows], context: TaskContext) -> list[Featur
     encoded = iter(encode_texts([text for texts in rows for text in texts], context))
     features = []
     for index, texts in enumerate(rows):
-        read = [next(encoded) for _ in texts]
-        names = [name for name in read[0] if name != "row"]
-        features.append({"row": index, **{name: [text[name] for text in read] for name in names}})
+        text_features = [next(encoded) for _ in texts]
+        names = [name for name in text_features[0] if name != "row"]
+        features.append({"row": index, **{name: [text[name] for text in text_features] for name in names}})
     return features
 
 

@@ -101,10 +101,10 @@ def _describe_options(name: str, kind: str, value: Any) -> dict[str, str]:
             criteria = dict.fromkeys(value)
     if not isinstance(criteria, Mapping) or not criteria or (kind == "yes_no" and len(criteria) > 2):
         raise _question_error(name, f"the criteria {str(value)[:60]!r}", remedy)
-    described = {str(spelled(option) or ""): text for option, text in criteria.items()}
-    if "" in described or any(not (text is None or isinstance(text, str)) for text in described.values()):
+    descriptions = {str(spelled(option) or ""): text for option, text in criteria.items()}
+    if "" in descriptions or any(not (text is None or isinstance(text, str)) for text in descriptions.values()):
         raise _question_error(name, "a label or a description that is not text", remedy)
-    return {option: (text or "").strip() for option, text in described.items()}
+    return {option: (text or "").strip() for option, text in descriptions.items()}
 
 
 def _yes_or_no(option: str) -> str:
@@ -120,11 +120,11 @@ def read_answers(value: object, questions: list[Question]) -> dict[str, int]:
     """
     answers = parse_json(value)
     if not isinstance(answers, Mapping):
-        listed = answers if is_list(answers) else [answers]
-        if len(listed) != len(questions):
-            message = f"{len(listed)} answers to {len(questions)} questions"
+        answer_list = answers if is_list(answers) else [answers]
+        if len(answer_list) != len(questions):
+            message = f"{len(answer_list)} answers to {len(questions)} questions"
             raise DataError(message, "give them by name", column="answers")
-        answers = {question.name: answer for question, answer in zip(questions, listed, strict=True)}
+        answers = {question.name: answer for question, answer in zip(questions, answer_list, strict=True)}
     names = [question.name for question in questions]
     if unknown := next((name for name in answers if name not in names), None):
         message = f"an answer to {unknown!r}, which is not a question"
@@ -190,11 +190,11 @@ def lay_out(index: int, question: Question, state: str, ids: Mapping[str, list[i
     >>> lay_out(0, question, "b", {"team": [20, 21], "billing": [30], "other": [31, 32]}, marker=4)[1:3]
     ([20, 21, 4, 31, 32, 4, 30], [5, 2])
     """
-    tokens, places = list(ids[question.instructions]), [0] * len(question.options)
+    tokens, positions = list(ids[question.instructions]), [0] * len(question.options)
     for option in _order(question, state):
-        places[option] = len(tokens)
+        positions[option] = len(tokens)
         tokens += [marker, *ids[question.texts[option]]]
-    return QuestionIds(index, tokens, places, question)
+    return QuestionIds(index, tokens, positions, question)
 
 
 def _order(question: Question, state: str) -> list[int]:
@@ -212,18 +212,18 @@ def fill_questions(
     """Build the feature of a state followed by questions, with a separator between two questions."""
     # With the state [7, 8] before one question, its marker at position 2 of its ids is token 6 of the sequence
     # [CLS] 7 8 [SEP] 20 21 [MASK] ..., so `first` is 4. Labels are set at the marker of the gold option only.
-    second, places, gold = list[int](), list[int](), dict[int, int]()
+    second, positions, gold = list[int](), list[int](), dict[int, int]()
     first = len(template.before) + len(state) + len(template.between)
     for part in parts:
         second += [*template.between[-1:], *part.ids] if second else part.ids
         start = first + len(second) - len(part.ids)
-        places += [start + place for place in part.positions]
+        positions += [start + position for position in part.positions]
         if answers is not None:
             kind = ORDINAL if part.question.type == "score" else NOMINAL
             gold[start + part.positions[answers[part.question.name]]] = kind
-    feature = {"questions": [part.index for part in parts], "places": places, **template.fill(state, second)}
+    feature = {"questions": [part.index for part in parts], "places": positions, **template.fill(state, second)}
     if answers is not None:
-        feature["labels"] = [gold.get(place, IGNORE_INDEX) for place in range(len(feature["input_ids"]))]
+        feature["labels"] = [gold.get(position, IGNORE_INDEX) for position in range(len(feature["input_ids"]))]
     return feature
 
 
