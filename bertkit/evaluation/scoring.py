@@ -238,10 +238,8 @@ def run_model(
     if checkpoint.members:
         return _combine_outputs(checkpoint, run_members(checkpoint, features, title), features), None
     collate = checkpoint.task.collator(checkpoint.context)
-    with stage(title, len(features)) as advance:
-        run = partial(
-            forward, checkpoint.model, collate=collate, precision=checkpoint.machine.precision, advance=advance
-        )
+    with stage(title, len(features)) as step:
+        run = partial(forward, checkpoint.model, collate=collate, precision=checkpoint.machine.precision, advance=step)
         outputs, loss = ([run([feature])[0][0] for feature in features], None) if alone else run(features)
     if checkpoint.unknown_label_count:
         outputs = spool(_with_logits(output, checkpoint.unknown_label_count) for output in outputs)

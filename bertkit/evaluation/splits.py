@@ -155,14 +155,10 @@ def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Sp
     # A benchmark's test split can share texts with its training split, and scores must stay comparable; rows of a file
     # that the user chose, or that bertkit held out, have no such excuse.
     is_named = not split.is_held_out and split.name not in (ALL, "train")
-    message, folded = (
-        f"{format_fraction(len(training_rows), count)} rows to score are training rows of the model",
-        split.nearly_trained,
-    )
-    if folded:
-        message += (
-            f" ({f'{folded:,} of them ' if folded < len(training_rows) else ''}if case and whitespace are ignored)"
-        )
+    message = f"{format_fraction(len(training_rows), count)} rows to score are training rows of the model"
+    if folded := split.nearly_trained:
+        subject = f"{folded:,} of them " if folded < len(training_rows) else ""
+        message += f" ({subject}if case and whitespace are ignored)"
     drop = "" if len(training_rows) == count else "leave these out (--training-rows drop), "
     remedy = f"score others (--data FILE), {drop}or have their scores marked (--training-rows keep)"
     is_refused = choice == "error" and len(training_rows) > (_RECURRING * count if is_named else 0)

@@ -31,10 +31,6 @@ Counts = Callable[[RowScores], tuple[int, int] | None]
 NOT_FINITE = "it is not a finite number"
 
 
-def no_counts(row_scores: RowScores) -> None:
-    """Return None: the score is not determined by how many of some items are right."""
-
-
 @dataclass(frozen=True)
 class Metric:
     """One metric of a task family: how it is computed, and what kind of number it is.
@@ -45,8 +41,11 @@ class Metric:
 
     compute: Callable[[RowScores], float]
     """Computes the score, or NaN if it is undefined; called once on all rows and a thousand times on resampled ones."""
-    counts: Counts = no_counts
-    """Counts that determine the score. Its interval is then Wilson's, which needs few rows; else it is a bootstrap."""
+    counts: Counts = lambda row_scores: None
+    """Counts that determine the score, or None by default: no number of right items determines it.
+
+    With counts, the interval is Wilson's, which needs few rows; otherwise, it is a bootstrap.
+    """
     to_score: Callable[[float], float] = float
     """Increasing function from a ratio to the score: 1 becomes the highest score."""
     lower_is_better: bool = False

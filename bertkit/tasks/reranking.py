@@ -134,11 +134,10 @@ def collator(context: TaskContext) -> Collator:
     A batch of lists has ``input_ids`` and the like of shape (queries, passages, tokens), and ``labels`` of shape
     (queries, passages). A passage that a list lacks is a single token, which no real one is, and is not relevant.
     """
-    collate_pairs = padding_collator(context, label_type="float32")
-    collate_lists = multi_text_collator(context, "float32")
+    collate_one, collate_list = padding_collator(context, label_type="float32"), multi_text_collator(context, "float32")
 
     def collate(features: Features) -> Tensors:
-        return (collate_lists if are_several_texts(features[0]["input_ids"]) else collate_pairs)(features)
+        return (collate_list if are_several_texts(features[0]["input_ids"]) else collate_one)(features)
 
     return collate
 

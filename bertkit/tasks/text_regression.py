@@ -42,9 +42,7 @@ TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: Mapping[str, Metric] = {**REGRESSION, EVALUATE_PREFIX: UNDECLARED}
 OPTIONS: Mapping[str, Any] = {  # numbers have no votes
     **truncation.OPTIONS,
-    "long_text": Option(
-        "head", choices=tuple(strategy for strategy in truncation.STRATEGIES if strategy != "windows_vote")
-    ),
+    "long_text": Option("head", choices=tuple(name for name in truncation.STRATEGIES if name != "windows_vote")),
 }
 
 _MEAN, _SHARED, _SCALE = "mean", "shared words", "scale"
