@@ -81,7 +81,7 @@ def begin_evaluation(folder: Path, saved: CheckpointInfo) -> RunRecord:
 
 
 def describe_maker(saved: CheckpointInfo) -> dict[str, Any]:
-    """Return what predictions depend on besides the rows: the checksum of the model and settings of its recipe."""
+    """Return the causes of predictions besides the rows: the checksum of the model, and settings of its recipe."""
     settings = saved.recipe.model_dump(mode="json", exclude=_NOT_SETTINGS)
     settings["training"] = {name: settings["training"][name] for name in _SCORING_SETTINGS}
     return {"model": _fingerprint(saved), "recipe": settings}

@@ -160,7 +160,7 @@ def lacks_a_batch(model: nn.Module, batches: int, process: int, processes: int) 
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Return the number of this process among those that evaluate together, and how many these are."""
+    """Return the rank of this process among the processes that evaluate together, and their number."""
     from torch import distributed
 
     is_distributed = distributed.is_available() and distributed.is_initialized()
@@ -168,7 +168,7 @@ def rank_and_size() -> tuple[int, int]:
 
 
 def gather_from_all(share: Item) -> list[Item]:
-    """Return what each process has, in the order of their numbers; all processes call it together."""
+    """Return the values of all processes, in the order of their ranks; all processes call it together."""
     from torch import distributed
 
     _, processes = rank_and_size()

@@ -160,7 +160,7 @@ def _add_unknown_labels(split: Split, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
-    """Encode the rows of a split; without gold labels where the model lacks some, for it could compute no loss."""
+    """Encode the rows of a split; without gold labels if the model lacks some, because it could not compute a loss."""
     from bertkit.tokens.feature_cache import encode_split
     from bertkit.tokens.truncation import Truncation
 

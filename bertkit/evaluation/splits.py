@@ -1,4 +1,4 @@
-"""The rows of a recipe for its task family, and those that a model is trained on: noted, refused or left out."""
+"""The rows of a recipe for its task family, and those that a model is trained on: noted, rejected or left out."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ Choice = Literal["error", "drop", "keep"]
 """How to handle rows to score that the model was trained on."""
 
 _RECURRING = 0.1
-"""Share of a named split whose texts may recur in training, as 4% do of CoNLL-2003's test rows, which others score."""
+"""Fraction of a named split whose texts can recur in training; 4% of CoNLL-2003's test rows do."""
 
 
 def find_training_rows(
     splits: Mapping[str, Split], gold: str, models: Mapping[Path, str]
 ) -> tuple[dict[str, Split], Digests, list[str]]:
-    """Find the rows that a run is trained on, itself or before it began.
+    """Find the rows that a run is trained on, or that its models were trained on before.
 
     Args:
         splits: ``train`` and the validation splits.

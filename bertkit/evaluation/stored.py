@@ -67,7 +67,7 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class StoredSystem:
-    """One side of a comparison: a run, or several runs that differ in their seed."""
+    """System of a comparison: a run, or several runs that differ in their seed."""
 
     name: str
     runs: list[StoredRun]
@@ -333,7 +333,7 @@ def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
 
 
 def _digest_rows(run: StoredRun, task: Task, *, gold: bool = True) -> list[bytes]:
-    """Return a digest of each row. An id may be a mere row number, so it does not count."""
+    """Return a digest of each row. An id can be only a row number, so it does not count."""
     left_out = {"id"} if gold else {"id", task.COLUMNS.gold}
     rows = ({name: value for name, value in row.items() if name not in left_out} for row in read_rows(run, task))
     return [hashlib.blake2b(json.dumps(row, sort_keys=True).encode(), digest_size=16).digest() for row in rows]

@@ -188,8 +188,8 @@ def bootstrap_intervals(score: ScoreRows, rows: int, *, samples: int = 1000, see
     # the same rows.
     resampled = _score_all(score, (rng.integers(0, rows, size=rows) for _ in range(samples)))
     # 2. Measure the skewness of the score by the jackknife: without one of the four rows of the example, accuracy is
-    # 2/3, 2/3, 2/3 or 1, and the one large deviation bends the interval. Leave out one of at most 200 groups of rows at
-    # a time.
+    # 2/3, 2/3, 2/3 or 1, and the single large deviation bends the interval. Leave out one of at most 200 groups of rows
+    # at a time.
     left_out = np.array_split(rng.permutation(rows), min(rows, _GROUPS))
     jackknife = _score_all(score, (np.delete(np.arange(rows), group) for group in left_out))
     return {
@@ -253,13 +253,13 @@ def _bca_interval(score: float, resampled: np.ndarray, jackknife: np.ndarray, ta
     acceleration = (deviations**3).sum() / max(6 * (deviations**2).sum() ** 1.5, sys.float_info.min)
     shifted = bias + special.ndtri(tails)
     levels = special.ndtr(bias + shifted / np.maximum(1 - acceleration * shifted, _MIN_DIVISOR))
-    # "weibull" leaves the share of a level beyond an end on average, however many resamples there are
+    # "weibull" leaves the right fraction beyond each end on average, for any number of resamples.
     low, high = np.quantile(resampled, levels, method="weibull")
     return (float(low), float(high)) if high - low > _ROUNDING * max(abs(low), abs(high)) else None
 
 
 def wilson_interval(successes: int, total: int) -> tuple[float, float]:
-    """Compute the 95% score interval of a share, which stays within [0, 1] and is valid for few rows (Wilson 1927).
+    """Compute the 95% score interval of a fraction, which stays within [0, 1] and is valid for few rows (Wilson 1927).
 
     >>> low, high = wilson_interval(0, 10)
     >>> round(low, 4), round(high, 4)

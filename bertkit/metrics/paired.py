@@ -172,9 +172,9 @@ def permutation_test(
 def count_discordant(
     names: Iterable[str], first: RowScores, second: RowScores, metrics: Collection[str]
 ) -> dict[str, tuple[int, int]]:
-    """Count the units that only the first system has right, and only the second, for each metric that is their share.
+    """Count the units that only the first system has right, and only the second, per metric of right units.
 
-    A metric is such a share if its record counts hits among all units.
+    Such a metric is the fraction of right units: its record counts hits among all units.
     """
     hits = [count_right(names, side, metrics) for side in (first, second)]
     shares = [name for name in hits[0] if name in hits[1]]

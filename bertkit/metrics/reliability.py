@@ -49,7 +49,7 @@ def calibration_errors(
         right: Whether that label is right, 0 or 1, (decisions,).
         weights: Number of times that each decision counts, (decisions,); 1 by default.
 
-    Two decisions share the bin of 0.95, and half of them are right; 0.75 and 0.65 have a bin each. The mean of
+    Two decisions share the bin of 0.95, and half of them are right; 0.75 and 0.65 have other bins. The mean of
     2 * |0.95 - 0.5|, |0.75 - 1| and |0.65 - 1| over four decisions is 0.375:
 
     >>> round(calibration_errors(np.array([0.95, 0.95, 0.75, 0.65]), np.array([1.0, 0.0, 1.0, 1.0]))["ece"], 3)

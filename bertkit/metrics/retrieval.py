@@ -29,7 +29,7 @@ def score_rankings(
     """Score each query's ranking as trec_eval does; NaN if a query has no relevant document.
 
     A document is relevant if its relevance is above 0. The gain of nDCG is the relevance itself, as in trec_eval and
-    scikit-learn. nDCG, MAP and recall are shares of all that is relevant, ranked or not.
+    scikit-learn. nDCG, MAP and recall are fractions of all that is relevant, ranked or not.
 
     Args:
         rankings: Document ids per query, the best first.
@@ -131,7 +131,7 @@ _MAX_ROWS = 10_000  # per ranking; the time is quadratic
 _BLOCK = 512  # anchors whose scores are in memory at a time
 
 Score = Callable[[Any, Any], Any]
-"""Scores of some anchors with some positives, given their row numbers: (anchors, positives)."""
+"""Scores of some anchors with some positives, given their row indices: (anchors, positives)."""
 
 
 def partner_ranks(rows: Sequence[Mapping[str, Any]], score: Score) -> np.ndarray:

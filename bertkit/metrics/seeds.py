@@ -202,7 +202,7 @@ def estimate_selection(
 
 
 def explained_fraction(groups: Sequence[Hashable], scores: Sequence[float]) -> float | None:
-    """Compute the share of the variance of scores that one setting explains, whose value names the group of each.
+    """Compute the fraction of the variance of scores that one setting explains; equal values are a group.
 
     This is epsilon squared (Kelley 1935): the variance between groups over all variance, less what as many random
     groups would explain. It is 0 rather than negative.

@@ -174,9 +174,9 @@ def list_spans(spans: Iterable[Span], text: str) -> str:
 
 
 def count_errors(row_scores: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Count the errors and the decisions of each row; the share of errors is 1 less F1 of entities, or 1 less accuracy.
+    """Count the errors and the decisions of each row; the fraction of errors is 1 - F1 of entities, or 1 - accuracy.
 
-    Of entities, the decisions are the gold ones and the predicted ones, and each that is not both is an error.
+    The decisions about entities are the gold and the predicted entities; each that is not both is an error.
 
     Args:
         row_scores: ``entities`` (rows, types, 3), or else ``tags`` (rows, tags, 3): what is right, gold and predicted.
@@ -352,7 +352,7 @@ def _tag_both(gold: Sequence[Span], predicted: Sequence[Span]) -> TagPair:
 SCHEMES = ("iob2", "iob1", "bioes")
 
 ENTITY = "ENTITY"
-"""The type of tags that are ``B``, ``I`` or ``O`` alone; seqeval counts them as one type too."""
+"""Type of the tags ``B`` and ``I``, which name none; seqeval counts them as one type too."""
 
 _SPELLINGS = {r"([BIESLU])[_/: ](.+)": r"\1-\2", r"(.+)[-_/: ]([BIESLU])": r"\2-\1"}
 """Pattern of tags that other tools write -> the tag of IOB2 or BIOES."""
@@ -404,7 +404,7 @@ def repair(tags: Sequence[str]) -> list[str]:
 
 
 def to_iob2(tags: Sequence[str], scheme: str) -> list[str]:
-    """Rewrite tags of one of the SCHEMES in IOB2.
+    """Rewrite tags of any of the SCHEMES in IOB2.
 
     IOB1 begins an entity with ``B-`` only if it touches another of its type. BIOES (or BILOU) also marks last
     (``E-``, ``L-``) and single (``S-``, ``U-``) words.

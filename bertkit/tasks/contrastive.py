@@ -76,7 +76,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
-    """Encode anchor, positive and negatives; ``texts`` has a number for each, and ``labels`` the margins to learn."""
+    """Encode anchor, positive and negatives; ``texts`` has an id for each, and ``labels`` the margins to learn."""
     return encode_in_format(rows, context, DENSE)
 
 
@@ -122,7 +122,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     dot = texts.is_dot(context, get_loss_name(context.recipe))
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
-        # (texts of the batch, dimension): another row may have had more
+        # (texts of the batch, dimension): another row can have more
         anchor, *rest = texts.to_compare(output["vectors"][: len(list_texts(row))], dot=dot)
         decoded.append(make_record([float(anchor @ text) for text in rest], _vectors=(anchor, rest[0])))
     return decoded
@@ -137,7 +137,7 @@ def make_record(scores: Sequence[float], **fields: object) -> Prediction:
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the similarity of anchor and positive."""
+    """Return the explainable outputs: the similarity of anchor and positive."""
     return [vector_target(0, dot=texts.is_dot(context, get_loss_name(context.recipe)))]
 
 

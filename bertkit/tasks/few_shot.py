@@ -1,4 +1,4 @@
-"""Classify texts, or pairs of texts, from a few examples per label: SetFit's way (Tunstall et al. 2022).
+"""Classify texts, or pairs of texts, from a few examples per label, as SetFit does (Tunstall et al. 2022).
 
 The encoder is trained so that vectors of one label are nearer to each other than to vectors of another label. Logistic
 regression on the vectors of the training rows then predicts the labels.

@@ -63,7 +63,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     """Return the scores of the anchor with positive and negatives."""
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
-        # (texts of the batch, tokens, dimension): another row may have had more texts, or longer ones
+        # (texts of the batch, tokens, dimension): another row can have more or longer texts
         anchor, *candidates = map(real_tokens, output["vectors"][: len(contrastive.list_texts(row))])
         # Padding must not take part: its vectors could be the most similar ones to a token of the anchor.
         scores = max_sim([anchor], candidates)[0].tolist()
@@ -74,7 +74,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the score of the anchor with the positive."""
+    """Return the explainable outputs: the score of the anchor with the positive."""
     import torch
 
     from bertkit.modeling.sentence.late import score_texts
@@ -88,7 +88,7 @@ def targets(
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
-    """Return what `contrastive` does."""
+    """Return the same arrays as `contrastive.compare`."""
 
     def rank(anchors: Sequence[Any], positives: Sequence[Any]) -> np.ndarray:
         return partner_ranks(

@@ -1,4 +1,4 @@
-"""Choose among texts the one that goes with a context (SWAG; Devlin et al. 2019, section 4.4).
+"""Choose the text that continues a context, or answers its question (SWAG; Devlin et al. 2019, section 4.4).
 
 The encoder reads every choice together with the context and makes one logit of it; a softmax runs over the choices.
 Rows may have different numbers of choices.
@@ -116,7 +116,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     """Return the index and the text of each row's most probable choice, and every choice's probability."""
     decoded, option = [], partial(read_option, OPTIONS, context.recipe)
     for row, output in zip(rows, outputs, strict=True):
-        # (choices of the batch,): another row may have had more, so this row's own come first
+        # (choices of the batch,): another row can have more, and this row's choices come first.
         # The logit of a padded choice is the lowest float32, which is far from -inf in float64.
         logits = output["logits"][: len(row["choices"])].astype(np.float64)
         weights = np.exp((logits - logits.max()) / option("temperature"))
@@ -160,7 +160,7 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
-    """Choose the position that is right most often, the longest choice, or by the words of the choices alone."""
+    """Choose the position that is right most often, the longest choice, or the choice with the best words."""
     choices_by_name = {
         _FREQUENT: [next((index for index in learned[_FREQUENT] if index < len(row["choices"])), 0) for row in rows],
         "longest choice": [max(range(len(row["choices"])), key=lambda n: len(row["choices"][n])) for row in rows],
@@ -176,7 +176,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> d
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
-    """Report accuracy by the number of choices, along with the accuracy of guessing, and the answers as text."""
+    """Report accuracy by number of choices, with the accuracy of guessing, and the answers as text."""
     verdicts: dict[int, list[bool]] = {}
     answers = []
     for row, record in zip(rows, predictions, strict=True):

@@ -94,7 +94,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode the question with each window of the text.
 
     ``context`` is the position in ``input_ids`` where the text begins, ``offsets`` are the first and last + 1
-    characters of its tokens, shape (tokens, 2). The start and end positions are 0 where the window does not hold the
+    characters of its tokens, shape (tokens, 2). The start and end positions are 0 if the window does not hold the
     answer, or the question has none.
     """
     template = find_template(context.tokenizer, pair=True)
@@ -294,7 +294,7 @@ def _best_text(prediction: Mapping[str, Any]) -> str:
 
 
 def _by_first_word(rows: Rows, row_scores: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Compute the scores of the questions that begin with each of the most frequent words, and of the others."""
+    """Compute scores by the first word of the question, for the most frequent words and for all others."""
     words = [row["question"].split()[0].lower().strip("\"'¿?.,") for row in rows]
     frequent = [word for word, _ in Counter(words).most_common(8)]
     groups = np.array([word if word in frequent else _OTHERS for word in words])

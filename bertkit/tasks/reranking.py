@@ -121,7 +121,7 @@ def _as_list(features: Features, indices: Sequence[int]) -> Feature:
 
 
 def _group_by_query(rows: Rows) -> list[list[int]]:
-    """List the numbers of the rows of each query, in the order in which queries come first."""
+    """List the row indices of each query; queries are in the order of their first rows."""
     groups: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault(row["query"], []).append(index)
@@ -131,7 +131,7 @@ def _group_by_query(rows: Rows) -> list[list[int]]:
 def collator(context: TaskContext) -> Collator:
     """Build the padding collator; it pads lists to equally many passages too.
 
-    A batch of lists has ``input_ids`` and the like of shape (queries, passages, tokens), and ``labels`` of shape
+    A batch of lists has ``input_ids`` and other keys of shape (queries, passages, tokens), and ``labels`` of shape
     (queries, passages). A passage that a list lacks is a single token, which no real one is, and is not relevant.
     """
     collate_one, collate_list = padding_collator(context, label_type="float32"), multi_text_collator(context, "float32")
@@ -143,7 +143,7 @@ def collator(context: TaskContext) -> Collator:
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
-    """Return each row's score: a probability, or any number, as the model's activation is."""
+    """Return each row's score: a probability or any number, depending on the model's activation."""
     are_lists = len(features) > 0 and are_several_texts(features[0]["input_ids"])
     groups = _group_by_query(rows) if are_lists else [[index] for index in range(len(rows))]
     decoded: list[dict[str, Any]] = [{} for _ in rows]
@@ -160,7 +160,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the score, of a probability its log-odds."""
+    """Return the explainable output: the score, or the log-odds if the score is a probability."""
     measure = LOG_ODDS if "probabilities" in outputs[0] else "score"
     return [Target("relevance", lambda outputs: outputs["logits"][:, 0].float(), measure)]
 
@@ -168,7 +168,7 @@ def targets(
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> RowScores:
     """Score each query's ranking: arrays whose first axis is queries, of those that have a relevant passage.
 
-    Of passages with equal scores the less relevant counts as first, lest a model be right that scores all alike.
+    Among passages with equal scores, the less relevant counts as first; otherwise, equal scores could win.
 
     Raises:
         DataError: If no query has a relevant passage.
@@ -219,7 +219,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> d
 
 
 def _share_words(row: Row) -> float:
-    """Return which share of the query's words the passage has."""
+    """Return the fraction of the query's words that the passage has."""
     words = find_words(row["query"]).keys()
     return len(words & find_words(row["passage"]).keys()) / max(len(words), 1)
 

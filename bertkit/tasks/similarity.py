@@ -42,7 +42,7 @@ fit_baselines, baselines = text_regression.fit_baselines, text_regression.baseli
 
 
 def read(row: Row, recipe: Recipe) -> Row:
-    """Check the texts and read the label as a number; for the cosine loss, one that a cosine can be.
+    """Check the texts and read the label as a number; for the cosine loss, it must be a possible cosine.
 
     Raises:
         DataError: If a value is not text, or a label is not a finite number or out of range.
@@ -61,9 +61,9 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
-    """Encode the two texts; ``labels`` is the score, from 0 to 1 where the recipe has a range.
+    """Encode the two texts; ``labels`` is the score, scaled to 0 to 1 if the recipe has a range.
 
-    ``texts`` numbers them where the loss takes the others of a batch for negatives.
+    ``texts`` has their ids if the loss uses the other texts of a batch as negatives.
     """
     # CoSENT only compares which of two pairs is more similar; the cosine loss needs targets that a cosine can reach.
     low, high = context.recipe.data.label_range or (0.0, 1.0)
@@ -81,7 +81,7 @@ def collator(context: TaskContext) -> Collator:
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
-    """Return the cosine of each row's two vectors, or their dot product where the model compares by that."""
+    """Return the cosine of each row's two vectors, or their dot product if the model compares by dot products."""
     dot = texts.is_dot(context)
     vectors = [texts.to_compare(output["vectors"], dot=dot) for output in outputs]
     return [{"prediction": float(first @ second), "_vectors": (first, second)} for first, second in vectors]
@@ -90,7 +90,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the similarity of the two texts."""
+    """Return the explainable outputs: the similarity of the two texts."""
     return [vector_target(0, dot=texts.is_dot(context))]
 
 

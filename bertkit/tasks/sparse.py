@@ -79,7 +79,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     width = 1 + max((int(output["tokens"].max(initial=0)) for output in outputs), default=0)
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
-        count = len(contrastive.list_texts(row))  # another row of the batch may have had more
+        count = len(contrastive.list_texts(row))  # another row of the batch can have more
         vectors = as_matrix(output["values"][:count], output["tokens"][:count], width)
         scores = (vectors[1:] @ vectors[[0]].T).toarray()[:, 0].tolist()
         # `indptr` counts the values before each row, so its differences are the active dimensions of each text.
@@ -91,7 +91,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the dot product of anchor and positive."""
+    """Return the explainable outputs: the dot product of anchor and positive."""
 
     def score(outputs: Batch) -> Tensor:
         values, tokens = outputs["values"].float(), outputs["tokens"]
@@ -114,7 +114,7 @@ def as_matrix(values: np.ndarray, tokens: np.ndarray, width: int) -> csr_array:
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
-    """Return what `contrastive` does, and the active dimensions of each row's anchor and positive."""
+    """Return the arrays of `contrastive.compare`, and the active dimensions of each row's anchor and positive."""
     from scipy.sparse import vstack
 
     def rank(anchors: Sequence[Any], positives: Sequence[Any]) -> np.ndarray:

@@ -102,7 +102,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the number, of windows as they are combined."""
+    """Return the explainable output: the number; with windows, their combined number."""
     strategy = truncation.long_text(context.recipe)
 
     def score(outputs: Batch) -> Tensor:

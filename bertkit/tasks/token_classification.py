@@ -161,7 +161,7 @@ def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
     """Count the gold spans that are left out, and those that begin or end inside a word, which no tags can mark.
 
     Raises:
-        DataError: If most spans do, and all would fit words if their offsets were counted in another way.
+        DataError: If nearly all such spans would fit words if their offsets were counted in another unit.
     """
     total = misfits = left_out = 0
     for row in rows:
@@ -190,9 +190,10 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
-    """Encode words in windows; ``words`` are those read off in a window, ``positions`` their first tokens.
+    """Encode words in windows; a text that fits has one, as in Devlin et al. (2019, section 5.3).
 
-    ``labels`` is `IGNORE_INDEX` at all other tokens.
+    ``words`` are the words whose tags are read in a window, and ``positions`` their first tokens. ``labels`` is
+    `IGNORE_INDEX` at all other tokens.
     """
     template = find_template(context.tokenizer, pair=False)
     budget = token_budget(context, template)
@@ -244,7 +245,7 @@ def precompute(model: Model, features: Mapping[str, Features], context: TaskCont
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
-    """Choose each word's tag and, where tags are entity tags, list the entities.
+    """Choose each word's tag and, if tags are entity tags, list the entities.
 
     An entity has ``type``, ``text``, ``start`` and ``end`` (characters of the text, or of the words joined by one
     space), and ``probability``, the mean of its words' probabilities. For a text, entities are also its ``spans``.
@@ -313,7 +314,7 @@ def _find_types(rows: Rows, context: TaskContext) -> list[str]:
 def score(row_scores: RowScores, context: TaskContext) -> dict[str, float]:
     """Compute the metrics; ``precision``, ``recall`` and ``f1`` are conlleval's (and seqeval's) over all entities.
 
-    The ``_strict`` ones count only predicted entities that are valid IOB2, ``accuracy`` is the share of words,
+    The ``_strict`` ones count only predicted entities that are valid IOB2, ``accuracy`` is the fraction of right words,
     ``f1_macro`` the mean over entity types (or tags).
     """
     marked_entities = [name for name in context.recipe.metrics if name in entities.ENTITY_METRICS]
@@ -329,7 +330,7 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
-    """Tag every word with the most frequent tag, or each with its own; a new word gets the most frequent one."""
+    """Tag every word with the most frequent tag, or with the word's most frequent one; a new word gets the former."""
     frequent, tag_scores = (learned[name] for name in _BASELINES)
     return {
         name: [{"prediction": [context.labels[tags.get(word, frequent)] for word in row["tokens"]]} for row in rows]
@@ -380,7 +381,7 @@ def _score_tags(labels: Sequence[str], counts: np.ndarray) -> list[dict[str, Any
 
 
 def _scheme(recipe: Recipe) -> str:
-    """Return the recipe's scheme; ``auto`` means IOB2 where the recipe has metrics of entities."""
+    """Return the recipe's scheme; ``auto`` means IOB2 if the recipe has metrics of entities."""
     scheme = str(_option(recipe, "scheme"))
     return "iob2" if scheme == "auto" and set(entities.ENTITY_METRICS) & set(recipe.metrics) else scheme
 

@@ -72,7 +72,7 @@ TYPES: Mapping[str, Any] = {
     "prediction": dict[str, Any],
 }
 NO_ANSWER = -1
-"""Stands for a question that a row does not have."""
+"""Answer id of a question that a row does not have."""
 
 METRICS: Mapping[str, Metric] = QUESTIONS
 
@@ -143,7 +143,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with one logit per token, which counts at the mask tokens of options.
 
     Raises:
-        RecipeError: ``one_pass`` of an encoder whose positions are not given to it.
+        RecipeError: If ``one_pass`` is set and the encoder computes positions internally.
     """
     from bertkit.modeling.attention import preserve_sliding_window
     from bertkit.modeling.heads.options import option_class, takes_positions
@@ -163,9 +163,9 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode the answered questions of a row, or all, with the text, which is truncated if it does not fit.
 
-    ``questions`` are the numbers of a feature's questions in their row, and ``places`` the tokens of all their options:
-    one question after the other, and options in their order. With ``one_pass``, questions share a sequence while it has
-    no more than ``max_length`` tokens.
+    ``questions`` are the indices of a feature's questions in their row. ``places`` are the positions of the mask tokens
+    of all their options: one question after the other, and options in their order. With ``one_pass``, questions share a
+    sequence while it has no more than ``max_length`` tokens.
 
     Raises:
         DataError: If a question and its options leave no room for a text.
@@ -193,7 +193,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
 
 
 def collator(context: TaskContext) -> Collator:
-    """Build the padding collator; ``labels`` (sequences, tokens) lies at the mask tokens of gold options."""
+    """Build the padding collator; ``labels`` (sequences, tokens) are set at the mask tokens of gold options."""
     return padding_collator(context, label_per_token=True)
 
 
@@ -264,7 +264,7 @@ def _probabilities(question: Question, record: Prediction) -> list[float]:
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the log-odds of each answer among the options of its question."""
+    """Return the explainable outputs: the log-odds of each answer among the options of its question."""
     answers = []
     for feature_index, feature in enumerate(features):
         for question, places in _asked_in(feature, row, context):
@@ -299,10 +299,9 @@ def ranked_probability_score(probabilities: Sequence[float], gold: int) -> float
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> RowScores:
-    """Return arrays (rows, questions): numbers of gold and predicted answers, and how far levels are off.
+    """Return arrays (rows, questions): ids of gold and predicted answers, and the errors of levels.
 
-    An answer has the same number in all rows that ask the question with it. The errors of levels are NaN
-    if a question has none.
+    An answer to a question has the same id in all rows. The errors are NaN if a question has no levels.
     """
     max_questions = max((len(row["answers"]) for row in rows), default=0)
     row_scores = {name: np.full((len(rows), max_questions), NO_ANSWER) for name in ("gold", "predicted")}
@@ -342,7 +341,7 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
-    """Predict the most frequent answer to each question in training, or the first option of one never asked before."""
+    """Predict the most frequent answer to each question in training, or the first option of a new question."""
     predicted: list[Prediction] = []
     for row in rows:
         answers = {}
@@ -383,7 +382,7 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
 
 
 def _get_questions(row: Row, recipe: Recipe) -> list[Question]:
-    """Return the questions of a row, or those that the recipe asks of every row."""
+    """Return the questions of a row, or the recipe's, which are the same for every row."""
     return _read_once(json.dumps(row.get("questions") or _option(recipe, "questions")))
 
 

@@ -1,7 +1,7 @@
 """Train an encoder's vectors on plain texts: a text is read twice, with other dropout, and matched among others.
 
 The other texts of a batch are its negatives (Gao et al. 2021, "SimCSE: Simple Contrastive Learning of Sentence
-Embeddings", section 3). Without labels, what is scored is whether the two halves of a text find each other.
+Embeddings", section 3). Without labels, the score is how often the two halves of a text find each other.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
-    """Encode each text, which is learned from, and its halves, which are scored; ``texts`` has the text's number."""
+    """Encode each text, which is learned from, and its halves, which are scored; ``texts`` has the text's id."""
     text_lists = [[row["text"], *pair.values()] for row, pair in zip(rows, _halves(rows), strict=True)]
     features = texts.encode_rows(text_lists, context)
     for row, feature in zip(rows, features, strict=True):
@@ -63,7 +63,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the similarity of the two halves."""
+    """Return the explainable outputs: the similarity of the two halves."""
     return [vector_target(1, dot=texts.is_dot(context))]
 
 

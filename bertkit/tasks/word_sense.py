@@ -1,4 +1,4 @@
-"""Choose the sense that a word has in its text (CoarseWSD-20: Loureiro et al. 2021), in one of two ways.
+"""Choose the sense of a word in its text (CoarseWSD-20: Loureiro et al. 2021), by one of two methods.
 
 ``fine_tuned`` trains the encoder with a linear layer over the word's tokens. ``nearest`` trains nothing: the word's
 hidden states, summed over the last layers and averaged over its tokens, are compared with their mean over each sense's
@@ -162,7 +162,7 @@ def precompute(model: Model, features: Mapping[str, Features], context: TaskCont
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Choose the best sense of each row's word, and score all senses of that word.
 
-    The scores are probabilities where the encoder was fine-tuned, else the length of the word's vector in the
+    The scores are probabilities if the encoder was fine-tuned, or else the length of the word's vector in the
     direction of each sense, which ranks them as the cosine does.
     """
     senses = _senses(context)
@@ -184,7 +184,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the log-odds of each sense of the word among these."""
+    """Return the explainable outputs: the log-odds of each sense among all senses of the word."""
     word_senses, positions = _senses(context)[row["word"].replace("/", "_")], features[0]["positions"]
 
     def score(outputs: Batch, sense: int) -> Tensor:

@@ -118,7 +118,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the log-odds of each label, or that its description is entailed."""
+    """Return the explainable outputs: the log-odds of each label, or that its description is entailed."""
     entailment = _find_entailment(_folder(context))
     if entailment is None:
         return text_classification.targets(prediction, outputs, features, row, context)

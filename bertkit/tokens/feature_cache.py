@@ -145,7 +145,7 @@ def get_used_token_ids(features: Features) -> np.ndarray:
 
 
 def encode_split(split: Split, context: TaskContext, encode: Encode) -> Features:
-    """Encode the rows of a split, or map their features if an earlier run has written them.
+    """Encode the rows of a split, or map their features if an earlier run wrote them.
 
     Only features of bertkit's task families are cached, because a change in the code of a custom family would not be
     noticed. Small splits are not cached, because encoding them is faster than reading them.

@@ -198,7 +198,7 @@ def lay_out(index: int, question: Question, state: str, ids: Mapping[str, list[i
 
 
 def _order(question: Question, state: str) -> list[int]:
-    """Return the order in which the model reads options: levels as they are, labels in an order seeded by the text."""
+    """Return the order in which the model reads options: levels in order, labels in an order seeded by the text."""
     indices = range(len(question.options))
     if question.type != "choice":
         return list(indices)

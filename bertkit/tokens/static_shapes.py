@@ -164,7 +164,7 @@ def training_rows(share: int, texts: Texts = ONE_TEXT) -> Callable[[Tensors], Or
     max_windows = max(share, texts.max_count)
 
     def order(batch: Tensors) -> Order:
-        sizes = [max_windows] * len(batch["input_ids"])  # in windows, times the share of rows
+        sizes = [max_windows] * len(batch["input_ids"])  # in windows, times `share`
         if texts.are_windows and batch["input_ids"].dim() == 3:
             windows = (batch["attention_mask"].sum(dim=-1) > 1).sum(dim=-1)
             sizes = (windows * share).clamp(min=max_windows).tolist()

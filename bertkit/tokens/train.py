@@ -59,7 +59,7 @@ def make_spec(
     special: Sequence[str] = (),
     max_length: int = 512,
 ) -> TokenizerSpec:
-    """Return the settings of a new tokenizer; None stands for the default of its type.
+    """Return the settings of a new tokenizer; None means the default of its type.
 
     Raises:
         UsageError: If the type is unknown, a special token is empty, repeated or exists already, or the vocabulary is
