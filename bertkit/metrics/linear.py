@@ -147,6 +147,7 @@ def fit_tfidf(rows: Sequence[Mapping[str, Any]], targets: np.ndarray) -> dict[st
     """
     from sklearn.feature_extraction.text import TfidfTransformer
 
+    # Hashes that occur in one row only would let the model recognize the row instead of its words.
     counts = _count_hashes(rows)
     frequency = counts.getnnz(axis=0)
     max_features = min(_MAX_FEATURES, _MAX_WEIGHTS // targets.shape[1])

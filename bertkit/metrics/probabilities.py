@@ -36,6 +36,7 @@ def vote(probabilities: np.ndarray, thresholds: np.ndarray | None) -> np.ndarray
     >>> vote(np.array([[0.6, 0.4], [0.6, 0.4], [0.1, 0.9]]), None).tolist()
     [True, False]
     """
+    # In the example, the votes are [2/3, 1/3], and the means of the probabilities [0.43, 0.57] break ties only.
     votes: np.ndarray = choose_labels(probabilities, thresholds).mean(axis=0)
     if thresholds is not None:
         return np.asarray(votes >= 0.5)

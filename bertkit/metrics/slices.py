@@ -108,6 +108,7 @@ def _compare_binary(errors: np.ndarray, _: np.ndarray, is_inside: np.ndarray) ->
     rest_size, other_wrong = total - inside, all_wrong - wrong
     p, lowest_p = fisher(wrong, inside, all_wrong, total)
     rate, rest = wrong / inside, other_wrong / rest_size
+    # A difference is a sum with the weights 1 and -1.
     sides = (1, rate, wilson_interval(wrong, inside)), (-1, rest, wilson_interval(other_wrong, rest_size))
     return SliceDifference(inside, rate, rest, rate - rest, combine_intervals(sides), p, lowest_p)
 

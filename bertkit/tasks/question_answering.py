@@ -175,6 +175,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
         # Score of no answer per row, shape (rows,): the lowest of its windows, because one can hold an answer.
         nulls = np.full(len(rows), np.inf)
         window_scores = [float(output["start_logits"][0]) + float(output["end_logits"][0]) for output in outputs]
+        # Windows of the rows [0, 0, 1] with the scores [-1, -4, 2] give [-4, 2].
         np.minimum.at(nulls, [row for row, _, _ in windows], window_scores)
     # 4. Choose the answers. Numbers become Python's once, in lists of all spans, which is faster than span by span.
     columns = {
@@ -185,6 +186,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
         "score": (best["start_logit"].astype(np.float64) + best["end_logit"]).tolist(),
         "probability": spans.probabilities(best["score"], best["row"], len(rows), nulls).tolist(),
     }
+    # Spans of the rows [0, 0, 2] have the edges [0, 2, 2, 3]: row 1 has no span.
     # Spans are ordered by row, so the spans of row i are columns[...][edges[i]:edges[i + 1]].
     edges = np.searchsorted(best["row"], np.arange(len(rows) + 1)).tolist()
     threshold = float(_option(context.recipe, "null_score_diff_threshold") or 0.0)

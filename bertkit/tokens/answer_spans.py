@@ -170,6 +170,7 @@ def probabilities(scores: np.ndarray, rows: np.ndarray, count: int, nulls: np.nd
         count: Number of rows.
         nulls: Score of no answer, shape (rows,), or None.
     """
+    # Spans of the rows [0, 0, 2] begin a row at the indices [0, 2], where the row differs from the one before it.
     # The highest score of a row is its first span's or the null score. It is subtracted, so that `exp` cannot overflow.
     highest = np.full(count, -np.inf) if nulls is None else nulls.astype(np.float64)
     best = np.flatnonzero(np.diff(rows, prepend=-1))

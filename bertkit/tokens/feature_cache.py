@@ -67,6 +67,7 @@ class FeatureColumns(Features):
         """Build a feature from the arrays, as a read-only mapping: a key added to it would be lost."""
         if isinstance(index, slice):
             return [self[position] for position in range(*index.indices(len(self)))]
+        # A range resolves negative indices and raises IndexError at the end, as a list does.
         index = range(len(self))[index]
         part = bisect_right(self._ends, index)
         offset = self._ends[part - 1] if part else 0
@@ -306,6 +307,8 @@ def _count_part_tokens(arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
 
     The counts are differences of edges, so that no token is read.
     """
+    # In the example of `_flatten`, the texts have [3, 2, 2] tokens and belong to the rows [0, 0, 1]. The longest texts
+    # have [3, 2] tokens, and the rows cost [2 * 3, 1 * 2] tokens, because choices are padded to the longest.
     counts, outer = np.diff(arrays["input_ids.1"]), arrays.get("input_ids.2")
     if outer is None:
         return counts, counts

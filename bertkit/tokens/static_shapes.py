@@ -133,6 +133,7 @@ def fill_rows(batch: Tensors, order: Order) -> Tensors:
     """Add filling rows to a batch, and its `ROW_MASK`."""
     import torch
 
+    # The order [0, 1, -1] keeps two rows and fills a third with a copy of row 0, whose labels are replaced.
     rows = torch.tensor(order)
     is_row = rows >= 0
 

@@ -199,7 +199,9 @@ def _split_by_offsets(encoding: Encoding, words: Sequence[str]) -> list[list[int
     Raises:
         ModelError: If a token covers characters of two words.
     """
-    # A token belongs to the word after the last space at or before its start: byte-level tokens include that space.
+    # The words "an" and "owl" are the text " an owl", with spaces at [0, 3] and the end at 7. The tokens " an" (0 to 3)
+    # and "owl" (4 to 7) start at or after the spaces 0 and 3, so they belong to the words 0 and 1. A token belongs to
+    # the word after the last space at or before its start: byte-level tokens include that space.
     spaces = np.cumsum([0, *(len(word) + 1 for word in words)])
     text = f" {' '.join(words)}"
     tokens: list[list[int]] = [[] for _ in words]
