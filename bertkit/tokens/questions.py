@@ -173,7 +173,7 @@ def _question_error(name: str, problem: str, remedy: str) -> DataError:
 class QuestionIds(NamedTuple):
     """A question and its options as token ids."""
 
-    index: int
+    question_index: int
     """Index of the question in its row."""
     ids: list[int]
     positions: list[int]
@@ -221,7 +221,11 @@ def fill_questions(
         if answers is not None:
             kind = ORDINAL if part.question.type == "score" else NOMINAL
             gold[start + part.positions[answers[part.question.name]]] = kind
-    feature = {"questions": [part.index for part in parts], "places": positions, **template.fill(state, second)}
+    feature = {
+        "questions": [part.question_index for part in parts],
+        "places": positions,
+        **template.fill(state, second),
+    }
     if answers is not None:
         feature["labels"] = [gold.get(position, IGNORE_INDEX) for position in range(len(feature["input_ids"]))]
     return feature
