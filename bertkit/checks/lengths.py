@@ -15,7 +15,7 @@ from bertkit.metrics.linear import sample
 from bertkit.tasks import Task
 from bertkit.tokens.features import TaskContext, max_tokens, tokenize_texts
 from bertkit.tokens.splitting import Splitting
-from bertkit.tokens.truncation import SHORTENED, describe_lost_gold, find_long, reads_windows, shares_read
+from bertkit.tokens.truncation import SHORTENED, describe_lost_gold, find_long, get_read_fractions, reads_windows
 
 _MAX_ROWS = 100_000  # per split
 _MAX_TEXTS = 20_000  # per split, for unknown tokens
@@ -97,7 +97,7 @@ def _find_truncated(split: Split, task: Task, context: TaskContext) -> list[Find
     findings = [Finding(level, "tokens", "truncated", text, places, len(long))]
     # Report the fraction of the long rows that each option would read.
     if "long_text" in task.OPTIONS:
-        in_one, in_windows, windows = shares_read(long_rows, context)
+        in_one, in_windows, windows = get_read_fractions(long_rows, context)
         text = f"{split.name}: in these rows, {', '.join(SHORTENED)} read {in_one:.1%} of the tokens"
         text += f", windows {in_windows:.1%} in {windows:.1f} windows per row"
         findings.append(Finding("good", "tokens", "long_text_ways", text))

@@ -134,7 +134,7 @@ def publish_run(
     """Write the recipe and, if the original model is a run, the predictions and the record of a pruned model."""
     task, scored = saved.task, compared.scored[1]
     recipe = scored.context.recipe.model_copy(update={"model": published.model})
-    write_yaml(saved.kept(recipe).model_dump(mode="json", exclude_defaults=True), folder / _RECIPE)
+    write_yaml(saved.restore_limit(recipe).model_dump(mode="json", exclude_defaults=True), folder / _RECIPE)
     for name in (runs.TRAINING_ROWS, BASELINES_FILE, _IGNORE):
         if (published.source / name).is_file():
             shutil.copyfile(published.source / name, folder / name)

@@ -28,7 +28,7 @@ from bertkit.storage.cache import cache_folder
 from bertkit.storage.disk import cache_arrays, load_arrays
 from bertkit.tasks import Task
 from bertkit.tokens.feature_cache import content_key, encode_split, is_ours
-from bertkit.tokens.features import Feature, Features, Tokenizer, are_several, find_template, max_tokens
+from bertkit.tokens.features import Feature, Features, Tokenizer, are_several_texts, find_template, max_tokens
 from bertkit.tokens.truncation import long_text, reads_windows
 
 Logits = dict[str, Any]
@@ -155,7 +155,7 @@ def _gather_logits(outputs: Sequence[Mapping[str, Any]], features: Features, ord
         for name in [name for name in output if name.endswith("logits")]:
             logits, ids = output[name], feature["input_ids"]
             # Logits of a text (labels,) are not changed; others are cut to the feature's tokens or choices.
-            if name != "logits" or logits.ndim > 1 or are_several(ids):
+            if name != "logits" or logits.ndim > 1 or are_several_texts(ids):
                 logits = logits[: len(ids)]
             gathered.setdefault(name, []).append(logits[..., order] if order else logits)
     sizes = np.array([len(logits) for logits in next(iter(gathered.values()))], dtype=np.int64)

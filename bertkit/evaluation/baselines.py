@@ -83,6 +83,7 @@ def read_learned(saved: CheckpointInfo) -> Mapping[str, Any] | None:
 
     A published model comes without this file, because it contains words of the training rows.
     """
+    # A recipe with another task family, such as for a zero-shot test of the same model, has other baselines.
     run_task = saved.record.get("identity", {}).get("recipe", {}).get("task")
     file = saved.folder / BASELINES_FILE
     if "baselines" not in saved.record or run_task != saved.recipe.task:
@@ -123,6 +124,7 @@ def compare_with_baselines(
         return None
     sign = -1 if is_lower_better(metric) else 1
 
+    # Both are scored on the same resample, so rows that are hard for both do not widen the interval.
     def score(rows: np.ndarray) -> dict[str, float]:
         sides = (scored.row_scores, baseline_rows[name])
         model, baseline = (task.score(take(side, rows), scored.context)[metric] for side in sides)
@@ -210,11 +212,13 @@ def find_warnings(
     The second warning comes last and includes the remedy.
     """
     warnings = []
+    # 1. A collapsed model can have a high accuracy if one label is frequent.
     answers = {str(prediction["prediction"]) for prediction in scored.predictions}
     if len(answers) == 1 and len(set(map(str, gold))) > 1:
         warnings.append(f"The model gives every row the same answer, {min(answers)!r}: it has learned nothing yet.")
     if lead is None or lead.is_clear:
         return warnings
+    # 2. A score below the baseline's is one message, and a higher one that could be chance another.
     text = find_unbeaten(scored.scores, {lead.baseline: {lead.metric: lead.score}}, lead.metric)
     if text is None:
         scores = (scored.scores[lead.metric], lead.score)
@@ -229,6 +233,7 @@ def find_warnings(
 
 def describe_missing_labels(gold: Sequence[Any], predictions: Predictions) -> list[str]:
     """Warn of labels that are never predicted, unless at most one is: such a model learned nothing."""
+    # If all labels but one are missing, the model gives one answer, and another warning reports it.
     missing, names = find_missing_labels(gold, predictions), {name for value in gold for name in types_of(value or ())}
     warning = f"Never predicted: {len(missing)} of {len(names)} labels ({shorten(', '.join(missing))})."
     return [warning] if 0 < len(missing) < len(names) - 1 else []

@@ -108,8 +108,11 @@ def find_calibration_rows(
     import numpy as np
 
     digests = digest_rows(rows, gold)
+    # An option that the user has overridden was not fitted to any row.
     in_force = [name for name, value in calibration.options().items() if options.get(name) == value]
     for fold in calibration.folds if in_force else []:
+        # 16 hexadecimal digits are eight bytes, the highest first (">u8"); the digests of rows have the machine's
+        # order.
         fold_digests = np.frombuffer(bytes.fromhex("".join(fold["rows"])), dtype=">u8").astype(digests.dtype)
         indices = np.flatnonzero(np.isin(digests, fold_digests)).tolist()
         if indices:
@@ -138,7 +141,7 @@ def warn_of_tuned(names: Iterable[str]) -> list[str]:
     return [f"{listed} was chosen on these rows: their scores and intervals are a little too high."] if listed else []
 
 
-def thresholds_for(
+def choose_thresholds(
     calibration: SavedCalibration | None, recipe: Recipe, precision: float | None, coverage: float | None
 ) -> dict[str, Any]:
     """Return the options that give answers a precision, or prediction sets a coverage, and log what they promise.
@@ -152,7 +155,7 @@ def thresholds_for(
     from bertkit.metrics.calibration import find_abstention, set_threshold
 
     for name, value in (("--min-precision", precision), ("--coverage", coverage)):
-        check_share(name, value)
+        check_fraction(name, value)
     if calibration is None or not calibration.confidence:
         message = f"{recipe.model} has no calibration of one label per row, which --min-precision and --coverage need"
         raise UsageError(message, f"bertkit calibrate {recipe.name} --model {recipe.model}")
@@ -185,10 +188,11 @@ def thresholds_for(
         raise DataError(message, hint, file=calibration.source)
     for line in lines:
         log.info(line)
+    # Without types, the only key is "", and the option is its value instead of a dictionary.
     return {name: by_type.get("", by_type) for name, by_type in options.items() if by_type}
 
 
-def check_share(name: str, value: float | None) -> None:
+def check_fraction(name: str, value: float | None) -> None:
     """Check that the value of an option, if there is one, is between 0 and 1.
 
     Raises:

@@ -125,6 +125,7 @@ class CheckpointInfo:
         """
         from bertkit.runtime.tokenizer import open_tokenizer
 
+        # 1. Load the model: an ensemble, an exported graph, or weights for torch.
         calibration = self.read_calibration() if calibrated else None
         if self.members:
             loaded = self._load_members(machine, inference=inference)
@@ -141,7 +142,7 @@ class CheckpointInfo:
             context = self._set_up(TaskContext(self.recipe, tokenizer, self.labels, inference))
             model = self.task.load_model(self.folder, context, new_head=False)
             loaded = Checkpoint(model.to(machine.device), self.task, context, machine)
-        # An option that the recipe sets comes first.
+        # 2. Apply the calibration. An option that the recipe sets comes first.
         options = self._keep_unset({} if calibration is None else calibration.options() | calibration.promised)
         if calibration is None or not options:
             return loaded
@@ -151,7 +152,7 @@ class CheckpointInfo:
     def _set_up(self, context: TaskContext) -> TaskContext:
         """Add the options that its run has tuned and log them; warn if the maximum length differs from training."""
         # The tokenizer's maximum bounds both lengths.
-        limit, training = int(context.tokenizer.model_max_length), self._recipe_of_run.get("training", {})
+        limit, training = int(context.tokenizer.model_max_length), self._run_recipe.get("training", {})
         length = min(self.recipe.training.max_length, limit)
         trained = min(training.get("max_length", length), limit)
         if trained != length:
@@ -186,9 +187,9 @@ class CheckpointInfo:
         if (device := requested_device()) not in ("auto", "cpu"):
             message = f"--device {device}: exported models are computed on the CPU"
             raise UsageError(message, "leave it out", file=self.folder)
-        how = f"CPU, {export.backend}: {export.precision} (as exported)"
-        log.info(how)
-        machine = ComputeConfig("cpu", export.precision, available_threads().number, how)
+        description = f"CPU, {export.backend}: {export.precision} (as exported)"
+        log.info(description)
+        machine = ComputeConfig("cpu", export.precision, available_threads().number, description)
         return Checkpoint(open_exported(self.folder), self.task, context, machine)
 
     def _load_members(self, machine: ComputeConfig | None, *, inference: bool) -> Checkpoint:
@@ -218,24 +219,24 @@ class CheckpointInfo:
         """Return how its run read long texts, unless the recipe states it; log the value that is in effect."""
         if "long_text" not in self.task.OPTIONS or not self.record:
             return {}
-        run_options, chosen = self._recipe_of_run.get("options", {}), self.recipe.options.get("long_text")
+        run_options, requested = self._run_recipe.get("options", {}), self.recipe.options.get("long_text")
         trained = run_options.get("long_text", "head")
-        if chosen not in (None, trained):
-            log.info(f"trained with long_text {trained}, used with {chosen}")
-        if chosen is not None or trained == "head":
+        if requested not in (None, trained):
+            log.info(f"trained with long_text {trained}, used with {requested}")
+        if requested is not None or trained == "head":
             return {}
         log.info(f"as in its run: long_text {trained}")
         return self._keep_unset({name: run_options[name] for name in truncation.OPTIONS if name in run_options})
 
-    def kept(self, recipe: Recipe) -> Recipe:
+    def restore_limit(self, recipe: Recipe) -> Recipe:
         """Return a recipe for the folder of a model that is made of this one, without the limit of the scored rows.
 
         A run that was trained with ``data.limit`` keeps that.
         """
-        return recipe.changed("data", limit=self._recipe_of_run.get("data", {}).get("limit"))
+        return recipe.changed("data", limit=self._run_recipe.get("data", {}).get("limit"))
 
     @property
-    def _recipe_of_run(self) -> dict[str, Any]:
+    def _run_recipe(self) -> dict[str, Any]:
         recipe: dict[str, Any] = self.record.get("identity", {}).get("recipe", {})
         return recipe
 
@@ -264,6 +265,7 @@ def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, An
         UsageError: If the model's task is unknown.
         BertkitError: Any other error that `find_checkpoint` raises.
     """
+    # None would be a value of the recipe, but commands pass it for options that were not given.
     settings = {name: value for name, value in (changes or {}).items() if value is not None}
     folder = hub.find_model(model)
     loaded = load_recipe(recipe or recipe_of(model), {**settings, "model": model})
@@ -332,6 +334,7 @@ def _head_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
     for name in ("multi_label", "method", "layers"):
         if before.get(name) != now.get(name):
             yield name, before.get(name), now.get(name)
+    # Other ways to read a long text only change the inputs of a graph, which can be chosen after the export.
     strategies = [options.get("long_text", "head") for options in (before, now)]
     if strategies[0] != strategies[1] and truncation.HIERARCHICAL in strategies:
         yield "long_text", *strategies

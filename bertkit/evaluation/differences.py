@@ -83,17 +83,17 @@ class Changes:
 
 
 @dataclass(frozen=True)
-class Side:
+class SystemScores:
     """One system of a pair: predictions and compared arrays of each of its runs."""
 
     predictions: Sequence[Predictions]
     row_scores: Sequence[RowScores]
 
 
-Sides = tuple[Side, Side]
+Systems = tuple[SystemScores, SystemScores]
 
 
-def find_changes(scorer: StoredPredictionScorer, rows: Rows, sides: Sides, extra: Extra, max_shown: int) -> Changes:
+def find_changes(scorer: StoredPredictionScorer, rows: Rows, systems: Systems, extra: Extra, max_shown: int) -> Changes:
     """Find the units that the second system wins and loses, overall and by slices.
 
     A unit is won if the first system's score rises with the second's answer to it, and the second's falls with the
@@ -103,54 +103,57 @@ def find_changes(scorer: StoredPredictionScorer, rows: Rows, sides: Sides, extra
     Args:
         scorer: Scorer of the systems.
         rows: Rows of both systems, in the same order.
-        sides: Baseline, and the system to compare with it.
+        systems: Baseline, and the system to compare with it.
         extra: Columns to slice by.
         max_shown: Maximum number of won, and of lost, rows to describe.
     """
-    (first, second), metric = sides, scorer.recipe.best_metric
+    (first, second), metric = systems, scorer.recipe.best_metric
     pairs = list(zip(first.row_scores, second.row_scores, strict=False))
+    # 1. Compute the effect of each unit, or of evenly spaced ones if there are too many.
     # Units that both answer alike change nothing, and are not computed.
     changed = sorted({int(unit) for pair in pairs for unit in find_changed(*pair)})
-    chosen = thin(changed, MAX_CHANGED)
+    tested_units = thin(changed, MAX_CHANGED)
     # F1 of a slice can be undefined if a label is missing; the fraction of right rows never is.
     scores = scorer.score(first.row_scores[0])
-    shares = list(count_right(scores, first.row_scores[0], scorer.task.METRICS))
-    slice_metric = "accuracy" if "accuracy" in shares else (shares or [metric])[0]
-    effects = _mean_effects(scorer, {metric, slice_metric}, chosen, pairs)
+    fractions = list(count_right(scores, first.row_scores[0], scorer.task.METRICS))
+    slice_metric = "accuracy" if "accuracy" in fractions else (fractions or [metric])[0]
+    effects = _mean_effects(scorer, {metric, slice_metric}, tested_units, pairs)
     won, lost = _split_effects(effects[metric])
+    # 2. Count wins and losses per slice, by a metric that every slice has, and describe the rows with large effects.
     units = group_rows(scorer, rows, first)
     groups = slice_values(scorer, rows, units, extra)
     outcome = list(map(set, _split_effects(effects[slice_metric])))
-    describe = partial(_describe_row, scorer, rows, sides)
+    describe = partial(_describe_row, scorer, rows, systems)
     return Changes(
         metric=metric,
         changed=len(changed),
-        judged=len(chosen),
+        judged=len(tested_units),
         won=len(won),
         lost=len(lost),
         won_rows=[describe(units[unit][0]) for unit in won[:max_shown] if len(units)],
         lost_rows=[describe(units[unit][0]) for unit in lost[:max_shown] if len(units)],
         slice_metric=slice_metric,
-        slices=_slice_units(scorer, slice_metric, groups, sides, outcome)
-        + _slice_entities(scorer, slice_metric, sides),
+        slices=_slice_units(scorer, slice_metric, groups, systems, outcome)
+        + _slice_entities(scorer, slice_metric, systems),
     )
 
 
-def group_rows(scorer: StoredPredictionScorer, rows: Rows, side: Side) -> Units:
+def group_rows(scorer: StoredPredictionScorer, rows: Rows, system: SystemScores) -> Units:
     """Return the row indices of each unit: one per unit, or all rows of a query; empty if they are unknown."""
-    count = count_examples(side.row_scores[0])
+    count = count_examples(system.row_scores[0])
+    # An array of shape (rows, 1) needs eight bytes per unit, and is indexed like a list of lists.
     if count == len(rows):
         return cast(Units, np.arange(count)[:, None])
     groups: dict[tuple[str, ...], list[int]] = {}
-    for number, row in enumerate(rows):
-        groups.setdefault(tuple(str(row.get(name)) for name in scorer.task.COLUMNS.groups), []).append(number)
+    for index, row in enumerate(rows):
+        groups.setdefault(tuple(str(row.get(name)) for name in scorer.task.COLUMNS.groups), []).append(index)
     scored = []
-    for numbers in groups.values() if scorer.task.COLUMNS.groups else ():
-        predictions = [side.predictions[0][number] for number in numbers]
+    for indices in groups.values() if scorer.task.COLUMNS.groups else ():
+        predictions = [system.predictions[0][index] for index in indices]
         # A query without a relevant passage, for example, is not scored.
         with suppress(DataError):
-            scorer.task.compare(predictions, [rows[number] for number in numbers], scorer.context)
-            scored.append(numbers)
+            scorer.task.compare(predictions, [rows[index] for index in indices], scorer.context)
+            scored.append(indices)
     return scored if len(scored) == count else []
 
 
@@ -166,12 +169,14 @@ def _mean_effects(
     """
     effects = {metric: dict.fromkeys(units, 0.0) for metric in metrics}
     for first, second in pairs:
-        before, after = (scorer.score(side) for side in (first, second))
+        before, after = (scorer.score(system) for system in (first, second))
         for unit in units:
-            gained, without = (scorer.score(side) for side in swap(first, second, np.array([unit])))
+            gained, without = (scorer.score(system) for system in swap(first, second, np.array([unit])))
             for metric, metric_effects in effects.items():
-                # The effect of a unit depends on the other units, so average the effects of changing it first and
-                # changing it last.
+                # Example: the systems have accuracies of 0.5 and 0.8 on ten rows, and only the second has this unit
+                # right. The first would gain 0.1 with the other's answer, and the second would lose 0.1, so the effect
+                # is 0.1. The effect of a unit depends on the other units, so average the effects of changing it first
+                # and changing it last.
                 effect = (gained[metric] - before[metric] + after[metric] - without[metric]) / 2
                 sign = -1 if is_lower_better(metric) else 1
                 metric_effects[unit] += 0.0 if np.isnan(effect) else sign * effect / len(pairs)
@@ -190,29 +195,30 @@ def slice_values(scorer: StoredPredictionScorer, rows: Rows, units: Units, extra
     if not len(units):
         return {}
     columns, slices = scorer.task.COLUMNS, Groups()
-    gold = spool(rows[numbers[0]].get(columns.gold) for numbers in units)
+    gold = spool(rows[indices[0]].get(columns.gold) for indices in units)
     if scorer.task.HAS_LABEL_NAMES and all(isinstance(value, str) for value in gold):
-        slices[columns.gold] = _group_numbers(gold)
-    lengths = [sum(count_words(rows[number], columns) for number in numbers) for numbers in units]
+        slices[columns.gold] = _group_indices(gold)
+    # Thirds keep enough units per group in a split of some hundred rows.
+    lengths = [sum(count_words(rows[index], columns) for index in indices) for indices in units]
     if len(set(lengths)) > 1:
         slices["words"] = {
             f"{first} to {last}": array("q", (unit for unit, length in enumerate(lengths) if first <= length <= last))
             for first, last in quantile_bins(lengths, bins=3)
         }
     for name, values in extra.items():
-        slices[name] = _group_numbers([str(values[numbers[0]]) for numbers in units])
+        slices[name] = _group_indices([str(values[indices[0]]) for indices in units])
     return slices
 
 
-def _group_numbers(values: Sequence[Any]) -> dict[str, Sequence[int]]:
-    """Group the numbers of values by value, the most frequent ones; all others are one group."""
+def _group_indices(values: Sequence[Any]) -> dict[str, Sequence[int]]:
+    """Group the indices of values by value, for the most frequent values; all others are one group."""
     counts = Counter(values)
-    named = MAX_LABELS if len(counts) <= MAX_LABELS else MAX_LABELS - 1
-    frequent = [value for value, _ in counts.most_common(named)]
+    max_groups = MAX_LABELS if len(counts) <= MAX_LABELS else MAX_LABELS - 1
+    frequent = [value for value, _ in counts.most_common(max_groups)]
     groups = {value: array("q") for value in frequent}
-    for number, value in enumerate(values):
+    for index, value in enumerate(values):
         name = value if value in groups else f"{len(counts) - len(frequent)} others"
-        groups.setdefault(name, array("q")).append(number)
+        groups.setdefault(name, array("q")).append(index)
     return dict(groups)
 
 
@@ -223,35 +229,36 @@ def count_words(row: Row, columns: ColumnSpec) -> int:
 
 
 def _slice_units(
-    scorer: StoredPredictionScorer, metric: str, groups: Groups, sides: Sides, outcome: Sequence[set[int]]
+    scorer: StoredPredictionScorer, metric: str, groups: Groups, systems: Systems, outcome: Sequence[set[int]]
 ) -> list[Slice]:
     """Score each group of units separately, and count its wins and losses."""
     slices = []
     for by, values in groups.items():
         for value, units in values.items():
             scores = _mean_scores(
-                scorer, metric, [[take(run, np.array(units)) for run in side.row_scores] for side in sides]
+                scorer, metric, [[take(run, np.array(units)) for run in system.row_scores] for system in systems]
             )
             won, lost = (len(unit_set.intersection(units)) for unit_set in outcome)
             slices.append(Slice(by, shorten(str(value), 40), len(units), *scores, won, lost))
     return slices
 
 
-def _slice_entities(scorer: StoredPredictionScorer, metric: str, sides: Sides) -> list[Slice]:
-    """Score each entity type separately, on the rows in which the type is gold or predicted by either side.
+def _slice_entities(scorer: StoredPredictionScorer, metric: str, systems: Systems) -> list[Slice]:
+    """Score each entity type separately, on the rows in which the type is gold or predicted by either system.
 
-    A row is won if the second side makes fewer errors of that type.
+    A row is won if the second system makes fewer errors of that type.
     """
-    if "entities" not in sides[0].row_scores[0] or metric not in ENTITY_METRICS:
+    if "entities" not in systems[0].row_scores[0] or metric not in ENTITY_METRICS:
         return []
-    slices = []
+    slices, system_runs = list[Slice](), [system.row_scores for system in systems]
     for index, name in enumerate(entity_types(scorer.labels)):
+        # (rows, 1, 3): the arrays of one type, as if the recipe had no other.
         type_scores = [
-            [{**run, **{name: run[name][:, [index]] for name in _BY_TYPE}} for run in side.row_scores] for side in sides
+            [{**run, **{key: run[key][:, [index]] for key in _BY_TYPE}} for run in runs] for runs in system_runs
         ]
-        errors = [np.mean([count_errors(run)[0] for run in side], axis=0) for side in type_scores]
+        errors = [np.mean([count_errors(run)[0] for run in system], axis=0) for system in type_scores]
         # Rows without the type carry no information about it.
-        occurs = np.any([count_errors(run)[1] > 0 for side in type_scores for run in side], axis=0)
+        occurs = np.any([count_errors(run)[1] > 0 for system in type_scores for run in system], axis=0)
         if occurs.any():
             won, lost = (int((gained > _ROUNDING).sum()) for gained in (errors[0] - errors[1], errors[1] - errors[0]))
             scores = _mean_scores(scorer, metric, type_scores)
@@ -260,31 +267,31 @@ def _slice_entities(scorer: StoredPredictionScorer, metric: str, sides: Sides) -
 
 
 def _mean_scores(
-    scorer: StoredPredictionScorer, metric: str, sides: Sequence[Sequence[RowScores]]
+    scorer: StoredPredictionScorer, metric: str, systems: Sequence[Sequence[RowScores]]
 ) -> tuple[float, float]:
-    """Compute the mean score of each side's runs."""
-    first, second = (float(np.mean([scorer.score(row_scores)[metric] for row_scores in side])) for side in sides)
+    """Compute the mean score of each system's runs."""
+    first, second = (float(np.mean([scorer.score(row_scores)[metric] for row_scores in system])) for system in systems)
     return first, second
 
 
-def _describe_row(scorer: StoredPredictionScorer, rows: Rows, sides: Sides, number: int) -> ChangedRow:
+def _describe_row(scorer: StoredPredictionScorer, rows: Rows, systems: Systems, index: int) -> ChangedRow:
     """Describe a row in words, with its entities if it has any."""
-    row, columns = rows[number], scorer.task.COLUMNS
+    row, columns = rows[index], scorer.task.COLUMNS
     texts = [as_text(row[name]) for name in (*columns.inputs, *columns.optional) if name in row]
     gold = as_text(row.get(columns.gold))
-    answers = [[run_predictions[number]["prediction"] for run_predictions in side.predictions] for side in sides]
-    if "entities" in sides[0].row_scores[0]:
+    answers = [[run_predictions[index]["prediction"] for run_predictions in system.predictions] for system in systems]
+    if "entities" in systems[0].row_scores[0]:
         # Show the gold entities of a row as text, and the entities that each run predicted.
         shown_answers = [
-            scorer.task.details([{"prediction": tags} for tags in side], [row] * len(side), scorer.context).answers
+            scorer.task.details([{"prediction": tags} for tags in system], [row] * len(system), scorer.context).answers
             or []
-            for side in answers
+            for system in answers
         ]
         gold = shown_answers[0][0].gold
-        answers = [[answer.predicted for answer in side] for side in shown_answers]
+        answers = [[answer.predicted for answer in system] for system in shown_answers]
     row_texts = shorten(" | ".join(texts), 300), shorten(gold, MAX_ANSWER)
     first, second = map(_count_answers, answers)
-    return ChangedRow(str(row.get("id", number)), *row_texts, first, second)
+    return ChangedRow(str(row.get("id", index)), *row_texts, first, second)
 
 
 def _count_answers(values: Sequence[Any]) -> str:

@@ -71,6 +71,7 @@ def begin_evaluation(folder: Path, saved: CheckpointInfo) -> RunRecord:
             changes = runs.compare_identities(before["made_by"], made_by)
             message = f"the folder has an evaluation with other settings ({'; '.join(map(str, changes[:4]))})"
         raise UsageError(message, _ANOTHER, file=folder)
+    # The status is written before any predictions, so that an interrupted evaluation does not look finished.
     record: RunRecord = before or {"results": [], "predictions": {}, "identity": {"data": {}}}
     record |= {"format": _FORMAT, "status": "running", "model": saved.recipe.model, "made_by": made_by}
     record["versions"] = runs.versions()
@@ -80,7 +81,7 @@ def begin_evaluation(folder: Path, saved: CheckpointInfo) -> RunRecord:
 
 
 def describe_maker(saved: CheckpointInfo) -> dict[str, Any]:
-    """Return what predictions depend on besides the rows: the checksum of the model and settings of its recipe."""
+    """Return the causes of predictions besides the rows: the checksum of the model, and settings of its recipe."""
     settings = saved.recipe.model_dump(mode="json", exclude=_NOT_SETTINGS)
     settings["training"] = {name: settings["training"][name] for name in _SCORING_SETTINGS}
     return {"model": _fingerprint(saved), "recipe": settings}
@@ -95,9 +96,11 @@ def finish_evaluation(
     files: Sequence[str],
 ) -> None:
     """Write scores and the checksums of rows and predictions into the record of an evaluation."""
+    # Without times and folders, a repeated evaluation writes the same bytes.
     scored = [{**without_folder(result), "seconds": None} for result in results]
     other_results = [result for result in record["results"] if result["split"] not in splits]
     data = record["identity"]["data"] | {name: split.fingerprint() for name, split in splits.items()}
+    # Another split can have labels that the model lacks; earlier evaluations of the folder keep theirs.
     label_names = list(dict.fromkeys([*record["identity"].get("labels", []), *labels]))
     identity = {"recipe": record["made_by"]["recipe"], "data": data, "labels": label_names}
     predictions = {**record["predictions"], **list_files(folder, files)}

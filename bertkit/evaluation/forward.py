@@ -21,10 +21,10 @@ from bertkit.tokens.features import (
     Item,
     Tensors,
     count_items,
+    get_max_batch_tokens,
     round_size,
     split_by_length,
     static_width,
-    tokens_for,
 )
 from bertkit.tokens.static_shapes import choose_widths, evaluation_rows, static_collator
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Output = dict[str, Any]
 Computed = tuple[Output, float, int]
 """The outputs of a batch as arrays, the sum of its loss, and over how many items that is."""
-Tick = Callable[[int], None]
+Advance = Callable[[int], None]
 
 
 def forward(
@@ -45,7 +45,7 @@ def forward(
     collate: Collator,
     *,
     precision: str,
-    tick: Tick = lambda rows: None,
+    advance: Advance = lambda rows: None,
 ) -> tuple[Sequence[Output], float | None]:
     """Run the model over features; several processes divide the work, and each gets the outputs of all.
 
@@ -59,7 +59,7 @@ def forward(
     from bertkit.runtime.model import ExportedModel
 
     if isinstance(model, ExportedModel):
-        return forward_exported(model, features, get_lengths(features).tolist(), collate, tick), None
+        return forward_exported(model, features, get_lengths(features).tolist(), collate, advance), None
     process, processes = rank_and_size()
     losses: list[Sequence[Any]] = []  # (sum of losses, number of items) per process
     collate, lengths = few_shapes(model, features, collate)
@@ -71,22 +71,22 @@ def forward(
         total, count = 0.0, 0
         # Every n-th batch belongs to a process. Batches are sorted by length, so all processes get long and short ones.
         batches = sorted_batches(lengths[start : start + IN_MEMORY], tokens)
-        numbered = [[start + number for number in batched] for batched in batches[process::processes]]
-        computed = _run_batches(model, features, collate, numbered, precision)
-        for numbers, (arrays, loss, items) in zip(numbered, computed, strict=True):
+        process_batches = [[start + index for index in batched] for batched in batches[process::processes]]
+        computed = _run_batches(model, features, collate, process_batches, precision)
+        for indices, (arrays, loss, items) in zip(process_batches, computed, strict=True):
             total, count = total + loss, count + items
             # Outputs are views of the batch's arrays, with the padding of its longest row. A task's `decode` knows
             # which tokens of a row are real.
-            for position, number in enumerate(numbers):
-                outputs[number] = {name: array[position] for name, array in arrays.items()}
-            tick(len(numbers))
+            for position, index in enumerate(indices):
+                outputs[index] = {name: array[position] for name, array in arrays.items()}
+            advance(len(indices))
         if lacks_a_batch(model, len(batches), process, processes):
-            _run_batch(model, collate([features[start + number] for number in batches[0]]))
+            _run_batch(model, collate([features[start + index] for index in batches[0]]))
         # Outputs have the index of their feature, so the outputs of all processes merge in any order.
         for process_outputs, *process_losses in gather_from_all((outputs, total, count)):
             outputs |= process_outputs
             losses.append(process_losses)
-        return [outputs[number] for number in sorted(outputs)]
+        return [outputs[index] for index in sorted(outputs)]
 
     with evaluating(model, precision):
         outputs = spool(chain.from_iterable(map(run, range(0, len(features), IN_MEMORY))))
@@ -100,7 +100,7 @@ def _run_batches(
     """Run batches of features in order, several at a time where the model allows it."""
 
     def run(batch: list[int]) -> Computed:
-        return _run_batch(model, collate([features[number] for number in batch]))
+        return _run_batch(model, collate([features[index] for index in batch]))
 
     def run_in_thread(batch: list[int]) -> Computed:
         # Each thread has separate modes of torch, so set them again.
@@ -154,11 +154,13 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
 
 def lacks_a_batch(model: nn.Module, batches: int, process: int, processes: int) -> bool:
     """Return whether a process must run an extra batch: processes that share sharded weights run equally many."""
+    # With 5 batches, process 0 of 2 runs three and process 1 two. Each pass gathers weights from all processes, so the
+    # third pass would wait forever for process 1.
     return is_sharded(model) and process >= batches % processes > 0
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Return the number of this process among those that evaluate together, and how many these are."""
+    """Return the rank of this process among the processes that evaluate together, and their number."""
     from torch import distributed
 
     is_distributed = distributed.is_available() and distributed.is_initialized()
@@ -166,7 +168,7 @@ def rank_and_size() -> tuple[int, int]:
 
 
 def gather_from_all(share: Item) -> list[Item]:
-    """Return what each process has, in the order of their numbers; all processes call it together."""
+    """Return the values of all processes, in the order of their ranks; all processes call it together."""
     from torch import distributed
 
     _, processes = rank_and_size()
@@ -194,7 +196,9 @@ def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple
         shapes.widths += (round_size(int(longest.max())),)
     texts = texts_of_rows(model, features)
     widths = [static_width(length, shapes.widths) for length in longest.tolist()]
-    counts = (lengths // longest).tolist() if texts.are_windows else [texts.most] * len(widths)
+    # The cost of a row is its number of texts times their width, which a batch is filled by. Windows are computed
+    # alone, so a row costs only its own windows; choices are padded to the most of any row.
+    counts = (lengths // longest).tolist() if texts.are_windows else [texts.max_count] * len(widths)
     costs = [count * width for count, width in zip(counts, widths, strict=True)]
     order = evaluation_rows(TOKENS_AT_ONCE, texts, device.count)
     return static_collator(collate, order, shapes.widths, texts), costs
@@ -216,5 +220,5 @@ def tokens_at_once() -> int:
     """Return the number of padded tokens per batch that keeps this machine busy."""
     torch = sys.modules.get("torch")  # Exported models run without torch.
     if torch is None:
-        return tokens_for(available_threads().number)
-    return tokens_for(torch.get_num_threads()) if find_device().is_cpu else TOKENS_AT_ONCE
+        return get_max_batch_tokens(available_threads().number)
+    return get_max_batch_tokens(torch.get_num_threads()) if find_device().is_cpu else TOKENS_AT_ONCE

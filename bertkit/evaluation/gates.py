@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bertkit.errors import UsageError, did_you_mean
-from bertkit.evaluation.differences import Extra, Side, group_rows, slice_values
+from bertkit.evaluation.differences import Extra, SystemScores, group_rows, slice_values
 from bertkit.evaluation.run_sets import SeedsSummary
 from bertkit.evaluation.scoring import Result
 from bertkit.evaluation.stored import StoredPredictionScorer
@@ -45,13 +45,13 @@ class WorseGate:
     margin: float = 0.0
     undecided: Literal["fail", "pass"] = "fail"
 
-    def choose(self, scorer: StoredPredictionScorer, side: Side) -> list[str]:
+    def choose(self, scorer: StoredPredictionScorer, system: SystemScores) -> list[str]:
         """Return the metrics that it is about.
 
         Raises:
             UsageError: If one of them is not scored.
         """
-        scores = scorer.score(side.row_scores[0])
+        scores = scorer.score(system.row_scores[0])
         for name in self.metrics:
             if name not in scores:
                 raise UsageError(f"--metric {name} is not scored", did_you_mean(name, scores))
@@ -131,7 +131,7 @@ def judge_result(gates: GateConfig, result: Result, folders: Sequence[Path] = ()
     return replace(result, gates=cases)
 
 
-def compare_sides(scorer: StoredPredictionScorer, first: Side, second: Side) -> dict[str, Difference]:
+def compare_systems(scorer: StoredPredictionScorer, first: SystemScores, second: SystemScores) -> dict[str, Difference]:
     """Compare two systems, over their seeds too where each has several."""
     if len(first.row_scores) > 1:
         return compare_seeds(scorer.score, first.row_scores, second.row_scores, scorer.task.METRICS)
@@ -141,7 +141,7 @@ def compare_sides(scorer: StoredPredictionScorer, first: Side, second: Side) -> 
 def judge_systems(
     scorer: StoredPredictionScorer,
     rows: Rows,
-    sides: Mapping[str, Side],
+    systems: Mapping[str, SystemScores],
     differences: Mapping[str, Mapping[str, Difference]],
     extra: Extra,
     gate: WorseGate | None,
@@ -151,15 +151,15 @@ def judge_systems(
     Args:
         scorer: Scorer of the systems.
         rows: Rows that all systems have predicted.
-        sides: Name of a system -> its predictions.
+        systems: Name of a system -> its predictions.
         differences: Name of a system after the first -> metric -> its difference from the first.
         extra: Name of a column -> its value in each row.
         gate: Gate to apply.
     """
     if gate is None:
         return []
-    first, *rivals = sides
-    metrics, units = gate.choose(scorer, sides[first]), count_examples(sides[first].row_scores[0])
+    first, *rivals = systems
+    metrics, units = gate.choose(scorer, systems[first]), count_examples(systems[first].row_scores[0])
     tested = [
         GatedDifference(name, metric, metric, units, differences[name][metric]) for name in rivals for metric in metrics
     ]
@@ -168,17 +168,17 @@ def judge_systems(
         scorer = replace(scorer, recipe=scorer.recipe.model_copy(update={"metrics": metrics}))
     # Slices make many tests, so their p values are corrected separately from the tests on all rows.
     tested_slices = []
-    slices = slice_values(scorer, rows, group_rows(scorer, rows, sides[first]), extra)
+    slices = slice_values(scorer, rows, group_rows(scorer, rows, systems[first]), extra)
     for by, name in ((by, name) for by in extra for name in rivals):
         for value, members in slices.get(by, {}).items():
             tested_here: dict[str, Difference] = {}
             if len(members) >= MIN_UNITS:
                 indices = np.array(members)
                 parts = [
-                    replace(side, row_scores=[take(arrays, indices) for arrays in side.row_scores])
-                    for side in (sides[first], sides[name])
+                    replace(system, row_scores=[take(arrays, indices) for arrays in system.row_scores])
+                    for system in (systems[first], systems[name])
                 ]
-                tested_here = compare_sides(scorer, *parts)
+                tested_here = compare_systems(scorer, *parts)
             tested_slices += [
                 GatedDifference(f"{name}, {by}", f"{value}: {metric}", metric, len(members), tested_here.get(metric))
                 for metric in metrics
@@ -188,6 +188,7 @@ def judge_systems(
 
 def judge_worse(tested: Sequence[GatedDifference], gate: WorseGate) -> list[Case]:
     """Judge differences by a gate; p of several is corrected for their number."""
+    # Only tested differences are corrected: a skipped slice would make the correction stricter without a reason.
     corrected = iter(correct_differences([gated.difference for gated in tested if gated.difference is not None]))
     cases = []
     for group, name, metric, units, diff in tested:

@@ -87,22 +87,22 @@ def summarize(model: str, recipes: Mapping[str, Recipe], runs: Mapping[str, SetR
         The content of ``glue.json``. Averages of models of the BERT paper are left out if no score can be compared with
         theirs, as for demo rows.
     """
-    described = [runs.get(name, SetRun(name, "left out")) for name in TASKS]
+    all_runs = [runs.get(name, SetRun(name, "left out")) for name in TASKS]
     scores = [
         score
-        for run in described
+        for run in all_runs
         for result in run.results
         for score in _list_scores(TASKS[run.name], result, recipes[run.name])
     ]
-    by_task = {run.name: {result.split: result.scores for result in run.results} for run in described if run.results}
+    by_task = {run.name: {result.split: result.scores for result in run.results} for run in all_runs if run.results}
     # Most tasks have the same warnings, so each warning names its tasks.
     warned: dict[str, dict[str, None]] = {}
-    for run in described:
+    for run in all_runs:
         for warning in (warning for result in run.results for warning in result.warnings):
             warned.setdefault(warning, {})[run.name] = None
     return {
         "model": model,
-        "runs": [{"task": run.name, "status": run.status, "reason": run.failure or ""} for run in described],
+        "runs": [{"task": run.name, "status": run.status, "reason": run.failure or ""} for run in all_runs],
         "scores": scores,
         "leaderboard_average": leaderboard_average(by_task),
         "paper_average": paper_average(by_task),
@@ -147,6 +147,7 @@ def paper_average(scores: Scores) -> float | None:
 
     It is the mean of nine columns: both of MNLI, F1 of MRPC and QQP, Spearman of STS-B, and no WNLI.
     """
+    # Devlin et al. (2019, table 1) leave WNLI out, because the majority class beats most models there.
     columns = [(task, split) for task in TASKS.values() for split in task.splits if task.name != "wnli"]
     return _mean(_find_score(scores, task.name, split, task.metrics[0]) for task, split in columns)
 
@@ -192,8 +193,8 @@ def _find_score(scores: Scores, task: str, split: str, metric: str) -> float | N
 
 def _mean(scores: Iterable[float | None]) -> float | None:
     values = list(scores)
-    numbers = [value for value in values if value is not None]
-    return fmean(numbers) if len(numbers) == len(values) else None
+    known_values = [value for value in values if value is not None]
+    return fmean(known_values) if len(known_values) == len(values) else None
 
 
 # --- Submission ---
@@ -211,7 +212,7 @@ def submission_lines(task: GlueTask, file: LeaderboardFile, labels: Sequence[str
     if len(records) != file.rows:
         raise DataError(f"{file.name} requires {file.rows:,} rows, got {len(records):,}", remedy)
     # Predictions may come in any order; the leaderboard reads them by index, and requires each index once.
-    indices = [record.get("idx", number) for number, record in enumerate(records)]
+    indices = [record.get("idx", index) for index, record in enumerate(records)]
     if sorted(map(str, indices)) != sorted(map(str, range(file.rows))):
         raise DataError(f"idx is not 0 to {file.rows - 1:,} without repeats", remedy, column="idx")
     cells = {int(index): _make_cell(task, labels, record) for index, record in zip(indices, records, strict=True)}

@@ -30,8 +30,8 @@ def held_out_features(corpus: TokenizedCorpus, objective: Objective, context: Pr
     examples = objective.examples(corpus, context.recipe.training.max_length, context, 0)
     if not len(examples):
         raise DataError("the held-out text yields no example", "hold out more: --set data.validation_fraction=0.05")
-    numbers = range(min(len(examples), context.recipe.training.eval_blocks))
-    return [objective.feature(examples[number], None, np.random.default_rng((number,)), context) for number in numbers]
+    indices = range(min(len(examples), context.recipe.training.eval_blocks))
+    return [objective.feature(examples[index], None, np.random.default_rng((index,)), context) for index in indices]
 
 
 def measure(
@@ -45,9 +45,9 @@ def measure(
     batches = sorted_batches(lengths)
     share = batches[process::processes]
     fillers = batches[:1] if lacks_a_batch(model, len(batches), process, processes) else []
-    with stage("evaluation", len(share)) as tick, evaluating(model, precision):
-        for position, numbers in enumerate([*share, *fillers]):
-            batch = collate([features[number] for number in numbers])
+    with stage("evaluation", len(share)) as advance, evaluating(model, precision):
+        for position, indices in enumerate([*share, *fillers]):
+            batch = collate([features[index] for index in indices])
             # Objectives find padding by the labels and by the attention mask.
             batch.pop(ROW_MASK, None)
             # Add up sums and counts, and divide once in `score`: a mean of the batches' means would
@@ -57,7 +57,7 @@ def measure(
             if position == len(share):
                 break
             totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
-            tick(1)
+            advance(1)
     shares = gather_from_all(totals)
     # With fewer batches than processes some processes have no sums, but the first one always has a batch.
     return objective.score({name: sum(share.get(name, 0.0) for share in shares) for name in shares[0]})

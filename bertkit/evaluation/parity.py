@@ -102,6 +102,7 @@ def tabulate_latency(
     """Return the milliseconds of both for batches of texts of one length, and how many times as fast the graph is."""
     shapes = [(texts, tokens) for texts, tokens in _TIMED if tokens <= limit]
     batches = [random_texts(shape, inputs, vocabulary) for shape in shapes]
+    # Every token is real, so both models compute the same number of tokens.
     for batch in batches:
         batch["attention_mask"] = np.ones_like(batch["attention_mask"])
     first, second = time_interleaved([before, after], batches)
@@ -109,13 +110,13 @@ def tabulate_latency(
         {
             "texts": texts,
             "tokens": tokens,
-            "torch": round(1000 * first.seconds[number], 2),
-            "exported": round(1000 * second.seconds[number], 2),
+            "torch": round(1000 * first.seconds[index], 2),
+            "exported": round(1000 * second.seconds[index], 2),
             "spread": round(max(first.spread(only), second.spread(only)), 3),
             "times_as_fast": times_as_fast(first, second, only),
         }
-        for number, (texts, tokens) in enumerate(shapes)
-        for only in (slice(number, number + 1),)
+        for index, (texts, tokens) in enumerate(shapes)
+        for only in (slice(index, index + 1),)
     ]
 
 
@@ -131,6 +132,7 @@ def compare_scores(before: Checkpoint, after: Checkpoint, split: Split) -> dict[
     for name, result in differences.items():
         scores[name] = {"before": result.first, "after": result.second, "difference": result.difference}
         scores[name]["interval"] = result.interval and list(result.interval)
+    # int8 scales activations by the largest value in a batch, so an answer can depend on the other rows of it.
     flips = {}
     if task.HAS_LABEL_NAMES:
         flips["model"] = _count_flips(first, second)
@@ -165,12 +167,12 @@ def measure_latency(models: Sequence[tuple[Checkpoint, EvalOutput]]) -> list[Inf
     count = len(features)
     timed = range(0, count, max(1, count // _TOGETHER))
     lengths = get_lengths(features)[list(timed)].tolist()
-    batches = [[timed[number] for number in batch] for batch in sorted_batches(lengths)]
-    singles = [[number] for number in range(0, count, max(1, count // _ALONE))]
+    batches = [[timed[index] for index in batch] for batch in sorted_batches(lengths)]
+    singles = [[index] for index in range(0, count, max(1, count // _ALONE))]
 
-    def read(checkpoint: Checkpoint, scored: EvalOutput, collate: Collator, numbers: Sequence[int]) -> None:
+    def read(checkpoint: Checkpoint, scored: EvalOutput, collate: Collator, indices: Sequence[int]) -> None:
         checkpoint.use_machine()
-        batch = [scored.features[number] for number in numbers]
+        batch = [scored.features[index] for index in indices]
         forward(checkpoint.model, batch, collate, precision=checkpoint.machine.precision)
 
     runs = [

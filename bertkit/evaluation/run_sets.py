@@ -82,6 +82,7 @@ def describe_run(folder: Path, record: RunRecord | None, settings: Point | None 
 
 def sort_runs(runs: Sequence[SetRun], metric: str) -> list[SetRun]:
     """Sort runs by a metric, the best first. Runs without a score come last, and equal scores keep their order."""
+    # Sorting by -score in reverse order would also reverse runs with equal scores.
     sign = 1 if is_lower_better(metric) else -1
     scores = {run.name: run.scores.get(metric) for run in runs}
     ranks = {name: math.inf if score is None else sign * score for name, score in scores.items()}
@@ -98,21 +99,21 @@ class StoredRuns:
     Args:
         folder: Folder of the set.
         records: Name of a run -> its record.
-        setups: Name of a run -> its recipe, tokenizer and labels.
+        contexts: Name of a run -> its recipe, tokenizer and labels.
         task: Task family of all runs.
         split: Rows that all runs are scored on.
     """
 
     folder: Path
     records: Mapping[str, RunRecord]
-    setups: Mapping[str, TaskContext]
+    contexts: Mapping[str, TaskContext]
     task: Task
     split: Split
 
     def compare(self, run: SetRun) -> tuple[RowScores, TaskContext] | None:
         """Compare the predictions of a run with the gold values, or return None if what is stored does not suffice."""
         record = self.records[run.name]
-        context = with_options(self.setups[run.name], record.get("tuned", {}))
+        context = with_options(self.contexts[run.name], record.get("tuned", {}))
         predictions = read_predictions(self.folder / run.name, record, self.split)
         try:
             return self.task.compare(predictions, self.split.rows, context), context
@@ -146,8 +147,10 @@ class StoredRuns:
         if len(runs) < 2:
             return dict.fromkeys(metrics, (None, "one run has no spread"))
         units = count_examples(compared[0][0])
+        # 1. Score all rows by the stored predictions, to check that these give the recorded scores.
         scores = [self.score(pair, np.arange(units)) for pair in compared]
-        # All metrics are scored on the same resamples, and rows are compared with gold values only once.
+        # 2. Resample the rows. All metrics are scored on the same resamples, and rows are compared with gold values
+        # only once.
         resampled = resample_mean(lambda index, rows: self.score(compared[index], rows), len(runs), units)
         intervals: dict[str, tuple[Interval, str | None]] = {}
         for metric in metrics:

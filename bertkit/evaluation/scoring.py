@@ -114,8 +114,9 @@ def score_split(
 
     With `tune`, the task's options are first tuned on the split. With `alone`, each batch holds one row.
     """
+    # Training passes features that it has encoded before, whose labels the model knows.
     if features is None:
-        checkpoint = _with_labels_of(split, checkpoint)
+        checkpoint = _add_unknown_labels(split, checkpoint)
         features = _encode_split(split, checkpoint)
     outputs, loss = run_model(checkpoint, features, f"scoring {split.name}", alone=alone)
     scored = _score_outputs(checkpoint, split, features, outputs, loss)
@@ -129,7 +130,7 @@ def score_split(
 
 def score_ensemble(checkpoint: Checkpoint, split: Split) -> tuple[EvalOutput, list[EvalOutput]]:
     """Score an ensemble as `score_split` does, and each member separately."""
-    checkpoint = _with_labels_of(split, checkpoint)
+    checkpoint = _add_unknown_labels(split, checkpoint)
     features = _encode_split(split, checkpoint)
     by_member = run_members(checkpoint, features, f"scoring {split.name}")
     outputs = _combine_outputs(checkpoint, by_member, features)
@@ -141,7 +142,7 @@ def score_ensemble(checkpoint: Checkpoint, split: Split) -> tuple[EvalOutput, li
     return _score_outputs(checkpoint, split, features, outputs, None), members
 
 
-def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
+def _add_unknown_labels(split: Split, checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint that knows all labels of a split; those that its model lacks, it never predicts."""
     model_labels, gold = checkpoint.context.labels, checkpoint.task.COLUMNS.gold
     names = (
@@ -153,13 +154,13 @@ def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
     if not unknown_labels:
         return checkpoint
     # An unknown label is not an error: a row with such a label counts as wrong.
-    members = tuple(_with_labels_of(split, member) for member in checkpoint.members)
+    members = tuple(_add_unknown_labels(split, member) for member in checkpoint.members)
     context = replace(checkpoint.context, labels=(*model_labels, *unknown_labels))
     return replace(checkpoint, context=context, members=members, unknown_label_count=len(unknown_labels))
 
 
 def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
-    """Encode the rows of a split; without gold labels where the model lacks some, for it could compute no loss."""
+    """Encode the rows of a split; without gold labels if the model lacks some, because it could not compute a loss."""
     from bertkit.tokens.feature_cache import encode_split
     from bertkit.tokens.truncation import Truncation
 
@@ -170,7 +171,7 @@ def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
     features = encode_split(split, context, checkpoint.task.encode)
     truncation = Truncation(context, checkpoint.task.encode)
     truncation.add(features, split.rows)
-    truncation.say()
+    truncation.log()
     return features
 
 
@@ -196,13 +197,13 @@ def _decode_outputs(
     if calibration is None:
         return predictions, []
 
-    sources, source_of = [predictions], np.zeros(len(predictions), dtype=np.int8)
+    sources, prediction_source = [predictions], np.zeros(len(predictions), dtype=np.int8)
     for indices, options in find_calibration_rows(calibration, split.rows, task.COLUMNS.gold, context.recipe.options):
         # A temperature looks better on the rows it was fitted to, so these rows use a fold that left them out.
-        source_of[indices] = len(sources)
+        prediction_source[indices] = len(sources)
         sources.append(decode_rows(task, outputs, features, split.rows, with_options(context, options)))
-    replaced = spool(sources[source][index] for index, source in enumerate(source_of))
-    return replaced, warn_of_calibration_rows(calibration, int(np.count_nonzero(source_of)), len(split.rows))
+    replaced = spool(sources[source][index] for index, source in enumerate(prediction_source))
+    return replaced, warn_of_calibration_rows(calibration, int(np.count_nonzero(prediction_source)), len(split.rows))
 
 
 def decode_rows(
@@ -212,14 +213,15 @@ def decode_rows(
     if len(rows) <= IN_MEMORY:
         return task.decode(outputs, features, rows, context)
 
-    from bertkit.tokens.feature_cache import rows_of
+    from bertkit.tokens.feature_cache import get_row_indices
 
     def decode(start: int) -> list[Prediction]:
+        # Row indices of features rise, so the features of a chunk are a slice. Rows of a chunk count from 0 again.
         feature_slice = slice(*np.searchsorted(rows_of_features, (start, start + IN_MEMORY)).tolist())
         chunk = [{**feature, "row": feature["row"] - start} for feature in features[feature_slice]]
         return task.decode(outputs[feature_slice], chunk, rows[start : start + IN_MEMORY], context)
 
-    rows_of_features = rows_of(features)
+    rows_of_features = get_row_indices(features)
     return spool(chain.from_iterable(map(decode, range(0, len(rows), IN_MEMORY))))
 
 
@@ -236,8 +238,8 @@ def run_model(
     if checkpoint.members:
         return _combine_outputs(checkpoint, run_members(checkpoint, features, title), features), None
     collate = checkpoint.task.collator(checkpoint.context)
-    with stage(title, len(features)) as tick:
-        run = partial(forward, checkpoint.model, collate=collate, precision=checkpoint.machine.precision, tick=tick)
+    with stage(title, len(features)) as step:
+        run = partial(forward, checkpoint.model, collate=collate, precision=checkpoint.machine.precision, advance=step)
         outputs, loss = ([run([feature])[0][0] for feature in features], None) if alone else run(features)
     if checkpoint.unknown_label_count:
         outputs = spool(_with_logits(output, checkpoint.unknown_label_count) for output in outputs)
@@ -261,8 +263,8 @@ def _combine_outputs(checkpoint: Checkpoint, by_member: Sequence[Outputs], featu
     combine = checkpoint.task.combine
     assert combine is not None  # `find_members` has looked
     return spool(
-        combine([outputs[number] for outputs in by_member], feature, checkpoint.context)
-        for number, feature in enumerate(features)
+        combine([outputs[index] for outputs in by_member], feature, checkpoint.context)
+        for index, feature in enumerate(features)
     )
 
 
@@ -270,8 +272,8 @@ def run_members(checkpoint: Checkpoint, features: Features, title: str) -> list[
     """Return the outputs of each member of an ensemble."""
     count = len(checkpoint.members)
     return [
-        run_model(member, features, f"{title} ({number} of {count})")[0]
-        for number, member in enumerate(checkpoint.members, start=1)
+        run_model(member, features, f"{title} ({rank} of {count})")[0]
+        for rank, member in enumerate(checkpoint.members, start=1)
     ]
 
 
@@ -334,10 +336,10 @@ def read_results(results: Sequence[Mapping[str, Any]], folder: Path) -> list[Res
     return [Result(**{**result, "folder": str(folder)}) for result in results]
 
 
-def suffix_of(split: str) -> str:
+def get_split_suffix(split: str) -> str:
     """Return the suffix of a split's files and scores, which is empty for ``validation``.
 
-    >>> suffix_of("validation"), suffix_of("validation_mismatched"), suffix_of("test")
+    >>> get_split_suffix("validation"), get_split_suffix("validation_mismatched"), get_split_suffix("test")
     ('', '_mismatched', '_test')
     """
     rest = split.removeprefix("validation")
@@ -346,21 +348,21 @@ def suffix_of(split: str) -> str:
 
 def predictions_file(split: str) -> str:
     """Return the name of the file with the predictions of a split."""
-    return f"predictions{suffix_of(split)}.jsonl"
+    return f"predictions{get_split_suffix(split)}.jsonl"
 
 
 def write_predictions(folder: Path, split: Split, predictions: Predictions, details: TaskReport) -> list[str]:
     """Write predictions.jsonl and the other files that the task family adds for a split; return their names."""
-    suffix = suffix_of(split.name)
-    seen = split.training_rows
+    suffix = get_split_suffix(split.name)
+    training_rows = split.training_rows
 
-    def mark(number: int) -> dict[str, bool]:
-        return {"is_training_row": number in seen} if seen else {}
+    def mark(index: int) -> dict[str, bool]:
+        return {"is_training_row": index in training_rows} if training_rows else {}
 
     # Records include their rows, so that `compare` and `errors` do not need the dataset.
     records = (
-        {"id": row.get("id", number), **row, **drop_private_keys(prediction), **mark(number)}
-        for number, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))
+        {"id": row.get("id", index), **row, **drop_private_keys(prediction), **mark(index)}
+        for index, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))
     )
     files = [folder / predictions_file(split.name)]
     write_records(records, files[0])

@@ -1,4 +1,4 @@
-"""The rows of a recipe for its task family, and those that a model is trained on: noted, refused or left out."""
+"""The rows of a recipe for its task family, and those that a model is trained on: noted, rejected or left out."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ Choice = Literal["error", "drop", "keep"]
 """How to handle rows to score that the model was trained on."""
 
 _RECURRING = 0.1
-"""Share of a named split whose texts may recur in training, as 4% do of CoNLL-2003's test rows, which others score."""
+"""Fraction of a named split whose texts can recur in training; 4% of CoNLL-2003's test rows do."""
 
 
 def find_training_rows(
     splits: Mapping[str, Split], gold: str, models: Mapping[Path, str]
 ) -> tuple[dict[str, Split], Digests, list[str]]:
-    """Find the rows that a run is trained on, itself or before it began.
+    """Find the rows that a run is trained on, or that its models were trained on before.
 
     Args:
         splits: ``train`` and the validation splits.
@@ -151,25 +151,25 @@ def judge_training_rows(saved: CheckpointInfo, splits: Mapping[str, Split], choi
 
 
 def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Split:
-    seen, count = split.training_rows, len(split.rows)
+    training_rows, count = split.training_rows, len(split.rows)
+    # A benchmark's test split can share texts with its training split, and scores must stay comparable; rows of a file
+    # that the user chose, or that bertkit held out, have no such excuse.
     is_named = not split.is_held_out and split.name not in (ALL, "train")
-    message, folded = (
-        f"{format_fraction(len(seen), count)} rows to score are training rows of the model",
-        split.nearly_trained,
-    )
-    if folded:
-        message += f" ({f'{folded:,} of them ' if folded < len(seen) else ''}if case and whitespace are ignored)"
-    drop = "" if len(seen) == count else "leave these out (--training-rows drop), "
+    message = f"{format_fraction(len(training_rows), count)} rows to score are training rows of the model"
+    if folded := split.nearly_trained:
+        subject = f"{folded:,} of them " if folded < len(training_rows) else ""
+        message += f" ({subject}if case and whitespace are ignored)"
+    drop = "" if len(training_rows) == count else "leave these out (--training-rows drop), "
     remedy = f"score others (--data FILE), {drop}or have their scores marked (--training-rows keep)"
-    is_refused = choice == "error" and len(seen) > (_RECURRING * count if is_named else 0)
+    is_refused = choice == "error" and len(training_rows) > (_RECURRING * count if is_named else 0)
     if (is_refused and split.fingerprint() not in validated) or (choice == "drop" and not drop):
-        raise DataError(message, remedy, **split.place(min(seen))._asdict())
-    if choice != "drop" or not seen:
+        raise DataError(message, remedy, **split.place(min(training_rows))._asdict())
+    if choice != "drop" or not training_rows:
         if folded:
             log.info(message)
         return split
     log.info(f"{message}: they are left out")
-    return split.select(index for index in range(count) if index not in seen)
+    return split.select(index for index in range(count) if index not in training_rows)
 
 
 def splits_to_score(saved: CheckpointInfo, split: str | None, *, strict: bool = True) -> dict[str, Split]:
@@ -191,14 +191,14 @@ def splits_to_score(saved: CheckpointInfo, split: str | None, *, strict: bool = 
         raise DataError(f"no split {split or 'validation'!r} in {recipe.data.source}", "name one with --split")
     if not task.HAS_LABEL_NAMES:
         return splits
-    gold, named = task.COLUMNS.gold, {}
+    gold, named_splits = task.COLUMNS.gold, {}
     for name, rows in splits.items():
         labels: Sequence[str] = saved.labels
         if not recipe.labels:  # Declared labels define how they are counted.
             say_counted(rows.column(gold), labels)
             labels = labels if strict else with_unseen(labels, rows.column(gold))
-        named[name] = name_split(rows, gold, labels, recipe.data, _label_remedy(saved, rows, gold))
-    return named
+        named_splits[name] = name_split(rows, gold, labels, recipe.data, _label_remedy(saved, rows, gold))
+    return named_splits
 
 
 def _label_remedy(saved: CheckpointInfo, split: Split, gold: str) -> str:
@@ -216,6 +216,7 @@ def _label_remedy(saved: CheckpointInfo, split: Split, gold: str) -> str:
 
 def digest_trained(rows: Iterable[Row], gold: str) -> Digests:
     """Return two digests of each row that a run is trained on, (rows, 2); see `Digests`."""
+    # The two versions of each row alternate, so the digests (2 * rows,) become (rows, 2).
     both_digests = digest_rows((version for row in rows for version in (row, _fold_texts(row))), gold)
     return both_digests.reshape(-1, 2)
 
@@ -232,6 +233,7 @@ def _fold_texts(value: object) -> Any:
 def mark_training_rows(split: Split, gold: str, trained: Digests) -> Split:
     """Return a split that knows which of its rows have one of the digests, and how many only the second of two."""
     digests = digest_trained(split.rows, gold)
+    # Column 0 is the digest of the exact row, and column 1 the digest without case and whitespace.
     is_same, is_alike = (np.isin(digests[:, column], trained[:, column]) for column in (0, 1))
     seen = np.flatnonzero(is_same | is_alike).tolist()
     return replace(split, training_rows=frozenset(seen), nearly_trained=int((~is_same & is_alike).sum()))
@@ -249,6 +251,7 @@ def write_training_rows(folder: Path, trained: Digests) -> None:
 
 def unique_digests(trained: Digests) -> Digests:
     """Return digests sorted and without repetition: `numpy.unique` of rows takes several times as long and as much."""
+    # [[2, 1], [1, 5], [2, 1]] is sorted to [[1, 5], [2, 1], [2, 1]]; a row is new if it differs from the row before it.
     ordered = trained[np.lexsort((trained[:, 1], trained[:, 0]))]
     is_new = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))[: len(ordered)]
     return np.asarray(ordered[is_new])
@@ -260,6 +263,7 @@ def read_digests(folder: Path) -> Digests | None:
     Raises:
         ModelError: If the file is damaged.
     """
+    # A symbolic link to the last checkpoint has another name than the checkpoint.
     folder = folder.resolve()
     file = (folder.parent if folder.name.startswith("checkpoint-") else folder) / runs.TRAINING_ROWS
     if not file.is_file():

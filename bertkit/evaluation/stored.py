@@ -67,7 +67,7 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class StoredSystem:
-    """One side of a comparison: a run, or several runs that differ in their seed."""
+    """System of a comparison: a run, or several runs that differ in their seed."""
 
     name: str
     runs: list[StoredRun]
@@ -169,8 +169,8 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
         run = _read_run(name, folder, made, split)
         return StoredSystem(name, [run if record else replace(run, model=made["model"])])
     if files := sorted(folder.glob("predictions*.jsonl")):
-        named = folder / predictions_file(split or "validation")
-        file = named if split or named in files else files[0]
+        requested_file = folder / predictions_file(split or "validation")
+        file = requested_file if split or requested_file in files else files[0]
         return StoredSystem(name, [StoredRun(name, file, {}, _read_predictions(file))])
     records = {run: record for run in seed_folders(folder) if (record := runs.read_record(run))}
     finished = [run for run, record in records.items() if record["status"] == "finished"]
@@ -186,14 +186,14 @@ def _read_run(name: str, folder: Path, record: RunRecord, split: str | None) -> 
     if "results" not in record:
         raise UsageError("the run of a pretraining has no predictions", "name runs of `bertkit finetune`", file=folder)
     splits = [result["split"] for result in record["results"]]
-    chosen = split or splits[0]
-    if chosen not in splits:
-        remedy = f"choose from {', '.join(splits)}; `bertkit eval --split {chosen} --output DIR` scores another split"
-        raise DataError(f"the run has no predictions of split {chosen!r}", remedy, file=folder)
-    file = folder / predictions_file(chosen)
+    selected = split or splits[0]
+    if selected not in splits:
+        remedy = f"choose from {', '.join(splits)}; `bertkit eval --split {selected} --output DIR` scores another split"
+        raise DataError(f"the run has no predictions of split {selected!r}", remedy, file=folder)
+    file = folder / predictions_file(selected)
     if file.is_file() and not is_whole(file, record.get("predictions", {}).get(file.name)):
         raise DataError("the file of predictions does not match its checksum", _AGAIN, file=file)
-    return StoredRun(name, file, {**record, "split": chosen}, _read_predictions(file), str(folder))
+    return StoredRun(name, file, {**record, "split": selected}, _read_predictions(file), str(folder))
 
 
 def _read_predictions(file: Path) -> Predictions:
@@ -229,7 +229,7 @@ def _parse_records(lines: Iterable[str], file: Path) -> Iterator[Prediction]:
 # --- Scoring ---
 
 
-def recipe_of(run: StoredRun, changes: Mapping[str, Any] | None = None) -> Recipe:
+def read_recipe(run: StoredRun, changes: Mapping[str, Any] | None = None) -> Recipe:
     """Return the recipe of a run that has a record, with changes by dotted keys."""
     return load_recipe(str(run.file.with_name("recipe.yaml")), changes)
 
@@ -246,7 +246,7 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Store
     if recipe is None:
         if not recorded:
             raise UsageError("files of predictions have no recipe, so their metrics are unknown", "--recipe RECIPE")
-        recipe = recipe_of(recorded[0])
+        recipe = read_recipe(recorded[0])
     for run in recorded:
         _check_run(run, recipe, recorded[0])
     # All systems are scored by one recipe, today's code and the labels of the first, and not by scores they recorded.
@@ -325,6 +325,7 @@ def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
         return run
     if Counter(keys) != Counter(required):
         raise _describe_mismatch(run, reference, task)
+    # With the keys a, b, a here and a, a, b there, the indices are {a: [0, 2], b: [1]}, and the new order is 0, 2, 1.
     indices = defaultdict(list)
     for index, key in enumerate(keys):
         indices[key].append(index)
@@ -332,7 +333,7 @@ def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
 
 
 def _digest_rows(run: StoredRun, task: Task, *, gold: bool = True) -> list[bytes]:
-    """Return a digest of each row. An id may be a mere row number, so it does not count."""
+    """Return a digest of each row. An id can be only a row number, so it does not count."""
     left_out = {"id"} if gold else {"id", task.COLUMNS.gold}
     rows = ({name: value for name, value in row.items() if name not in left_out} for row in read_rows(run, task))
     return [hashlib.blake2b(json.dumps(row, sort_keys=True).encode(), digest_size=16).digest() for row in rows]
@@ -340,6 +341,7 @@ def _digest_rows(run: StoredRun, task: Task, *, gold: bool = True) -> list[bytes
 
 def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> DataError:
     keys, required = (_digest_rows(stored, task) for stored in (run, reference))
+    # The causes in the order of their likelihood: other rows, other counts of rows, the same inputs with other answers.
     reference_keys = set(required)
     index = next((index for index, key in enumerate(keys) if key not in reference_keys), None)
     if index is None:
@@ -368,6 +370,7 @@ def read_column(column: str, scorer: StoredPredictionScorer, run: StoredRun, row
         DataError: If there is no such column, or the dataset has other rows now.
     """
     recipe, columns = scorer.recipe, scorer.task.COLUMNS
+    # The user names a column as the file has it; the stored rows have it under its canonical name, if it was read.
     canonical = next((name for name, source in recipe.data.columns.items() if source == column), column)
     if canonical in rows[0]:
         return [row.get(canonical) for row in rows]

@@ -11,7 +11,7 @@ from bertkit.errors import UsageError
 from bertkit.evaluation.run_sets import SetRun, StoredRuns
 from bertkit.metrics.intervals import Interval, count_examples
 from bertkit.metrics.registry import is_lower_better
-from bertkit.metrics.seeds import Selection, estimate_selection, expected_best, explained_share
+from bertkit.metrics.seeds import Selection, estimate_selection, expected_best, explained_fraction
 from bertkit.recipe.space import Point, SweepDimension, SweepSpace, name_point, name_value
 from bertkit.storage.run_sets import parse_number
 
@@ -152,6 +152,7 @@ def find_curve(trials: Sequence[SetRun], stored: StoredRuns, metric: str) -> lis
     groups: dict[tuple[str, int], list[SetRun]] = {}
     for trial in trials:
         for key in trial.settings.keys() & set(ROW_KEYS):
+            # Seeds of one setting and one number of rows are one point of a curve.
             groups.setdefault((name_point(_without_rows(trial)), trial.settings[key]), []).append(trial)
     points = []
     for (_, limit), group in sorted(groups.items()):
@@ -167,7 +168,7 @@ def find_curve(trials: Sequence[SetRun], stored: StoredRuns, metric: str) -> lis
 def find_importance(trials: Sequence[SetRun], search: SweepSpace, metric: str) -> dict[str, float | None]:
     """Compute the fraction of the variance of the scores that each key explains on its own."""
     scores = _list_scores(trials, metric)
-    return {axis.key: explained_share(_group_trials(axis, trials), scores) for axis in search.axes}
+    return {axis.key: explained_fraction(_group_trials(axis, trials), scores) for axis in search.axes}
 
 
 def find_expected_best(trials: Sequence[SetRun], search: SweepSpace, metric: str) -> list[float] | None:
@@ -190,5 +191,7 @@ def _group_trials(axis: SweepDimension, trials: Sequence[SetRun]) -> list[str]:
     values = [trial.settings[axis.key] for trial in trials]
     if axis.values:
         return list(map(name_value, values))
+    # Six trials with [0.1, 0.5, 0.2, 0.3, 0.4, 0.6] have the ranks [0, 4, 1, 2, 3, 5] and the groups [0, 2, 0, 1, 1,
+    # 2].
     order = sorted(range(len(values)), key=values.__getitem__)
-    return [str(order.index(number) * _GROUPS // len(values)) for number in range(len(values))]
+    return [str(order.index(index) * _GROUPS // len(values)) for index in range(len(values))]

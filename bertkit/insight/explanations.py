@@ -13,7 +13,7 @@ from bertkit.insight.words import find_words
 from bertkit.modeling.heads.targets import Target, targets_of_logits
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Prediction
-from bertkit.tokens.features import Features, are_several
+from bertkit.tokens.features import Features, are_several_texts
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def explain(
     for target in find_targets(checkpoint, answered, targets):
         feature = {**answered.features[target.feature], "row": 0}
         ids = feature["input_ids"]
-        words = find_words(ids if are_several(ids) else [ids], tokenizer)
+        words = find_words(ids if are_several_texts(ids) else [ids], tokenizer)
         positions = [position for word in words for position in word.positions]
         explained = ExplainedInput(model, feature, collate, target.score, int(baseline), positions)
         gradients = integrated_gradients(explained, max_steps)

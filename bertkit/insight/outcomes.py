@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError, shorten
-from bertkit.evaluation.differences import Side, Units, as_text, count_words, group_rows
+from bertkit.evaluation.differences import SystemScores, Units, as_text, count_words, group_rows
 from bertkit.evaluation.stored import StoredPredictionScorer, StoredRun
 from bertkit.metrics.intervals import count_examples, take
 from bertkit.metrics.registry import is_lower_better
@@ -73,7 +73,7 @@ def find_outcomes(scorer: StoredPredictionScorer, run: StoredRun, rows: Sequence
         make_example(number, row, task.COLUMNS.gold, prediction, details and details[number])
         for number, (row, prediction) in enumerate(zip(rows, run.predictions, strict=True))
     )
-    units = group_rows(scorer, rows, Side([run.predictions], [row_scores]))
+    units = group_rows(scorer, rows, SystemScores([run.predictions], [row_scores]))
     decisions = np.ones(len(units) or len(rows))
     # From the most exact measure to the most general: counts of the family, a score per unit, or right and wrong.
     if task.count_errors is not None:

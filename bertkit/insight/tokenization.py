@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from bertkit.modeling.architectures import find_architecture
 from bertkit.modeling.tokenizer import read_tokenizer
-from bertkit.tokens.light import plain, read_json, read_light_tokenizer
+from bertkit.tokens.fast_tokenizer import configure_for_plain_text, read_fast_tokenizer, read_json
 from bertkit.tokens.splitting import Splitting, find_words
 
 if TYPE_CHECKING:
@@ -110,9 +110,9 @@ def load_text_tokenizer(folder: Path, name: str) -> TextTokenizer:
         ModelError: If it is missing or damaged.
         UnavailableError: If it needs a package that is not installed.
     """
-    tokenizer = read_light_tokenizer(folder)
+    tokenizer = read_fast_tokenizer(folder)
     if tokenizer is None:
-        tokenizer = plain(read_tokenizer(folder).backend_tokenizer)
+        tokenizer = configure_for_plain_text(read_tokenizer(folder).backend_tokenizer)
     config, settings = read_json(folder / "config.json"), read_json(folder / "tokenizer_config.json")
     stated = settings.get("model_max_length")
     bounds = [int(stated)] if isinstance(stated, (int, float)) and stated < 1e9 else []

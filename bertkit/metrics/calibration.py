@@ -37,10 +37,8 @@ def read_thresholds(value: Any) -> dict[str, float] | None:
     """Read thresholds by label; raises ValueError with the expected form."""
     if value is None:
         return None
-    numbers = value.values() if isinstance(value, dict) else [None]
-    if not all(
-        isinstance(number, (int, float)) and not isinstance(number, bool) and 0 <= number <= 1 for number in numbers
-    ):
+    thresholds = value.values() if isinstance(value, dict) else [None]
+    if not all(isinstance(item, (int, float)) and not isinstance(item, bool) and 0 <= item <= 1 for item in thresholds):
         raise ValueError("give label: number between 0 and 1, such as {joy: 0.4}")
     return {str(name): float(threshold) for name, threshold in value.items()}
 
@@ -84,6 +82,8 @@ class Decisions(NamedTuple):
         types = np.full(len(order), "") if self.types is None else self.types
         parts = {}
         for name in np.unique(types):
+            # `order` is random, and `np.unique` returns the first index of each row, so the decision is drawn at
+            # random.
             type_indices = order[types[order] == name]
             parts[str(name)] = np.sort(type_indices[np.unique(self.rows[type_indices], return_index=True)[1]])
         return parts
@@ -171,8 +171,8 @@ def fit_folds(decisions: Decisions, groups: np.ndarray, labels: int) -> list[Fol
     parts = []
     for is_held_out in folds(groups):
         rest = decisions.select(~is_held_out)
-        temperature, several = fit_temperatures(rest), decisions.per == "label"
-        thresholds = tune_thresholds(temper_decisions(rest, temperature)[:, 1], rest.gold, labels) if several else []
+        temperature, is_multi = fit_temperatures(rest), decisions.per == "label"
+        thresholds = tune_thresholds(temper_decisions(rest, temperature)[:, 1], rest.gold, labels) if is_multi else []
         parts.append(Fold(is_held_out, temperature, thresholds))
     return parts
 
@@ -187,9 +187,10 @@ def temper_across(decisions: Decisions, fits: Sequence[Fold]) -> np.ndarray:
 
 def folds(groups: np.ndarray) -> list[np.ndarray]:
     """Split rows at random into folds of complete groups; return a mask per fold, (rows,)."""
-    names, numbers = np.unique(groups, return_inverse=True)
+    names, group_ids = np.unique(groups, return_inverse=True)
+    # The groups a, b, a, c have the ids [0, 1, 0, 2]. Both rows of a are in one fold, which is drawn for the group.
     fold = np.random.default_rng(0).permutation(len(names)) % min(FOLDS, len(names))
-    return [fold[numbers] == number for number in range(fold.max() + 1)]
+    return [fold[group_ids] == fold_id for fold_id in range(fold.max() + 1)]
 
 
 def gold_losses(probabilities: np.ndarray, gold: np.ndarray) -> np.ndarray:
@@ -207,6 +208,8 @@ def tune_threshold(probabilities: np.ndarray, gold: np.ndarray) -> float:
     """
     if not gold.any():
         return 0.5
+    # In the example at the top, a threshold below the 1st, 2nd, ... highest probability has [1, 1, 2, 2] hits and an F1
+    # of 2 * hits / (selected + gold) = [0.67, 0.5, 0.8, 0.67]. The third is best: the middle of 0.5 and 0.25 is 0.375.
     order = np.argsort(-probabilities, kind="stable")
     sorted_values, hits = probabilities[order], np.cumsum(gold[order])
     f1 = 2 * hits / (np.arange(1, len(gold) + 1) + gold.sum())
@@ -278,6 +281,8 @@ def set_threshold(gold_probabilities: np.ndarray, coverage: float) -> float:
     gold label with probability `coverage` or more, over these rows and the new one.
     """
     rows = len(gold_probabilities)
+    # In the example at the top, the gold labels have the probabilities 0.9, 0.25, 0.5 and 0.75. With 75%, the rank is
+    # ceil(5 * 0.75) = 4. The new row counts as the fifth: it is as likely to have any rank among the five.
     rank = math.ceil((rows + 1) * coverage)
     return 0.0 if rank > rows else float(np.sort(gold_probabilities)[::-1][rank - 1])
 
@@ -301,8 +306,8 @@ def measure_sets(probabilities: np.ndarray, gold: np.ndarray, rows: np.ndarray, 
         threshold_of_row = np.minimum(threshold, tempered[is_held_out].max(axis=1))
         held[is_held_out] = gold_values[is_held_out] >= threshold_of_row
         # Labels that a row lacks have probability 0, which a threshold of 0 would include.
-        chosen = (tempered[is_held_out] >= threshold_of_row[:, None]) & (probabilities[is_held_out] > 0)
-        sizes[is_held_out] = chosen.sum(axis=1)
+        in_set = (tempered[is_held_out] >= threshold_of_row[:, None]) & (probabilities[is_held_out] > 0)
+        sizes[is_held_out] = in_set.sum(axis=1)
     interval = wilson_interval(int(held.sum()), len(held))
     return {
         "held": float(held.mean()),

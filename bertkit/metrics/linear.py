@@ -47,6 +47,7 @@ def find_scale(targets: Sequence[float]) -> tuple[float, float]:
     >>> find_scale([0.0, 5.0]), find_scale([1990.0, 2010.0])
     ((0.0, 1.0), (2000.0, 10.0))
     """
+    # A new head starts near 0. Years, such as 2000, would take most of the training to reach.
     mean, deviation = float(np.mean(targets)), float(np.std(targets))
     is_far = max(abs(mean), deviation) > _FAR or 0 < deviation < 1 / _FAR**2
     return (mean, deviation or 1.0) if is_far else (0.0, 1.0)
@@ -73,7 +74,7 @@ def describe_pairs(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str
 def sample(rows: Sequence[Any], max_rows: int = _MAX_ROWS) -> list[Any]:
     """Return evenly spaced rows, because rows are often in the order of their labels."""
     count = min(len(rows), max_rows)
-    return [rows[number * len(rows) // count] for number in range(count)]
+    return [rows[index * len(rows) // count] for index in range(count)]
 
 
 def draw_rows(rows: int, max_rows: int, seed: int) -> np.ndarray:
@@ -146,6 +147,7 @@ def fit_tfidf(rows: Sequence[Mapping[str, Any]], targets: np.ndarray) -> dict[st
     """
     from sklearn.feature_extraction.text import TfidfTransformer
 
+    # Hashes that occur in one row only would let the model recognize the row instead of its words.
     counts = _count_hashes(rows)
     frequency = counts.getnnz(axis=0)
     max_features = min(_MAX_FEATURES, _MAX_WEIGHTS // targets.shape[1])

@@ -70,8 +70,8 @@ def compare_paired(
     scores, second_scores = score(first), score(second)
     names = _comparable(scores, metrics)
 
-    def subtract(numbers: np.ndarray) -> dict[str, float]:
-        before, after = score(take(first, numbers)), score(take(second, numbers))
+    def subtract(rows: np.ndarray) -> dict[str, float]:
+        before, after = score(take(first, rows)), score(take(second, rows))
         return {name: after[name] - before[name] for name in names}
 
     intervals = bootstrap_intervals(subtract, units)
@@ -101,12 +101,17 @@ def _comparable(scores: Mapping[str, float], metrics: Collection[str]) -> list[s
 
 
 def swap(
-    first: RowScores, second: RowScores, numbers: np.ndarray
+    first: RowScores, second: RowScores, indices: np.ndarray
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return copies of both sides whose units at `numbers` have changed sides."""
+    """Return copies of both sides whose units at `indices` have changed sides.
+
+    >>> first, second = swap({"right": np.array([0, 0, 1])}, {"right": np.array([1, 1, 1])}, np.array([1]))
+    >>> first["right"].tolist(), second["right"].tolist()
+    ([0, 1, 1], [1, 0, 1])
+    """
     first_copy, second_copy = ({name: values.copy() for name, values in side.items()} for side in (first, second))
     for name in first_copy:
-        first_copy[name][numbers], second_copy[name][numbers] = second[name][numbers], first[name][numbers]
+        first_copy[name][indices], second_copy[name][indices] = second[name][indices], first[name][indices]
     return first_copy, second_copy
 
 
@@ -134,6 +139,13 @@ def permutation_test(
 
     Returns:
         p of each metric, or None if a score is undefined; and the name of the test.
+
+    Of four rows, the second system has two more right. The four assignments of these two rows have differences of 0.5,
+    0, 0 and -0.5. Two of four are at least as large as the observed 0.5:
+
+    >>> first, second = {"right": np.array([0, 0, 1, 1])}, {"right": np.array([1, 1, 1, 1])}
+    >>> permutation_test(lambda side: {"accuracy": float(side["right"].mean())}, first, second)
+    ({'accuracy': 0.5}, 'exact permutation')
     """
     changed = find_changed(first, second)
     exact = len(changed) < 60 and 2 ** len(changed) <= samples
@@ -142,9 +154,10 @@ def permutation_test(
     count = np.zeros(len(before))
     total = 2 ** len(changed) if exact else samples
     rng = np.random.default_rng(seed)
-    for number in range(total):
-        sides = number >> np.arange(len(changed)) & 1 if exact else rng.integers(0, 2, size=len(changed))
-        new_first, new_second = (score(row_scores) for row_scores in swap(first, second, changed[sides.astype(bool)]))
+    # The bits of an assignment are the units that change sides: 2 is [0, 1] for two units.
+    for assignment in range(total):
+        flips = assignment >> np.arange(len(changed)) & 1 if exact else rng.integers(0, 2, size=len(changed))
+        new_first, new_second = (score(row_scores) for row_scores in swap(first, second, changed[flips.astype(bool)]))
         differences = np.array([abs(new_second[name] - new_first[name]) for name in before])
         # An undefined difference counts against the systems; sums that differ only by rounding are equal.
         count += ~(differences < observed - _ROUNDING * np.maximum(observed, 1))
@@ -159,9 +172,9 @@ def permutation_test(
 def count_discordant(
     names: Iterable[str], first: RowScores, second: RowScores, metrics: Collection[str]
 ) -> dict[str, tuple[int, int]]:
-    """Count the units that only the first system has right, and only the second, for each metric that is their share.
+    """Count the units that only the first system has right, and only the second, per metric of right units.
 
-    A metric is such a share if its record counts hits among all units.
+    Such a metric is the fraction of right units: its record counts hits among all units.
     """
     hits = [count_right(names, side, metrics) for side in (first, second)]
     shares = [name for name in hits[0] if name in hits[1]]
@@ -171,6 +184,7 @@ def count_discordant(
         for name in shares:
             losses[name] += before[name] > after[name]
             wins[name] += after[name] > before[name]
+    # If units one by one do not add up to the total, the score is not a fraction of units, and McNemar's test is wrong.
     gains = {name: hits[1][name] - hits[0][name] for name in shares}
     return {name: (losses[name], wins[name]) for name in shares if gains[name] == wins[name] - losses[name]}
 
@@ -200,11 +214,13 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     [0.03, 0.06, None, 0.06]
     """
     corrected: list[float | None] = [None] * len(p_values)
-    order = sorted((p, number) for number, p in enumerate(p_values) if p is not None)
+    order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
+    # In the example, the three p values in order are multiplied by 3, 2 and 1: 0.03, 0.06 and 0.04. A test cannot be
+    # more significant than one with a lower p, so the last becomes 0.06.
     highest = 0.0
-    for rank, (p, number) in enumerate(order):
+    for rank, (p, index) in enumerate(order):
         highest = max(highest, min(1.0, (len(order) - rank) * p))
-        corrected[number] = highest
+        corrected[index] = highest
     return corrected
 
 
@@ -294,6 +310,7 @@ def compare_seeds(
     observed = [[score(row_scores) for row_scores in system] for system in systems]
     rng = np.random.default_rng(0)
     draws = [rng.integers(0, units, size=units) for _ in range(samples)]
+    # All seeds of both systems are scored on the same draws, which keeps the comparison paired by rows.
     resampled = [[[score(take(row_scores, rows)) for rows in draws] for row_scores in system] for system in systems]
     differences = {}
     for name in _comparable(observed[0][0], metrics):

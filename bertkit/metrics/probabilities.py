@@ -36,6 +36,7 @@ def vote(probabilities: np.ndarray, thresholds: np.ndarray | None) -> np.ndarray
     >>> vote(np.array([[0.6, 0.4], [0.6, 0.4], [0.1, 0.9]]), None).tolist()
     [True, False]
     """
+    # In the example, the votes are [2/3, 1/3], and the means of the probabilities [0.43, 0.57] break ties only.
     votes: np.ndarray = choose_labels(probabilities, thresholds).mean(axis=0)
     if thresholds is not None:
         return np.asarray(votes >= 0.5)
@@ -51,6 +52,7 @@ def tag_probabilities(logits: np.ndarray, names: Sequence[str], temperature: flo
     """
     weights = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
     probabilities: np.ndarray = weights / weights.sum(axis=1, keepdims=True)
+    # Without O among the tags, every word has a token; `bertkit.tasks.token_classification.encode` sees to it.
     probabilities[np.isnan(logits).any(axis=1)] = [float(name == "O") for name in names]
     return probabilities
 
@@ -66,11 +68,11 @@ def choose_tags(probabilities: np.ndarray, names: Sequence[str], decoding: str) 
         decoding: ``greedy``, ``repair`` (for tags that break IOB2) or ``constrained`` (the most probable valid path).
     """
     if decoding == "constrained":
-        chosen = most_probable_valid(probabilities, names)
+        label_ids = most_probable_valid(probabilities, names)
     else:
-        chosen = probabilities.argmax(axis=1).tolist() if len(probabilities) else []
-    tags = [names[number] for number in chosen]
-    likely = [float(probabilities[word, number]) for word, number in enumerate(chosen)]
+        label_ids = probabilities.argmax(axis=1).tolist() if len(probabilities) else []
+    tags = [names[label_id] for label_id in label_ids]
+    likely = [float(probabilities[word, label_id]) for word, label_id in enumerate(label_ids)]
     return repair(tags) if decoding == "repair" else tags, likely
 
 
@@ -95,6 +97,7 @@ def mean_probabilities(outputs: Sequence[Output], *_: object) -> dict[str, Any]:
     [0.375, 0.625]
     """
     logits = np.array([output["logits"] for output in outputs], dtype=np.float64)
+    # Stay in logarithms: a softmax of far logits would round to 0, whose logarithm is not finite.
     logs = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
     return {"logits": _log_mean(logs)}
 

@@ -20,11 +20,11 @@ from bertkit.errors import DataError, RecipeError, UnavailableError, did_you_mea
 from bertkit.metrics import retrieval, squad, tags
 from bertkit.metrics.intervals import (
     NOT_FINITE,
-    PLAIN,
+    UNDECLARED,
     Metric,
     RowScores,
     computed_elsewhere,
-    f1_of_share,
+    f1_from_share,
     ratio_metric,
 )
 from bertkit.recipe.plugins import custom_code_error, load_custom, untrusted_code_error
@@ -100,6 +100,7 @@ def matthews_correlation(gold: np.ndarray, predicted: np.ndarray) -> float:
     """
     if gold.ndim > 1:
         raise RecipeError("matthews_correlation is for one label per row", "use f1_macro or f1_micro")
+    # Integers would overflow: the products below grow with the fourth power of the rows.
     table = confusion_matrix(gold, predicted).astype(np.float64)
     rows, gold_counts, predicted_counts = table.sum(), table.sum(axis=1), table.sum(axis=0)
     spread = (rows**2 - predicted_counts @ predicted_counts) * (rows**2 - gold_counts @ gold_counts)
@@ -108,6 +109,7 @@ def matthews_correlation(gold: np.ndarray, predicted: np.ndarray) -> float:
 
 def confusion_matrix(gold: np.ndarray, predicted: np.ndarray) -> np.ndarray:
     """Count rows by gold label (down) and predicted label (across), shape ``(labels, labels)``."""
+    # A pair of labels is one number, gold * size + predicted, so one count of numbers is the complete table.
     size = int(max(gold.max(), predicted.max())) + 1
     return np.bincount(gold * size + predicted, minlength=size * size).reshape(size, size)
 
@@ -198,7 +200,7 @@ def _by_values(function: Callable[[np.ndarray, np.ndarray], T]) -> Callable[[Row
 
 CLASSIFICATION: Mapping[str, Metric] = {
     "accuracy": ratio_metric(_by_values(count_right)),
-    "f1": Metric(_by_values(f1), _by_values(partial(_count_hits, "f1")), f1_of_share),
+    "f1": Metric(_by_values(f1), _by_values(partial(_count_hits, "f1")), f1_from_share),
     "f1_macro": Metric(_by_values(f1_macro)),
     "f1_micro": Metric(_by_values(f1_micro), _by_values(_count_decisions)),
     "f1_weighted": Metric(_by_values(f1_weighted)),
@@ -269,8 +271,8 @@ def find_declared(metric: str) -> Metric:
     if is_custom(metric):
         module, _, name = metric.rpartition(".")
         function = getattr(sys.modules.get(module), name, None)
-        return _ERROR if getattr(function, "lower_is_better", False) else PLAIN
-    return _DECLARED.get(metric, PLAIN)
+        return _ERROR if getattr(function, "lower_is_better", False) else UNDECLARED
+    return _DECLARED.get(metric, UNDECLARED)
 
 
 def is_lower_better(metric: str) -> bool:

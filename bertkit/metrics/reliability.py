@@ -48,10 +48,17 @@ def calibration_errors(
         confidence: Probability of the selected label, (decisions,).
         right: Whether that label is right, 0 or 1, (decisions,).
         weights: Number of times that each decision counts, (decisions,); 1 by default.
+
+    Two decisions share the bin of 0.95, and half of them are right; 0.75 and 0.65 have other bins. The mean of
+    2 * |0.95 - 0.5|, |0.75 - 1| and |0.65 - 1| over four decisions is 0.375:
+
+    >>> round(calibration_errors(np.array([0.95, 0.95, 0.75, 0.65]), np.array([1.0, 0.0, 1.0, 1.0]))["ece"], 3)
+    0.375
     """
     weights = np.ones(len(confidence)) if weights is None else weights
     total = weights.sum()
     rank, order = np.empty(len(confidence), dtype=int), np.argsort(confidence, kind="stable")
+    # The rank of a decision counts the weight before it, so bins of equally many decisions hold equal weights too.
     ordered = weights[order]
     rank[order] = np.minimum((np.cumsum(ordered) - ordered) * BINS // total, BINS - 1)
     errors = {}
@@ -83,13 +90,13 @@ def describe_calibration(
     # Sorting once makes sorting each draw fast.
     order = np.argsort(probabilities.max(axis=1))
     probabilities, gold = probabilities[order], gold[order]
-    names, numbers = np.unique(rows[order], return_inverse=True)
+    names, row_ids = np.unique(rows[order], return_inverse=True)
     confidence, right = probabilities.max(axis=1), (probabilities.argmax(axis=1) == gold).astype(float)
     losses = gold_losses(probabilities, gold)
 
     def weigh(row_indices: np.ndarray) -> np.ndarray:
         # A row that is drawn twice counts twice, (decisions,); nothing is copied.
-        return np.bincount(row_indices, minlength=len(names))[numbers].astype(float)
+        return np.bincount(row_indices, minlength=len(names))[row_ids].astype(float)
 
     def score(row_indices: np.ndarray) -> dict[str, float]:
         return calibration_errors(confidence, right, weigh(row_indices))

@@ -29,7 +29,7 @@ def score_rankings(
     """Score each query's ranking as trec_eval does; NaN if a query has no relevant document.
 
     A document is relevant if its relevance is above 0. The gain of nDCG is the relevance itself, as in trec_eval and
-    scikit-learn. nDCG, MAP and recall are shares of all that is relevant, ranked or not.
+    scikit-learn. nDCG, MAP and recall are fractions of all that is relevant, ranked or not.
 
     Args:
         rankings: Document ids per query, the best first.
@@ -47,7 +47,7 @@ def score_rankings(
     if len(rankings) != len(relevance):
         raise ValueError(f"{len(rankings)} rankings and relevance for {len(relevance)} queries")
     map_name = "map" if map_cutoff is None else f"map@{map_cutoff}"
-    names = [f"ndcg@{cutoff}", f"mrr@{cutoff}", map_name, *(f"recall@{number}" for number in recall_cutoffs)]
+    names = [f"ndcg@{cutoff}", f"mrr@{cutoff}", map_name, *(f"recall@{k}" for k in recall_cutoffs)]
     scores = np.full((len(names), len(rankings)), np.nan)
     for query, (ranking, query_relevance) in enumerate(zip(rankings, relevance, strict=True)):
         if len(set(ranking)) < len(ranking):
@@ -60,12 +60,14 @@ def score_rankings(
             # Score the relevance of ranked documents, (ranked,), relative to all relevant ones, most relevant
             # first.
             ranks = np.flatnonzero(gains) + 1  # ranks of relevant documents, from 1
+            # In the example at the top, `gains` is [0, 1, 0, 0], `ideal` [1, 1], `ranks` [2] and `precisions` [0.5].
+            # The document that is not ranked counts in `ideal`, so that recall is at most 0.5 and MAP 0.25.
             precisions = np.arange(1, len(ranks) + 1) / ranks
             scores[:, query] = [
                 _sum_discounted(gains[:cutoff]) / _sum_discounted(ideal[:cutoff]),
                 float(1 / ranks[0]) if ranks.size and ranks[0] <= cutoff else 0.0,
                 float(precisions[ranks <= (map_cutoff or len(gains))].sum()) / len(ideal),
-                *(int((ranks <= number).sum()) / len(ideal) for number in recall_cutoffs),
+                *(int((ranks <= k).sum()) / len(ideal) for k in recall_cutoffs),
             ]
     return dict(zip(names, scores, strict=True))
 
@@ -129,7 +131,7 @@ _MAX_ROWS = 10_000  # per ranking; the time is quadratic
 _BLOCK = 512  # anchors whose scores are in memory at a time
 
 Score = Callable[[Any, Any], Any]
-"""Scores of some anchors with some positives, given their row numbers: (anchors, positives)."""
+"""Scores of some anchors with some positives, given their row indices: (anchors, positives)."""
 
 
 def partner_ranks(rows: Sequence[Mapping[str, Any]], score: Score) -> np.ndarray:
@@ -143,9 +145,12 @@ def partner_ranks(rows: Sequence[Mapping[str, Any]], score: Score) -> np.ndarray
 
 
 def _rank_run(rows: Sequence[Mapping[str, Any]], start: int, score: Score) -> np.ndarray:
-    # A text that is the positive of several rows is one candidate, identified by the first row.
+    # Four rows with the anchors a, b, a, c and the positives x, y, z, x have the candidates x, y and z (rows 0, 1 and
+    # 2), and `column` is [0, 1, 2, 0]. z is not a candidate for row 0, whose anchor has it as a positive too. With
+    # scores of [[.9, .5, .7], [.2, .6, .8], [.9, .4, .3], [.1, .5, .2]], the ranks are [1, 2, 2, 3]. A text that is the
+    # positive of several rows is one candidate, identified by the first row.
     first: dict[str, int] = {}
-    first_rows = np.array([first.setdefault(row["positive"], number) for number, row in enumerate(rows)])
+    first_rows = np.array([first.setdefault(row["positive"], index) for index, row in enumerate(rows)])
     candidates = np.array(sorted(first.values()))
     column = np.searchsorted(candidates, first_rows)  # column of each row's positive
     columns_by_anchor: dict[str, set[int]] = {}
@@ -153,12 +158,12 @@ def _rank_run(rows: Sequence[Mapping[str, Any]], start: int, score: Score) -> np
         columns_by_anchor.setdefault(row["anchor"], set()).add(place)
     ranks = []
     for begin in range(0, len(rows), _BLOCK):
-        numbers = np.arange(begin, min(begin + _BLOCK, len(rows)))
-        scores = np.asarray(score(start + numbers, start + candidates))
-        right = scores[np.arange(len(numbers)), column[numbers]]
+        indices = np.arange(begin, min(begin + _BLOCK, len(rows)))
+        scores = np.asarray(score(start + indices, start + candidates))
+        right = scores[np.arange(len(indices)), column[indices]]
         better = scores > right[:, None]
-        for line, number in enumerate(numbers.tolist()):
-            better[line, list(columns_by_anchor[rows[number]["anchor"]])] = False
+        for line, index in enumerate(indices.tolist()):
+            better[line, list(columns_by_anchor[rows[index]["anchor"]])] = False
         ranks.append(1 + better.sum(axis=1))
     return np.concatenate(ranks)
 
@@ -183,10 +188,10 @@ def word_ranks(rows: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, list[list
     except ValueError:  # there is no word
         return np.full(len(rows), len(rows)), [[0.0] * len(texts) for texts in row_texts]
     anchors = counts.transform([row["anchor"] for row in rows]).tocsr()
-    read = counts.transform([text for texts in row_texts for text in texts]).tocsr()
+    vectors = counts.transform([text for texts in row_texts for text in texts]).tocsr()
     starts = np.cumsum([0, *map(len, row_texts)])
-    positives = read[starts[:-1]]
+    positives = vectors[starts[:-1]]
     ranks = partner_ranks(rows, lambda first, second: (anchors[first] @ positives[second].T).toarray())
     lines = np.repeat(np.arange(len(rows)), np.diff(starts))
-    shared = np.asarray(anchors[lines].multiply(read).sum(axis=1)).ravel()
+    shared = np.asarray(anchors[lines].multiply(vectors).sum(axis=1)).ravel()
     return ranks, [row_scores.tolist() for row_scores in np.split(shared, starts[1:-1])]

@@ -91,8 +91,8 @@ def resample_mean(
     rng = np.random.default_rng(0)
     # All runs score the same resample, so common errors on a row stay in the mean.
     scored = [
-        [score(run, numbers) for run in range(seeds)]
-        for numbers in (rng.integers(0, rows, size=rows) for _ in range(samples))
+        [score(run, indices) for run in range(seeds)]
+        for indices in (rng.integers(0, rows, size=rows) for _ in range(samples))
     ]
     return {
         metric: np.array([[scores[metric] for scores in runs] for runs in scored], dtype=np.float64).mean(axis=1)
@@ -179,9 +179,11 @@ def estimate_selection(
     totals = np.array([sign * score(model, np.arange(rows)) for model in range(models)])
     if np.isnan(totals).all():
         return None
+    # 1. The best model on all rows has the score that is too high.
     best = int(np.nanargmax(totals))
     counts, losses = np.zeros(models), []
     for _ in range(samples):
+        # 2. Select on a resample, and compare the choice with the best model on the rows outside.
         inside = rng.integers(0, rows, size=rows)
         outside = np.setdiff1d(np.arange(rows), inside)
         values = np.array([sign * score(model, inside) for model in range(models)])
@@ -194,12 +196,13 @@ def estimate_selection(
             losses.append(loss)
     if not losses:
         return None
+    # 3. Lower the score by the mean loss. By chance, choices can beat the best model outside; that is not a gain.
     estimate = sign * (float(totals[best]) - max(0.0, float(np.mean(losses))))
     return Selection(estimate, (counts / len(losses)).tolist())
 
 
-def explained_share(groups: Sequence[Hashable], scores: Sequence[float]) -> float | None:
-    """Compute the share of the variance of scores that one setting explains, whose value names the group of each.
+def explained_fraction(groups: Sequence[Hashable], scores: Sequence[float]) -> float | None:
+    """Compute the fraction of the variance of scores that one setting explains; equal values are a group.
 
     This is epsilon squared (Kelley 1935): the variance between groups over all variance, less what as many random
     groups would explain. It is 0 rather than negative.
@@ -208,7 +211,7 @@ def explained_share(groups: Sequence[Hashable], scores: Sequence[float]) -> floa
         The fraction, or None if it is undefined or pure chance: one group, fewer than two scores per group on average,
         or constant scores.
 
-    >>> explained_share([16, 16, 32, 32], [0.5, 0.5, 0.75, 0.75])
+    >>> explained_fraction([16, 16, 32, 32], [0.5, 0.5, 0.75, 0.75])
     1.0
     """
     values = np.asarray(scores, dtype=np.float64)
@@ -218,7 +221,8 @@ def explained_share(groups: Sequence[Hashable], scores: Sequence[float]) -> floa
         return None
     member = np.array([names.index(group) for group in groups])
     within = sum(
-        float(((part := values[member == number]) - part.mean()) @ (part - part.mean())) for number in range(len(names))
+        float(((part := values[member == group]) - part.mean()) @ (part - part.mean())) for group in range(len(names))
     )
+    # k random groups would explain k - 1 times the variance within groups per degree of freedom.
     noise = within / (len(values) - len(names))
     return max(0.0, (total - within - (len(names) - 1) * noise) / total)

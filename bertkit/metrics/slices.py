@@ -72,6 +72,8 @@ def compare_slices(
         is_inside = is_inside[has_any]
         is_part = is_inside.any() and not is_inside.all()
         row_scores.append(compare(errors[has_any], decisions[has_any], is_inside) if is_part else None)
+    # With 4 wrong units of 20, a slice of 4 units can have p = 0.0002, and a slice of one unit at best 0.2. The latter
+    # cannot reach .05, so it is not tested, and the correction of the former is for one test instead of two.
     lowest = np.array([1.0 if comparison is None else comparison.min_p for comparison in row_scores])
     # Level of the first count that is not exceeded by the number of slices which could reach it.
     levels = (LEVEL / count for count in range(1, len(lowest) + 1) if (lowest <= LEVEL / count).sum() <= count)
@@ -106,6 +108,7 @@ def _compare_binary(errors: np.ndarray, _: np.ndarray, is_inside: np.ndarray) ->
     rest_size, other_wrong = total - inside, all_wrong - wrong
     p, lowest_p = fisher(wrong, inside, all_wrong, total)
     rate, rest = wrong / inside, other_wrong / rest_size
+    # A difference is a sum with the weights 1 and -1.
     sides = (1, rate, wilson_interval(wrong, inside)), (-1, rest, wilson_interval(other_wrong, rest_size))
     return SliceDifference(inside, rate, rest, rate - rest, combine_intervals(sides), p, lowest_p)
 
@@ -151,7 +154,7 @@ def rank_sum(first: np.ndarray, second: np.ndarray) -> float:
 def _compare_ratios(errors: np.ndarray, decisions: np.ndarray, is_inside: np.ndarray) -> SliceDifference:
     from scipy import special
 
-    sides = [(errors[chosen], decisions[chosen]) for chosen in (is_inside, ~is_inside)]
+    sides = [(errors[mask], decisions[mask]) for mask in (is_inside, ~is_inside)]
     rates = [float(side_errors.sum() / side_decisions.sum()) for side_errors, side_decisions in sides]
     difference, pooled = rates[0] - rates[1], errors.sum() / decisions.sum()
     units = int(is_inside.sum())

@@ -87,6 +87,8 @@ def best_threshold(
     """
     # Gain in the sum of scores if a question is answered instead of left open. The cumulative sum in the order of
     # the odds is the total at each threshold, so one sort replaces scoring all questions once per threshold.
+    # In the example, the gains are [1, 1, -1, 0]: answering the third question loses the point for no answer. Their
+    # sums are [1, 2, 1, 1], so the first two questions are answered, and 2 + 1 of 4 points is 0.75.
     gains = np.where(has_answer, scores, np.where(empty, 0.0, -1.0))
     order = np.argsort(null_odds, kind="stable")
     odds, totals = null_odds[order], np.cumsum(gains[order])
@@ -96,6 +98,7 @@ def best_threshold(
     silent, gain = float((~has_answer).sum()), float(totals.max())
     if gain <= _ROUNDING:
         return silent / len(scores), float(odds[0]) - 1
+    # Sums of F1 that should be equal can differ in the last digit; without a tolerance, the threshold would be random.
     return (silent + gain) / len(scores), float(odds[np.argmax(totals >= gain - _ROUNDING)])
 
 

@@ -72,6 +72,7 @@ def count_tags(rows: Iterable[Mapping[str, Any]], labels: Sequence[str]) -> tupl
     tagged = (pair for row in rows for pair in zip(row["tokens"], row["tags"], strict=True))
     counts = Counter((word, tag) for word, tag in tagged if tag)
     tag_counts, word_tags = Counter[str](), dict[str, int]()
+    # The most frequent pairs come first, so the first tag of a word is its most frequent one.
     for (word, tag), count in counts.most_common():
         tag_counts[tag] += count
         word_tags.setdefault(word, labels.index(tag))
@@ -115,14 +116,14 @@ def describe_entities(
 
     The probability is the mean of its words' probabilities, or None if no word has one.
     """
-    described = []
+    entities = []
     spans = find_spans(tags)
     for (_, first, last), (entity_type, start, end) in zip(spans, locate_spans(spans, offsets), strict=True):
         word_probabilities = [value for value in probabilities[first:last] if value is not None]
         mean = float(np.mean(word_probabilities)) if word_probabilities else None
         entity = {"type": entity_type, "text": text[start:end], "start": start, "end": end, "probability": mean}
-        described.append(entity)
-    return described
+        entities.append(entity)
+    return entities
 
 
 def as_spans(described: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -145,6 +146,8 @@ def tag_spans(words: Sequence[tuple[int, int]], spans: Iterable[tuple[int, int, 
     tags, starts, ends = (["O"] * len(words), *([word[side] for word in words] for side in (0, 1)))
     free = 0  # The first word that no earlier span has.
     for start, end, label in spans:
+        # In the example, the words start at [0, 4, 8] and end at [3, 8, 9]. The first word that ends after character 0
+        # is word 0, and the first that starts at or after character 6 is word 2, so words 0 and 1 have the tag.
         first, last = max(free, bisect_right(ends, start)), bisect_left(starts, end)
         if first < last:
             tags[first:last] = [f"B-{label}"] + [f"I-{label}"] * (last - first - 1)
@@ -171,9 +174,9 @@ def list_spans(spans: Iterable[Span], text: str) -> str:
 
 
 def count_errors(row_scores: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Count the errors and the decisions of each row; the share of errors is 1 less F1 of entities, or 1 less accuracy.
+    """Count the errors and the decisions of each row; the fraction of errors is 1 - F1 of entities, or 1 - accuracy.
 
-    Of entities, the decisions are the gold ones and the predicted ones, and each that is not both is an error.
+    The decisions about entities are the gold and the predicted entities; each that is not both is an error.
 
     Args:
         row_scores: ``entities`` (rows, types, 3), or else ``tags`` (rows, tags, 3): what is right, gold and predicted.
@@ -248,6 +251,8 @@ def count_spans(pairs: Sequence[tuple[Sequence[Span], Sequence[Span]]], types: S
 
     Precision, recall and F1 of resampled rows are then sums over this array: no span is compared twice.
     """
+    # One row with the gold spans PER (0, 2) and LOC (4, 5), and the predicted spans PER (0, 2) and LOC (4, 6), has
+    # [[[1, 1, 1], [0, 1, 1]]]: the person is right, and the location has the wrong end.
     counts = np.zeros((len(pairs), len(types), 3), dtype=np.int32)
     indexes = {entity_type: index for index, entity_type in enumerate(types)}
     for row, (gold, predicted) in enumerate(pairs):
@@ -275,8 +280,8 @@ def _ratio(name: str, key: str, counts: RowScores) -> float:
 def _f1_macro(counts: RowScores) -> float:
     # (types, 3) over all rows. A type that is neither gold nor predicted has no F1, and as 0 it would lower the mean.
     by_type = counts["entities" if "entities" in counts else "tags"].sum(axis=0)
-    seen = by_type[by_type[:, 1:].any(axis=1)]
-    return float(ratios(seen)["f1"].mean()) if len(seen) else 0.0
+    occurring = by_type[by_type[:, 1:].any(axis=1)]
+    return float(ratios(occurring)["f1"].mean()) if len(occurring) else 0.0
 
 
 METRICS: Mapping[str, Metric] = {
@@ -328,7 +333,14 @@ _AVERAGES = ("micro avg", "macro avg", "weighted avg")
 
 
 def _tag_both(gold: Sequence[Span], predicted: Sequence[Span]) -> TagPair:
-    """Return IOB2 tags of gold and predicted spans over the parts into which both of them cut a text."""
+    """Return IOB2 tags of gold and predicted spans over the parts into which both of them cut a text.
+
+    The characters 0, 3, 12, 16 and 22 cut the text into four parts:
+
+    >>> _tag_both([("PER", 0, 12)], [("PER", 0, 3), ("LOC", 16, 22)])
+    (['B-PER', 'I-PER', 'O', 'O'], ['B-PER', 'O', 'O', 'B-LOC'])
+    """
+    # seqeval takes tags of words, but gold spans of characters need not fit the words.
     cuts = sorted({end for _, *ends in (*gold, *predicted) for end in ends})
     parts = list(pairwise(cuts))
     gold_tags, predicted_tags = (
@@ -340,7 +352,7 @@ def _tag_both(gold: Sequence[Span], predicted: Sequence[Span]) -> TagPair:
 SCHEMES = ("iob2", "iob1", "bioes")
 
 ENTITY = "ENTITY"
-"""The type of tags that are ``B``, ``I`` or ``O`` alone; seqeval counts them as one type too."""
+"""Type of the tags ``B`` and ``I``, which name none; seqeval counts them as one type too."""
 
 _SPELLINGS = {r"([BIESLU])[_/: ](.+)": r"\1-\2", r"(.+)[-_/: ]([BIESLU])": r"\2-\1"}
 """Pattern of tags that other tools write -> the tag of IOB2 or BIOES."""
@@ -360,6 +372,9 @@ def find_invalid_tag(tags: Sequence[str | None], scheme: str = "iob2") -> int | 
 
     An ``I-`` (``E-``, ``L-``) must continue an entity of its type, and in BIOES a ``B-`` or ``I-`` must be continued.
     Before and after an unlabeled word (None) any tag is allowed.
+
+    >>> find_invalid_tag(["B-PER", "I-LOC"]), find_invalid_tag(["B-X", "O"], "bioes"), find_invalid_tag(["B-X", None])
+    (1, 1, None)
     """
     before: str | None = "O"
     # In BIOES an entity must be closed at the end, which an O after the last tag checks.
@@ -389,7 +404,7 @@ def repair(tags: Sequence[str]) -> list[str]:
 
 
 def to_iob2(tags: Sequence[str], scheme: str) -> list[str]:
-    """Rewrite tags of one of the SCHEMES in IOB2.
+    """Rewrite tags of any of the SCHEMES in IOB2.
 
     IOB1 begins an entity with ``B-`` only if it touches another of its type. BIOES (or BILOU) also marks last
     (``E-``, ``L-``) and single (``S-``, ``U-``) words.
@@ -446,6 +461,12 @@ def most_probable_valid(probabilities: np.ndarray, labels: Sequence[str]) -> lis
     Args:
         probabilities: Probabilities of the labels, (words, labels).
         labels: Label names; without ``O`` or a ``B-`` among them the first word may have any.
+
+    The best tag of each word separately would be ``I-PER`` twice, which is not valid. The best valid path is ``B-PER
+    I-PER``, with the probability 0.3 * 0.7:
+
+    >>> most_probable_valid(np.array([[0.3, 0.3, 0.4], [0.2, 0.1, 0.7]]), ["O", "B-PER", "I-PER"])
+    [1, 2]
     """
     if not len(probabilities):
         return []
@@ -460,6 +481,8 @@ def most_probable_valid(probabilities: np.ndarray, labels: Sequence[str]) -> lis
         paths = total[:, None] + transitions
         origins.append(paths.argmax(axis=0))
         total = paths.max(axis=0) + word_scores
+    # In the example, the totals are [0.3, 0.3, 0] after the first word and [0.06, 0.03, 0.21] after the second (as
+    # probabilities), and the origins of the second word are [0, 0, 1]. So the path ends in label 2, which came from 1.
     path = [int(total.argmax())]
     for origin in reversed(origins):
         path.append(int(origin[path[-1]]))

@@ -22,8 +22,8 @@ from bertkit.storage.cache import lock_folder, touch
 from bertkit.storage.disk import load_arrays, save_arrays
 from bertkit.storage.fingerprints import read_with_checksum, write_with_checksum
 from bertkit.storage.outputs import sweep_temporaries
+from bertkit.tokens.fast_tokenizer import configure_for_plain_text
 from bertkit.tokens.features import Tokenizer, special_ids, split_by_size
-from bertkit.tokens.light import plain
 from bertkit.tokens.sentences import split_sentences
 
 CHUNK = 1 << 22
@@ -129,7 +129,7 @@ class DocumentTokenizer:
     """Tokenizer of documents, without truncation and special tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = plain(copy.deepcopy(tokenizer.backend_tokenizer))
+        self._tokenizer = configure_for_plain_text(copy.deepcopy(tokenizer.backend_tokenizer))
         self._space = " " if self._needs_space() else ""
         self.dtype = "<u2" if max(tokenizer.get_vocab().values()) < 2**16 else "<u4"
         """Dtype of token ids: two bytes if all fit."""
@@ -138,7 +138,7 @@ class DocumentTokenizer:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Read special tokens as text in another process too: this setting is not pickled."""
         self.__dict__.update(state)
-        plain(self._tokenizer)
+        configure_for_plain_text(self._tokenizer)
 
     @cached_property
     def _begins_word(self) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any
 
 from bertkit.hardware.process import available_threads
 from bertkit.runtime.model import ExportedModel
-from bertkit.tokens.features import Collator, Feature, split_by_length, tokens_for
+from bertkit.tokens.features import Collator, Feature, get_max_batch_tokens, split_by_length
 
 
 def forward_exported(
@@ -15,7 +15,7 @@ def forward_exported(
     features: Sequence[Feature],
     lengths: Sequence[int],
     collate: Collator,
-    tick: Callable[[int], None] = lambda rows: None,
+    advance: Callable[[int], None] = lambda rows: None,
 ) -> list[dict[str, Any]]:
     """Return the outputs of each feature, as arrays without the batch axis, in the order of the features.
 
@@ -24,14 +24,14 @@ def forward_exported(
         features: Features of the rows.
         lengths: Number of tokens of each feature.
         collate: Function that makes a batch of features.
-        tick: Function that is called with the number of rows of each finished batch.
+        advance: Function that is called with the number of rows of each finished batch.
 
     Each process of a launch computes all rows.
     """
     outputs: dict[int, dict[str, Any]] = {}
-    for indices in split_by_length(lengths, tokens_for(available_threads().number)):
+    for indices in split_by_length(lengths, get_max_batch_tokens(available_threads().number)):
         arrays = model(collate([features[index] for index in indices]))
         for position, index in enumerate(indices):
             outputs[index] = {name: array[position] for name, array in arrays.items()}
-        tick(len(indices))
+        advance(len(indices))
     return [outputs[index] for index in range(len(features))]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.tokens.light import read_tokenizer_file
+from bertkit.tokens.fast_tokenizer import read_tokenizer_file
 
 _FILE = "tokenizer.json"
 _IDS = ("pad_token_id", "unk_token_id", "cls_token_id", "sep_token_id", "mask_token_id")

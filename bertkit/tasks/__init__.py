@@ -37,6 +37,7 @@ from bertkit.metrics.registry import (
     is_library_metric,
     runs_code,
 )
+from bertkit.metrics.tags import drop_unlabelled
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.load import recipe_names
@@ -221,11 +222,11 @@ class Task(TaskDefaults, Protocol):
         """
 
 
-def add_labels(features: list[Feature], rows: Rows, label_of: Callable[[Row], Any]) -> list[Feature]:
+def add_labels(features: list[Feature], rows: Rows, get_label: Callable[[Row], Any]) -> list[Feature]:
     """Add ``labels`` to the features of rows that have a label, one feature per row; return the features."""
     for row, feature in zip(rows, features, strict=True):
         if "label" in row:
-            feature["labels"] = label_of(row)
+            feature["labels"] = get_label(row)
     return features
 
 
@@ -246,6 +247,8 @@ score_values = partial(score_table, VALUES)
 """Computes the recipe's metrics of ``predicted`` against ``gold``; all of `CLASSIFICATION` and `REGRESSION`."""
 
 
+# The protocols above are the lists of members: a function that is added there is required, or gets its default, at
+# once.
 _FUNCTIONS = tuple(name for name, value in vars(Task).items() if not name.startswith("_") and callable(value))
 _CONSTANTS = ("COLUMNS", "METRICS", "OPTIONS")
 _DEFAULTS: Mapping[str, Any] = {
@@ -283,6 +286,7 @@ def load_family(recipe: Recipe) -> Task:
         RecipeError: If there is no such family, a module lacks a function, or the recipe has columns, options or
             metrics that the family does not support.
     """
+    # 1. Import the module. A name that does not come with bertkit is code of the user, which must be trusted.
     required = (*_FUNCTIONS, *_CONSTANTS)
     if recipe.task in (shipped := task_names()):
         module = import_module(f"{__name__}.{recipe.task}")
@@ -290,8 +294,10 @@ def load_family(recipe: Recipe) -> Task:
         page, trusted = "docs/own-task.md", recipe.trusted
         module = load_module("task family", recipe.task, shipped, required, page, trusted)
     task = cast(Task, module)
+    # 2. Set missing members in the module itself, so that callers need not check which members a family has.
     for name, default in _DEFAULTS.items():
         vars(task).setdefault(name, default)
+    # 3. Check the recipe by the family's tables, before any row is read.
     spans = [task.COLUMNS.spans] if task.COLUMNS.spans else []
     check_names("data.columns", recipe.data.columns, [*task.COLUMNS.names, *spans])
     check_options(recipe.options, task.OPTIONS)
@@ -319,9 +325,11 @@ def _with_library_metrics(task: Task) -> Task:
     """
 
     def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> RowScores:
+        # The scores are an attribute, because resampling indexes each array by rows. A resample is a plain dictionary,
+        # so it has none of these scores, and the metric has no interval.
         row_scores = _ScoredByLibraries(task.compare(predictions, rows, context))
         pairs = [
-            _labelled(row[task.COLUMNS.gold], record["prediction"])
+            _drop_unlabeled_words(row[task.COLUMNS.gold], record["prediction"])
             for row, record in zip(rows, predictions, strict=True)
         ]
         gold, predicted = map(list, zip(*pairs, strict=True))
@@ -337,12 +345,11 @@ def _with_library_metrics(task: Task) -> Task:
     return cast(Task, SimpleNamespace(**{**vars(task), "compare": compare, "score": score}))
 
 
-def _labelled(gold: Any, predicted: Any) -> tuple[Any, Any]:
+def _drop_unlabeled_words(gold: Any, predicted: Any) -> tuple[Any, Any]:
     """Return the gold and the predicted value of a row, without words that have no gold tag."""
     if not isinstance(gold, list) or None not in gold:
         return gold, predicted
-    labeled = [index for index, value in enumerate(gold) if value is not None]
-    return [gold[index] for index in labeled], [predicted[index] for index in labeled]
+    return drop_unlabelled(gold, predicted)
 
 
 def with_options(context: TaskContext, options: Mapping[str, Any]) -> TaskContext:
@@ -385,6 +392,7 @@ def example_row(task: Task, recipe: Recipe) -> str:
     inputs = [columns.fallback_columns.get(name, name) for name in (*columns.inputs, *mapped)]
     if inputs == ["text"]:
         return '--text "..."'
+    # A column that holds a list is shown twice, because the option can be repeated.
     return " ".join(f'--row {name}="..."' for name in inputs for _ in range(1 + (name in columns.lists)))
 
 

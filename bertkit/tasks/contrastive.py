@@ -27,7 +27,7 @@ from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Answer, Outputs, Prediction, Predictions, RunModule, TaskReport, score_table
 from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext
-from bertkit.tokens.several import multi_text_collator, text_number
+from bertkit.tokens.multi_text import hash_text, multi_text_collator
 
 COLUMNS: ColumnSpec = ColumnSpec(
     inputs=("anchor", "positive"),
@@ -60,7 +60,8 @@ def read(row: Row, recipe: Recipe) -> Row:
     check_texts(row, "anchor", "positive")
     if "negative" in row:
         row = {**row, "negative": read_texts([] if row["negative"] is None else row["negative"], "negative", first=1)}
-    if loss_of(recipe) == "margin_mse":
+    # Hofstätter et al. (2020) learn the differences of a teacher's scores, which need a negative in each row.
+    if get_loss_name(recipe) == "margin_mse":
         for column in ("negative", "margin"):
             if not row.get(column):
                 meaning = "a margin is the teacher's score of the positive minus its score of the negative"
@@ -71,21 +72,22 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder whose vectors are trained; no weights are added to it."""
-    return texts.load_encoder(folder, context, new_head=new_head, loss=loss_of(context.recipe))
+    return texts.load_encoder(folder, context, new_head=new_head, loss=get_loss_name(context.recipe))
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
-    """Encode anchor, positive and negatives; ``texts`` has a number for each, and ``labels`` the margins to learn."""
-    return encode_for(rows, context, DENSE)
+    """Encode anchor, positive and negatives; ``texts`` has an id for each, and ``labels`` the margins to learn."""
+    return encode_in_format(rows, context, DENSE)
 
 
-def encode_for(rows: Rows, context: TaskContext, model_format: str) -> list[Feature]:
+def encode_in_format(rows: Rows, context: TaskContext, model_format: str) -> list[Feature]:
     """Encode rows for a model of one format of sentence-transformers."""
-    several = [texts_of(row) for row in rows]
-    features, loss = texts.encode_rows(several, context, _ROLES, model_format=model_format), loss_of(context.recipe)
-    for row, texts_in_row, feature in zip(rows, several, features, strict=True):
+    text_lists = [list_texts(row) for row in rows]
+    features = texts.encode_rows(text_lists, context, _ROLES, model_format=model_format)
+    loss = get_loss_name(context.recipe)
+    for row, texts_in_row, feature in zip(rows, text_lists, features, strict=True):
         if loss == "mnrl":  # A text of the batch must not be a negative of its anchor.
-            feature["texts"] = list(map(text_number, texts_in_row))
+            feature["texts"] = list(map(hash_text, texts_in_row))
         elif "margin" in row:
             feature["labels"] = row["margin"]
     return features
@@ -105,22 +107,23 @@ def precompute(model: Model, features: Mapping[str, Features], context: TaskCont
     count, margin = (read_option(OPTIONS, context.recipe, name) for name in ("mine", "mine_margin"))
     if not count:
         return False
-    if loss_of(context.recipe) != "mnrl":
+    if get_loss_name(context.recipe) != "mnrl":
         raise RecipeError(f"options.mine = {count} needs the loss mnrl", "leave one of them out")
     train = features["train"]
+    # (rows, 2, dimension): mining compares the anchor with the positives of other rows, not with negatives.
     pairs = np.stack([texts.to_compare(output["vectors"][:2], dot=False) for output in run(model, train)])
-    numbers = [list(map(int, feature["texts"])) for feature in train]
-    add_negatives(train, mine_negatives(pairs, numbers, int(count), margin))
+    text_ids = [list(map(int, feature["texts"])) for feature in train]
+    add_negatives(train, mine_negatives(pairs, text_ids, int(count), margin))
     return False
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return the cosine (or dot product) of the anchor with the positive, and with each negative."""
-    dot = texts.is_dot(context, loss_of(context.recipe))
+    dot = texts.is_dot(context, get_loss_name(context.recipe))
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
-        # (texts of the batch, dimension): another row may have had more
-        anchor, *rest = texts.to_compare(output["vectors"][: len(texts_of(row))], dot=dot)
+        # (texts of the batch, dimension): another row can have more
+        anchor, *rest = texts.to_compare(output["vectors"][: len(list_texts(row))], dot=dot)
         decoded.append(make_record([float(anchor @ text) for text in rest], _vectors=(anchor, rest[0])))
     return decoded
 
@@ -134,8 +137,8 @@ def make_record(scores: Sequence[float], **fields: object) -> Prediction:
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the similarity of anchor and positive."""
-    return [vector_target(0, dot=texts.is_dot(context, loss_of(context.recipe)))]
+    """Return the explainable outputs: the similarity of anchor and positive."""
+    return [vector_target(0, dot=texts.is_dot(context, get_loss_name(context.recipe)))]
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
@@ -164,6 +167,7 @@ def compare_ranks(
         ranks = np.array([record["_rank"] for record in predictions])
     else:
         ranks = rank(*zip(*(record["_vectors"] for record in predictions), strict=True))
+    # NaN instead of False for a row without negatives, which `triple_accuracy` leaves out.
     wins = []
     for record in predictions:
         beaten = [record["prediction"] > score for score in record.get("negative_scores", ())]
@@ -174,7 +178,7 @@ def compare_ranks(
 def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Rank the positives by chance, and by the words that they share with the anchor."""
     draw = np.random.default_rng(0).random
-    guessed = chance_ranks(len(rows)), [draw(len(texts_of(row)) - 1).tolist() for row in rows]
+    guessed = chance_ranks(len(rows)), [draw(len(list_texts(row)) - 1).tolist() for row in rows]
     return {
         name: [make_record(scores, _rank=rank) for rank, scores in zip(*ranked, strict=True)]
         for name, ranked in (("chance", guessed), ("shared words", word_ranks(rows)))
@@ -183,8 +187,10 @@ def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> d
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report each row's rank as text, and the scores of the first components of the vectors."""
-    answers = answers_of(compare(predictions, rows, context), predictions)
+    answers = list_rank_answers(compare(predictions, rows, context), predictions)
     table = []
+    # Vectors that were trained for it can be shortened (Kusupati et al. 2022, Matryoshka). A shortened vector has
+    # another length, so it is compared by the cosine.
     for count in sorted(read_option(OPTIONS, context.recipe, "dimensions"), reverse=True):
         shorter = [
             {**record, "_vectors": tuple(texts.to_compare(vector[:count], dot=False) for vector in record["_vectors"])}
@@ -194,7 +200,7 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
     return TaskReport({"by dimension": table} if table else {}, answers=answers)
 
 
-def answers_of(row_scores: Mapping[str, Any], predictions: Predictions) -> list[Answer]:
+def list_rank_answers(row_scores: Mapping[str, Any], predictions: Predictions) -> list[Answer]:
     """Return each row's rank as text; rank 1 is right."""
     return [
         Answer("1", str(rank), bool(rank == 1), record["prediction"])
@@ -202,18 +208,19 @@ def answers_of(row_scores: Mapping[str, Any], predictions: Predictions) -> list[
     ]
 
 
-def texts_of(row: Row) -> list[str]:
+def list_texts(row: Row) -> list[str]:
     """List the texts of a row, as its feature has them: anchor, positive, negatives."""
     return [row["anchor"], row["positive"], *row.get("negative", ())]
 
 
-def loss_of(recipe: Recipe) -> str:
+def get_loss_name(recipe: Recipe) -> str:
     """Return the name of the recipe's loss."""
     return str(read_option(OPTIONS, recipe, "loss"))
 
 
 def _read_margins(value: Any, count: int) -> list[float]:
     values = value if isinstance(value, (list, tuple)) else [value]
+    # A table has empty cells if a row has fewer negatives than other rows, so empty margins are dropped.
     try:
         margins = [float(margin) for margin in values if margin not in (None, "")]
     except (TypeError, ValueError):

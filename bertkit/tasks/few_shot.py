@@ -1,4 +1,4 @@
-"""Classify texts, or pairs of texts, from a few examples per label: SetFit's way (Tunstall et al. 2022).
+"""Classify texts, or pairs of texts, from a few examples per label, as SetFit does (Tunstall et al. 2022).
 
 The encoder is trained so that vectors of one label are nearer to each other than to vectors of another label. Logistic
 regression on the vectors of the training rows then predicts the labels.
@@ -20,8 +20,8 @@ from bertkit.modeling.sentence.folder import read_modules, with_options
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import RunModule, add_labels, text_classification
-from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext
-from bertkit.tokens.several import multi_text_collator
+from bertkit.tokens.features import Feature, Features, Rows, TaskContext
+from bertkit.tokens.multi_text import multi_text_collator
 
 COLUMNS = text_classification.COLUMNS
 HAS_LABEL_NAMES: bool = True
@@ -34,8 +34,8 @@ OPTIONS: Mapping[str, Any] = {
 
 decode, compare, score = text_classification.decode, text_classification.compare, text_classification.score
 fit_baselines, baselines = text_classification.fit_baselines, text_classification.baselines
-combine = text_classification.combine
-targets = text_classification.targets
+collator = multi_text_collator  # batches of shape (rows, 1, tokens)
+combine, targets = text_classification.combine, text_classification.targets
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -59,20 +59,17 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     if not new_head:
         return load_sentence_classifier(folder, read_modules(folder), context, new_head=False)
     modules = with_options(texts.modules_of(folder, context), pooling=None, normalize=True, prompt=None)
+    # SetFit trains on pairs of texts; this loss compares all pairs of a batch, so no pairs have to be sampled.
     loss = VectorLoss("class_cosent", float(read_option(OPTIONS, context.recipe, "scale")))
     return load_sentence_classifier(folder, modules, context, loss, new_head=True)
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode each row as one text, or two that are read together; ``labels`` is the label id."""
+    # A pair is one input with a separator, as for a classifier: its vector describes how the two texts relate.
     pairs = [row["text_pair"] for row in rows] if rows and "text_pair" in rows[0] else None
     features, ids = texts.encode_rows([[row["text"]] for row in rows], context, pairs=pairs), context.label_ids
     return add_labels(features, rows, lambda row: ids[row["label"]])
-
-
-def collator(context: TaskContext) -> Collator:
-    """Build the collator: batches of shape (rows, 1, tokens)."""
-    return multi_text_collator(context)
 
 
 def fit_head(model: Model, features: Features, context: TaskContext, run: RunModule) -> None:
@@ -82,6 +79,7 @@ def fit_head(model: Model, features: Features, context: TaskContext, run: RunMod
     gold = [int(feature["labels"]) for feature in features]
     names = [context.labels[label] for label in gold]
     weights = class_weights(context.recipe.training.class_weights, context.labels, names)
+    # Each row is one text, so its vectors have the shape (1, dimension).
     vectors = np.stack([output["vectors"][0] for output in run(model, features)])
     fit_logistic(model, vectors, gold, [weights[label] for label in gold])
 

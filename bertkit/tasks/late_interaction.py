@@ -56,15 +56,16 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode anchor, positive and negatives as `contrastive` does."""
-    return contrastive.encode_for(rows, context, LATE)
+    return contrastive.encode_in_format(rows, context, LATE)
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return the scores of the anchor with positive and negatives."""
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
-        # (texts of the batch, tokens, dimension): another row may have had more texts, or longer ones
-        anchor, *candidates = map(real_tokens, output["vectors"][: len(contrastive.texts_of(row))])
+        # (texts of the batch, tokens, dimension): another row can have more or longer texts
+        anchor, *candidates = map(real_tokens, output["vectors"][: len(contrastive.list_texts(row))])
+        # Padding must not take part: its vectors could be the most similar ones to a token of the anchor.
         scores = max_sim([anchor], candidates)[0].tolist()
         decoded.append(contrastive.make_record(scores, _vectors=(anchor, candidates[0])))
     return decoded
@@ -73,12 +74,13 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the score of the anchor with the positive."""
+    """Return the explainable outputs: the score of the anchor with the positive."""
     import torch
 
     from bertkit.modeling.sentence.late import score_texts
 
     def score(outputs: Batch) -> torch.Tensor:
+        # (inputs, 2, tokens, dimension): one input per variant of the row that is explained.
         pairs = outputs["vectors"][:, :2].float()
         return torch.cat([score_texts(pair[:1], pair[1:])[0] for pair in pairs])
 
@@ -86,7 +88,7 @@ def targets(
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
-    """Return what `contrastive` does."""
+    """Return the same arrays as `contrastive.compare`."""
 
     def rank(anchors: Sequence[Any], positives: Sequence[Any]) -> np.ndarray:
         return partner_ranks(
@@ -98,4 +100,4 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report each row's rank as text."""
-    return TaskReport(answers=contrastive.answers_of(compare(predictions, rows, context), predictions))
+    return TaskReport(answers=contrastive.list_rank_answers(compare(predictions, rows, context), predictions))

@@ -1,4 +1,4 @@
-"""Choose among texts the one that goes with a context (SWAG; Devlin et al. 2019, section 4.4).
+"""Choose the text that continues a context, or answers its question (SWAG; Devlin et al. 2019, section 4.4).
 
 The encoder reads every choice together with the context and makes one logit of it; a softmax runs over the choices.
 Rows may have different numbers of choices.
@@ -21,7 +21,7 @@ from bertkit.data.labels import placeholder_names, spelled
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts, read_texts
 from bertkit.errors import DataError
 from bertkit.metrics import calibration
-from bertkit.metrics.intervals import PLAIN, Metric
+from bertkit.metrics.intervals import UNDECLARED, Metric
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.metrics.probabilities import mean_probabilities
 from bertkit.metrics.registry import CLASSIFICATION, EVALUATE_PREFIX
@@ -31,8 +31,8 @@ from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.records import Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Answer, Outputs, Prediction, Predictions, TaskReport, add_labels, compare_values, score_values
-from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext
-from bertkit.tokens.several import encode_multi_text, multi_text_collator
+from bertkit.tokens.features import Feature, Features, Rows, TaskContext
+from bertkit.tokens.multi_text import encode_multi_text, multi_text_collator
 
 COLUMNS = ColumnSpec(
     inputs=("context", "choices"),
@@ -43,7 +43,7 @@ COLUMNS = ColumnSpec(
     predicted=("choice", "choice_probabilities"),
 )
 TYPES: Mapping[str, Any] = {"prediction": int}
-METRICS: Mapping[str, Metric] = {"accuracy": CLASSIFICATION["accuracy"], EVALUATE_PREFIX: PLAIN}
+METRICS: Mapping[str, Metric] = {"accuracy": CLASSIFICATION["accuracy"], EVALUATE_PREFIX: UNDECLARED}
 OPTIONS: Mapping[str, Any] = calibration.OPTIONS
 
 _FREQUENT, _CHOICES = "most frequent position", "choices alone"
@@ -51,6 +51,8 @@ _MAX_ROWS = 2500  # maximum number of rows to fit a baseline to
 _MIN_CHANCE = 1e-4
 
 compare, score = compare_values, score_values
+# A batch has ``input_ids`` and other keys of shape (rows, choices, tokens), and ``labels`` of shape (rows,).
+collator = multi_text_collator
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -72,6 +74,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     spelling = spelled(row["label"])
     if spelling is None:
         raise DataError(NO_LABEL, FILL_IN, column="label")
+    # `isdigit` is true for digits of any script and for superscripts, and `int` raises for thousands of digits.
     if not spelling.isascii() or not spelling.isdigit() or len(spelling) > 10 or int(spelling) >= len(texts):
         message = f"label {spelling!r} is not one of the {len(texts)} choices"
         raise DataError(message, f"count them from 0 to {len(texts) - 1}", column="label")
@@ -82,6 +85,8 @@ def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
     """Describe labels that may count choices from 1: the first choice is never right, though it should be by chance."""
     if not rows or "label" not in rows[0]:
         return []
+    # Probability that no row has the first choice if labels were random: with four choices, 0.75 ** 33 = 0.00008 is the
+    # first below the limit, so 33 rows without a 0 are enough for the warning.
     chance = prod(1 - 1 / len(row["choices"]) for row in rows)
     if chance > _MIN_CHANCE or any(row["label"] == 0 for row in rows):
         return []
@@ -107,19 +112,12 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     return add_labels(encode_multi_text(pairs, context), rows, lambda row: row["label"])
 
 
-def collator(context: TaskContext) -> Collator:
-    """Build the collator that pads rows to equally many choices, and choices to equal length.
-
-    A batch has ``input_ids`` and the like of shape (rows, choices, tokens), and ``labels`` of shape (rows,).
-    """
-    return multi_text_collator(context)
-
-
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return the index and the text of each row's most probable choice, and every choice's probability."""
     decoded, option = [], partial(read_option, OPTIONS, context.recipe)
     for row, output in zip(rows, outputs, strict=True):
-        # (choices of the batch,): another row may have had more, so this row's own come first
+        # (choices of the batch,): another row can have more, and this row's choices come first.
+        # The logit of a padded choice is the lowest float32, which is far from -inf in float64.
         logits = output["logits"][: len(row["choices"])].astype(np.float64)
         weights = np.exp((logits - logits.max()) / option("temperature"))
         best, probabilities = int(logits.argmax()), weights / weights.sum()
@@ -132,7 +130,7 @@ def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
     """Return the explainable outputs: the log-odds of each choice among the row's choices."""
-    names = [f"{number}: {choice}" for number, choice in enumerate(row["choices"])]
+    names = [f"{index}: {choice}" for index, choice in enumerate(row["choices"])]
     return label_targets(names, [names[prediction["prediction"]]], class_score)
 
 
@@ -146,45 +144,48 @@ def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContex
 
 def combine(outputs: Outputs, feature: Feature, context: TaskContext) -> dict[str, Any]:
     """Combine the outputs of several models for a row to those with the mean of their probabilities."""
-    count = len(feature["input_ids"])  # the choices of the row itself
+    # The outputs after these belong to padding: the batch had rows with more choices.
+    count = len(feature["input_ids"])  # choices
     return mean_probabilities([{"logits": output["logits"][:count]} for output in outputs])
 
 
 def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     """Learn how often each position is right, and which words right and wrong choices have."""
     frequent = [index for index, _ in Counter(row["label"] for row in training).most_common()]
+    # Logistic regression over single choices: is this choice right, judged by its words and without the context?
     rows = sample(training, max_rows=_MAX_ROWS)
     words = [find_words(choice) for row in rows for choice in row["choices"]]
-    is_right = [int(number == row["label"]) for row in rows for number in range(len(row["choices"]))]
+    is_right = [int(index == row["label"]) for row in rows for index in range(len(row["choices"]))]
     return {_FREQUENT: frequent, _CHOICES: fit_linear(words, is_right)}
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
-    """Choose the position that is right most often, the longest choice, or by the words of the choices alone."""
-    chosen = {
+    """Choose the position that is right most often, the longest choice, or the choice with the best words."""
+    choices_by_name = {
         _FREQUENT: [next((index for index in learned[_FREQUENT] if index < len(row["choices"])), 0) for row in rows],
         "longest choice": [max(range(len(row["choices"])), key=lambda n: len(row["choices"][n])) for row in rows],
     }
     if learned[_CHOICES]:
         words = [find_words(choice) for row in rows for choice in row["choices"]]
+        # Rows of 2 and 3 choices have scores of shape (5,), which are split at [2].
         scores = np.split(
             score_linear(learned[_CHOICES], words)[:, 1], np.cumsum([len(row["choices"]) for row in rows])[:-1]
         )
-        chosen[_CHOICES] = [int(row_scores.argmax()) for row_scores in scores]
-    return {name: [{"prediction": index} for index in indices] for name, indices in chosen.items()}
+        choices_by_name[_CHOICES] = [int(row_scores.argmax()) for row_scores in scores]
+    return {name: [{"prediction": index} for index in indices] for name, indices in choices_by_name.items()}
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
-    """Report accuracy by the number of choices, along with the accuracy of guessing, and the answers as text."""
-    tried: dict[int, list[bool]] = {}
+    """Report accuracy by number of choices, with the accuracy of guessing, and the answers as text."""
+    verdicts: dict[int, list[bool]] = {}
     answers = []
     for row, record in zip(rows, predictions, strict=True):
-        gold, chosen = row["label"], record["prediction"]
-        sure = max(record.get("choice_probabilities", ()), default=None)
-        answers.append(Answer(row["choices"][gold], row["choices"][chosen], gold == chosen, sure))
-        tried.setdefault(len(row["choices"]), []).append(gold == chosen)
+        gold, predicted = row["label"], record["prediction"]
+        confidence = max(record.get("choice_probabilities", ()), default=None)
+        answers.append(Answer(row["choices"][gold], row["choices"][predicted], gold == predicted, confidence))
+        verdicts.setdefault(len(row["choices"]), []).append(gold == predicted)
     table = [
-        {"choices": f"{n}", "accuracy": float(np.mean(right)), "by chance": 1 / n, "rows": len(right)}
-        for n, right in sorted(tried.items())
+        {"choices": f"{n}", "accuracy": float(np.mean(is_right)), "by chance": 1 / n, "rows": len(is_right)}
+        for n, is_right in sorted(verdicts.items())
     ]
     return TaskReport({"by number of choices": table}, answers=answers)

@@ -94,7 +94,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode the question with each window of the text.
 
     ``context`` is the position in ``input_ids`` where the text begins, ``offsets`` are the first and last + 1
-    characters of its tokens, shape (tokens, 2). The start and end positions are 0 where the window does not hold the
+    characters of its tokens, shape (tokens, 2). The start and end positions are 0 if the window does not hold the
     answer, or the question has none.
     """
     template = find_template(context.tokenizer, pair=True)
@@ -106,18 +106,22 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
         text: spans.extend_offsets(text, np.array(encoded.offsets, dtype=np.int64).reshape(-1, 2))
         for text, encoded in contexts.items()
     }
+    # With `max_length` 12, [CLS], two [SEP] and a question of 3 tokens, a window has 6 tokens of the text, which begins
+    # at token 5. An overlap of 2 then gives a text of 10 tokens the windows 0 to 5 and 4 to 9.
     overlap = _option(context.recipe, "overlap")
     features = []
-    for number, row in enumerate(rows):
+    for index, row in enumerate(rows):
         # A question takes half of the tokens at most, so that a window of the text remains.
         question = questions[row["question"].lstrip()].ids[: budget // 2]
         tokens, characters = contexts[row["context"]].ids, offsets[row["context"]]
         first = len(template.before) + len(question) + len(template.between)
         context_budget = budget - len(question)
         for window in spans.window_slices(len(tokens), context_budget, min(overlap, context_budget // 2)):
-            feature = {"row": number, **template.fill(question, tokens[window])}
+            feature = {"row": index, **template.fill(question, tokens[window])}
             feature.update(context=first, offsets=characters[window])
             if "answers" in row:
+                # Without an answer, `start` and `end` are -1, and the product is 0: the position of [CLS], which stands
+                # for no answer (Devlin et al. 2019, section 4.3).
                 start, end = spans.find_answer_tokens(row["answers"], characters[window])
                 feature.update(start_positions=(end >= 0) * (first + start), end_positions=(end >= 0) * (first + end))
             features.append(feature)
@@ -149,6 +153,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     The score is the sum of the two logits; the probability is a softmax over the n best spans. With `no_answer`,
     ``null_odds`` is the score of no answer minus the best span's: above the threshold, the prediction is empty.
     """
+    # 1. Find the best spans of each question over its windows.
     windows = [(feature["row"], feature["context"], feature["offsets"]) for feature in features]
     # Keep only the logits of the context, (context tokens,): no span starts in the question or at a special token.
     in_context = [slice(first, first + len(offsets)) for _, first, offsets in windows]
@@ -159,16 +164,20 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
         n_best=_option(context.recipe, "n_best"),
         max_tokens=_option(context.recipe, "max_answer_length"),
     )
-    # All offsets in one array, shape (tokens of all windows, 2), and the index of each span's first one in it: one
-    # look-up for the spans of all questions, instead of a Python loop over questions times n best.
+    # 2. Translate tokens into characters. All offsets are in one array, shape (tokens of all windows, 2), and the index
+    # of each span's first one in it: one look-up for the spans of all questions, instead of a Python loop over
+    # questions times n best.
     offsets = np.concatenate([offsets for _, _, offsets in windows])
     window_start = np.cumsum([0, *(len(offsets) for _, _, offsets in windows)])[best["window"]]
+    # 3. Score no answer by the two logits of [CLS].
     nulls = None
     if _option(context.recipe, "no_answer"):
         # Score of no answer per row, shape (rows,): the lowest of its windows, because one can hold an answer.
         nulls = np.full(len(rows), np.inf)
         window_scores = [float(output["start_logits"][0]) + float(output["end_logits"][0]) for output in outputs]
+        # Windows of the rows [0, 0, 1] with the scores [-1, -4, 2] give [-4, 2].
         np.minimum.at(nulls, [row for row, _, _ in windows], window_scores)
+    # 4. Choose the answers. Numbers become Python's once, in lists of all spans, which is faster than span by span.
     columns = {
         "start": offsets[window_start + best["start"], 0].tolist(),
         "end": offsets[window_start + best["end"], 1].tolist(),
@@ -177,6 +186,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
         "score": (best["start_logit"].astype(np.float64) + best["end_logit"]).tolist(),
         "probability": spans.probabilities(best["score"], best["row"], len(rows), nulls).tolist(),
     }
+    # Spans of the rows [0, 0, 2] have the edges [0, 2, 2, 3]: row 1 has no span.
     # Spans are ordered by row, so the spans of row i are columns[...][edges[i]:edges[i + 1]].
     edges = np.searchsorted(best["row"], np.arange(len(rows) + 1)).tolist()
     threshold = float(_option(context.recipe, "null_score_diff_threshold") or 0.0)
@@ -190,6 +200,8 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
     """Compute exact match and F1 of each question in [0, 1], and of its best span, which needs no threshold."""
     no_answer = bool(_option(context.recipe, "no_answer"))
+    # The scores of best spans do not depend on the threshold, so they show whether the threshold or the answers are
+    # poor.
     golds = [row["answers"]["text"] for row in rows]
     predicted, best_spans = [record["prediction"] for record in predictions], list(map(_best_text, predictions))
     exact, f1 = squad.score_answers(golds, predicted, no_answer=no_answer)
@@ -224,7 +236,7 @@ def tune(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report the scores by the question's first word, with SQuAD's files; stored predictions have no spans."""
     row_scores = compare(predictions, rows, context)
-    by_id = dict(zip((str(row.get("id", number)) for number, row in enumerate(rows)), predictions, strict=True))
+    by_id = dict(zip((str(row.get("id", index)) for index, row in enumerate(rows)), predictions, strict=True))
     files: dict[str, Any] = {
         "predictions.json": {name: record["prediction"] for name, record in by_id.items()},
         "nbest_predictions.json": {name: n_best(record) for name, record in by_id.items() if "_spans" in record},
@@ -247,7 +259,7 @@ def _encode_once(texts: Sequence[str], context: TaskContext) -> dict[str, Any]:
 def _choose_answer(
     context: str, columns: Mapping[str, list[Any]], question_spans: slice, null: float | None, threshold: float
 ) -> dict[str, Any]:
-    """Choose the answer of one question; `of_question` slices all columns to its spans, best first."""
+    """Choose the answer of one question; `question_spans` slices all columns to its spans, best first."""
     details: dict[str, Any] = {"_spans": (context, columns, question_spans), "_null": null}
     has_span = question_spans.start < question_spans.stop
     if null is not None:
@@ -261,17 +273,18 @@ def _choose_answer(
 
 def n_best(prediction: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a question's n-best list as the question-answering script of transformers writes it."""
-    context, columns, part = prediction["_spans"]
-    values = [columns[name][part] for name in ("start", "end", "probability", "start_logit", "end_logit")]
-    listed = [
+    context, columns, question_spans = prediction["_spans"]
+    values = [columns[name][question_spans] for name in ("start", "end", "probability", "start_logit", "end_logit")]
+    entries = [
         {"text": context[start:end], "probability": probability, "start_logit": start_logit, "end_logit": end_logit}
         for start, end, probability, start_logit, end_logit in zip(*values, strict=True)
     ]
+    # The file has two logits per entry; halves of the null score add up to it, so that the order below is right.
     if (null := prediction["_null"]) is not None:
-        rest = 1 - sum(span["probability"] for span in listed)
-        listed.append({"text": "", "probability": rest, "start_logit": null / 2, "end_logit": null / 2})
-        listed.sort(key=lambda span: -(span["start_logit"] + span["end_logit"]))
-    return listed
+        rest = 1 - sum(span["probability"] for span in entries)
+        entries.append({"text": "", "probability": rest, "start_logit": null / 2, "end_logit": null / 2})
+        entries.sort(key=lambda span: -(span["start_logit"] + span["end_logit"]))
+    return entries
 
 
 def _best_text(prediction: Mapping[str, Any]) -> str:
@@ -283,7 +296,7 @@ def _best_text(prediction: Mapping[str, Any]) -> str:
 
 
 def _by_first_word(rows: Rows, row_scores: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Compute the scores of the questions that begin with each of the most frequent words, and of the others."""
+    """Compute scores by the first word of the question, for the most frequent words and for all others."""
     words = [row["question"].split()[0].lower().strip("\"'¿?.,") for row in rows]
     frequent = [word for word, _ in Counter(words).most_common(8)]
     groups = np.array([word if word in frequent else _OTHERS for word in words])

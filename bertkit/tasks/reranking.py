@@ -35,11 +35,11 @@ from bertkit.tokens.features import (
     Rows,
     TaskContext,
     Tensors,
-    are_several,
+    are_several_texts,
     max_tokens,
     padding_collator,
 )
-from bertkit.tokens.several import multi_text_collator
+from bertkit.tokens.multi_text import multi_text_collator
 
 COLUMNS = ColumnSpec(inputs=("query", "passage"), gold="relevance", groups=("query",))
 TYPES: Mapping[str, Any] = {"prediction": float}
@@ -109,57 +109,58 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
         return features
     for row, feature in zip(rows, features, strict=True):
         feature["labels"] = [row["relevance"]]
-    return features if _is_pointwise(context) else [_as_list(features, numbers) for numbers in _group_by_query(rows)]
+    return features if _is_pointwise(context) else [_as_list(features, indices) for indices in _group_by_query(rows)]
 
 
-def _as_list(features: Features, numbers: Sequence[int]) -> Feature:
+def _as_list(features: Features, indices: Sequence[int]) -> Feature:
     """Put features of one text into one of several: ``input_ids`` is a list of lists, and so on."""
-    first, *_ = passages = [features[number] for number in numbers]
+    # Each text of a list is a pair of the query and a passage. The list counts as the first of its rows.
+    first, *_ = passages = [features[index] for index in indices]
     texts = {name: [passage[name] for passage in passages] for name in first if name not in ("row", "labels")}
-    return {"row": numbers[0], **texts, "labels": [passage["labels"][0] for passage in passages]}
+    return {"row": indices[0], **texts, "labels": [passage["labels"][0] for passage in passages]}
 
 
 def _group_by_query(rows: Rows) -> list[list[int]]:
-    """List the numbers of the rows of each query, in the order in which queries come first."""
+    """List the row indices of each query; queries are in the order of their first rows."""
     groups: dict[str, list[int]] = {}
-    for number, row in enumerate(rows):
-        groups.setdefault(row["query"], []).append(number)
+    for index, row in enumerate(rows):
+        groups.setdefault(row["query"], []).append(index)
     return list(groups.values())
 
 
 def collator(context: TaskContext) -> Collator:
     """Build the padding collator; it pads lists to equally many passages too.
 
-    A batch of lists has ``input_ids`` and the like of shape (queries, passages, tokens), and ``labels`` of shape
+    A batch of lists has ``input_ids`` and other keys of shape (queries, passages, tokens), and ``labels`` of shape
     (queries, passages). A passage that a list lacks is a single token, which no real one is, and is not relevant.
     """
-    single, several = padding_collator(context, label_type="float32"), multi_text_collator(context, "float32")
+    collate_one, collate_list = padding_collator(context, label_type="float32"), multi_text_collator(context, "float32")
 
     def collate(features: Features) -> Tensors:
-        return (several if are_several(features[0]["input_ids"]) else single)(features)
+        return (collate_list if are_several_texts(features[0]["input_ids"]) else collate_one)(features)
 
     return collate
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
-    """Return each row's score: a probability, or any number, as the model's activation is."""
-    are_lists = len(features) > 0 and are_several(features[0]["input_ids"])
-    groups = _group_by_query(rows) if are_lists else [[number] for number in range(len(rows))]
+    """Return each row's score: a probability or any number, depending on the model's activation."""
+    are_lists = len(features) > 0 and are_several_texts(features[0]["input_ids"])
+    groups = _group_by_query(rows) if are_lists else [[index] for index in range(len(rows))]
     decoded: list[dict[str, Any]] = [{} for _ in rows]
-    for numbers, output in zip(groups, outputs, strict=True):
+    for indices, output in zip(groups, outputs, strict=True):
         # The last passages of a list can be padding.
-        logits = output["logits"][: len(numbers)].astype(np.float64)
+        logits = output["logits"][: len(indices)].astype(np.float64)
         # In float64, probabilities near 1 still differ.
         scores = np.exp(-np.logaddexp(0, -logits)) if "probabilities" in output else logits
-        for number, value in zip(numbers, scores.tolist(), strict=True):
-            decoded[number] = {"prediction": value}
+        for index, value in zip(indices, scores.tolist(), strict=True):
+            decoded[index] = {"prediction": value}
     return decoded
 
 
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the score, of a probability its log-odds."""
+    """Return the explainable output: the score, or the log-odds if the score is a probability."""
     measure = LOG_ODDS if "probabilities" in outputs[0] else "score"
     return [Target("relevance", lambda outputs: outputs["logits"][:, 0].float(), measure)]
 
@@ -167,15 +168,16 @@ def targets(
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> RowScores:
     """Score each query's ranking: arrays whose first axis is queries, of those that have a relevant passage.
 
-    Of passages with equal scores the less relevant counts as first, lest a model be right that scores all alike.
+    Among passages with equal scores, the less relevant counts as first; otherwise, equal scores could win.
 
     Raises:
         DataError: If no query has a relevant passage.
     """
     scores = [record["prediction"] for record in predictions]
     groups = _group_by_query(rows)
-    relevance = [{number: rows[number]["relevance"] for number in numbers} for numbers in groups]
-    rankings = [sorted(numbers, key=lambda number: (-scores[number], rows[number]["relevance"])) for numbers in groups]
+    relevance = [{index: rows[index]["relevance"] for index in indices} for indices in groups]
+    # A stable sort alone would reward the order of the rows, which often begins with the relevant passages.
+    rankings = [sorted(indices, key=lambda index: (-scores[index], rows[index]["relevance"])) for indices in groups]
     scored = score_rankings(rankings, relevance, recall_cutoffs=())
     is_scored = ~np.isnan(scored["map"])
     if not is_scored.any():
@@ -189,8 +191,9 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     Raises:
         DataError: If all rows, or all rows of each query, have the same relevance, so nothing can be learned.
     """
+    # The listwise loss compares the passages of one query, so it learns nothing from a query whose passages are equal.
     lists = [range(len(training))] if _is_pointwise(context) else _group_by_query(training)
-    if all(len({training[number]["relevance"] for number in numbers}) == 1 for numbers in lists):
+    if all(len({training[index]["relevance"] for index in indices}) == 1 for indices in lists):
         message = "all passages are as relevant as the others" + ("" if _is_pointwise(context) else " of their query")
         raise DataError(message, "give passages that are not relevant, too", column="relevance")
     rows = sample(training)
@@ -205,8 +208,9 @@ def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> d
     is not used as a baseline.
     """
     scores = {_RANDOM: np.random.default_rng(0).random(len(rows))}
+    # In a first search, a passage can be more relevant than the one before it: the difference is above 0 somewhere.
     relevance = np.array([row["relevance"] for row in rows])
-    if any((np.diff(relevance[numbers]) > 0).any() for numbers in _group_by_query(rows)):
+    if any((np.diff(relevance[indices]) > 0).any() for indices in _group_by_query(rows)):
         scores[_GIVEN] = -np.arange(len(rows), dtype=np.float64)
     scores[_SHARED] = np.array([_share_words(row) for row in rows])
     if learned[_PASSAGES]:
@@ -215,7 +219,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> d
 
 
 def _share_words(row: Row) -> float:
-    """Return which share of the query's words the passage has."""
+    """Return the fraction of the query's words that the passage has."""
     words = find_words(row["query"]).keys()
     return len(words & find_words(row["passage"]).keys()) / max(len(words), 1)
 
@@ -223,7 +227,7 @@ def _share_words(row: Row) -> float:
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Count queries and their passages, and warn of queries that have no relevant one."""
     groups = _group_by_query(rows)
-    relevant = [sum(rows[number]["relevance"] > 0 for number in numbers) for numbers in groups]
+    relevant = [sum(rows[index]["relevance"] > 0 for index in indices) for indices in groups]
     scored = sum(count > 0 for count in relevant)
     table = {
         "queries": f"{len(groups):,}",

@@ -11,7 +11,7 @@ from typing import Any
 
 from bertkit.data.columns import ColumnSpec
 from bertkit.errors import DataError
-from bertkit.metrics.intervals import PLAIN, Metric
+from bertkit.metrics.intervals import UNDECLARED, Metric
 from bertkit.metrics.registry import EVALUATE_PREFIX, REGRESSION
 from bertkit.modeling.heads.targets import Target, vector_target
 from bertkit.modeling.info import Model
@@ -29,12 +29,12 @@ from bertkit.tasks import (
     text_regression,
 )
 from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext
-from bertkit.tokens.several import multi_text_collator, text_number
+from bertkit.tokens.multi_text import hash_text, multi_text_collator
 
 COLUMNS = ColumnSpec(inputs=("text", "text_pair"), gold="label")
 TYPES: Mapping[str, Any] = {"prediction": float}
 _CORRELATIONS = {name: REGRESSION[name] for name in ("spearmanr", "pearsonr")}
-METRICS: Mapping[str, Metric] = {**_CORRELATIONS, EVALUATE_PREFIX: PLAIN}
+METRICS: Mapping[str, Metric] = {**_CORRELATIONS, EVALUATE_PREFIX: UNDECLARED}
 OPTIONS: Mapping[str, Any] = {"loss": Option("cosent", choices=("cosent", "cosine", "simcse")), **texts.OPTIONS}
 
 compare, score = compare_values, score_values
@@ -42,7 +42,7 @@ fit_baselines, baselines = text_regression.fit_baselines, text_regression.baseli
 
 
 def read(row: Row, recipe: Recipe) -> Row:
-    """Check the texts and read the label as a number; for the cosine loss, one that a cosine can be.
+    """Check the texts and read the label as a number; for the cosine loss, it must be a possible cosine.
 
     Raises:
         DataError: If a value is not text, or a label is not a finite number or out of range.
@@ -61,16 +61,17 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
-    """Encode the two texts; ``labels`` is the score, from 0 to 1 where the recipe has a range.
+    """Encode the two texts; ``labels`` is the score, scaled to 0 to 1 if the recipe has a range.
 
-    ``texts`` numbers them where the loss takes the others of a batch for negatives.
+    ``texts`` has their ids if the loss uses the other texts of a batch as negatives.
     """
+    # CoSENT only compares which of two pairs is more similar; the cosine loss needs targets that a cosine can reach.
     low, high = context.recipe.data.label_range or (0.0, 1.0)
     pairs, numbered = [[row["text"], row["text_pair"]] for row in rows], _loss(context.recipe) == "simcse"
     features = texts.encode_rows(pairs, context)
     for pair, feature in zip(pairs, features, strict=True):
         if numbered:
-            feature["texts"] = list(map(text_number, pair))
+            feature["texts"] = list(map(hash_text, pair))
     return add_labels(features, rows, lambda row: (row["label"] - low) / (high - low))
 
 
@@ -80,7 +81,7 @@ def collator(context: TaskContext) -> Collator:
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
-    """Return the cosine of each row's two vectors, or their dot product where the model compares by that."""
+    """Return the cosine of each row's two vectors, or their dot product if the model compares by dot products."""
     dot = texts.is_dot(context)
     vectors = [texts.to_compare(output["vectors"], dot=dot) for output in outputs]
     return [{"prediction": float(first @ second), "_vectors": (first, second)} for first, second in vectors]
@@ -89,13 +90,14 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the similarity of the two texts."""
+    """Return the explainable outputs: the similarity of the two texts."""
     return [vector_target(0, dot=texts.is_dot(context))]
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report the scores of truncated vectors, if they were trained for truncation."""
     dimensions = read_option(OPTIONS, context.recipe, "dimensions")
+    # A vector that is cut has another length, so it is compared by the cosine.
     table = []
     for count in sorted(dimensions, reverse=True):
         pairs = [[texts.to_compare(item[:count], dot=False) for item in record["_vectors"]] for record in predictions]

@@ -56,7 +56,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
         read_option(OPTIONS, context.recipe, name)
         for name in ("query_weight", "document_weight", "warmup", "mini_batch")
     )
-    loss = SparseLoss(contrastive.loss_of(context.recipe), float(query), float(document), float(warmup))
+    loss = SparseLoss(contrastive.get_loss_name(context.recipe), float(query), float(document), float(warmup))
     model = load_sparse_head(
         folder, texts.modules_of(folder, context, SPARSE), loss, texts_at_once=mini_batch and int(mini_batch)
     )
@@ -70,7 +70,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode anchor, positive and negatives as `contrastive` does."""
-    return contrastive.encode_for(rows, context, SPARSE)
+    return contrastive.encode_in_format(rows, context, SPARSE)
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
@@ -79,9 +79,10 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     width = 1 + max((int(output["tokens"].max(initial=0)) for output in outputs), default=0)
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
-        count = len(contrastive.texts_of(row))  # another row of the batch may have had more
+        count = len(contrastive.list_texts(row))  # another row of the batch can have more
         vectors = as_matrix(output["values"][:count], output["tokens"][:count], width)
         scores = (vectors[1:] @ vectors[[0]].T).toarray()[:, 0].tolist()
+        # `indptr` counts the values before each row, so its differences are the active dimensions of each text.
         active = dict(zip(ACTIVE_DIMENSIONS, np.diff(vectors.indptr)[:2].tolist(), strict=True))
         decoded.append(contrastive.make_record(scores, **active, _vectors=(vectors[[0]], vectors[[1]])))
     return decoded
@@ -90,7 +91,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the dot product of anchor and positive."""
+    """Return the explainable outputs: the dot product of anchor and positive."""
 
     def score(outputs: Batch) -> Tensor:
         values, tokens = outputs["values"].float(), outputs["tokens"]
@@ -105,13 +106,15 @@ def as_matrix(values: np.ndarray, tokens: np.ndarray, width: int) -> csr_array:
     """Build a sparse matrix (texts, width) of values and their tokens, (texts, most of any text)."""
     from scipy.sparse import csr_array
 
+    # The values [[0.5, 0.25, 0], [1, 0, 0]] at the tokens [[3, 7, 0], [7, 0, 0]] are a matrix with 0.5 and 0.25 in the
+    # columns 3 and 7 of row 0, and 1 in column 7 of row 1. The rows start at [0, 2, 3]. Their product is 0.25.
     above = values > 0
     starts = np.cumsum([0, *above.sum(axis=1)])
     return csr_array((values[above].astype(np.float64), tokens[above].astype(np.int64), starts), (len(values), width))
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
-    """Return what `contrastive` does, and the active dimensions of each row's anchor and positive."""
+    """Return the arrays of `contrastive.compare`, and the active dimensions of each row's anchor and positive."""
     from scipy.sparse import vstack
 
     def rank(anchors: Sequence[Any], positives: Sequence[Any]) -> np.ndarray:
@@ -126,4 +129,4 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report each row's rank as text."""
-    return TaskReport(answers=contrastive.answers_of(compare(predictions, rows, context), predictions))
+    return TaskReport(answers=contrastive.list_rank_answers(compare(predictions, rows, context), predictions))

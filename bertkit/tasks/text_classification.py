@@ -20,7 +20,7 @@ from bertkit.data.labels import VECTOR, plain, spelled, spelled_names
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts
 from bertkit.errors import DataError, ModelError, RecipeError, did_you_mean, located
 from bertkit.metrics import calibration
-from bertkit.metrics.intervals import PLAIN, Metric
+from bertkit.metrics.intervals import UNDECLARED, Metric
 from bertkit.metrics.linear import (
     TFIDF,
     describe_pairs,
@@ -42,14 +42,14 @@ from bertkit.recipe.sections import Row
 from bertkit.tasks import Outputs, Prediction, Predictions, add_labels, score_values
 from bertkit.tokens import truncation
 from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskContext, padding_collator
-from bertkit.tokens.several import multi_text_collator
+from bertkit.tokens.multi_text import multi_text_collator
 
 COLUMNS: ColumnSpec = ColumnSpec(
     inputs=("text",), gold="label", optional=("text_pair",), lists=("label",), predicted=("probabilities",)
 )
 HAS_LABEL_NAMES: bool = True
 TYPES: Mapping[str, Any] = {"prediction": str | list[str]}
-METRICS: Mapping[str, Metric] = {**CLASSIFICATION, EVALUATE_PREFIX: PLAIN}
+METRICS: Mapping[str, Metric] = {**CLASSIFICATION, EVALUATE_PREFIX: UNDECLARED}
 OPTIONS: Mapping[str, Any] = {
     "multi_label": False,
     "separator": "|",
@@ -89,7 +89,8 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def _read_label(raw_label: Any, recipe: Recipe) -> Any:
     """Return the names of a label if a row may have several, else the only one."""
-    several, columns, value = _is_multi_label(recipe), recipe.data.columns.get("label"), parse_json(raw_label)
+    is_multi, columns, value = _is_multi_label(recipe), recipe.data.columns.get("label"), parse_json(raw_label)
+    # 1. Bring each form to a list of names: a column of 0 and 1 per label, JSON, or text with separators.
     if are_columns := isinstance(columns, list) and len(columns) > 1:
         marks = [plain(spelled(mark) or "") for mark in value]
         if not {*marks} <= {"0", "1", "false", "true"}:
@@ -97,14 +98,15 @@ def _read_label(raw_label: Any, recipe: Recipe) -> Any:
         value = [name for name, mark in zip(columns, marks, strict=True) if mark in ("1", "true")]
     elif isinstance(value, str) and _UNREAD_LIST.fullmatch(value.strip()):
         raise DataError(f"label {value[:60]!r} is a list that is not JSON", 'write ["fear", "joy"]')
-    elif isinstance(value, str) and several:
+    elif isinstance(value, str) and is_multi:
         value = value.split(read_option(OPTIONS, recipe, "separator"))
+    # 2. Check the names. [0, 1, 1] is most likely one mark per label, whose columns the recipe does not name.
     names = spelled_names(value)
     if len(set(names)) < len(names):
         raise DataError(
             *VECTOR if set(names) <= {"0", "1"} else (f"a label is named twice in {raw_label!r}", "keep one")
         )
-    if several:
+    if is_multi:
         return names
     if len(names) > 1 or are_columns:
         remedy = "use the recipe `classify` with" if recipe.task == "few_shot" else "for several labels at once"
@@ -116,12 +118,13 @@ def _read_label(raw_label: Any, recipe: Recipe) -> Any:
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over its pooled output, one logit per label."""
-    several = _is_multi_label(context.recipe)
-    wrong = ("abstain_below", "set_above") if several else ("thresholds",)
-    if name := next((name for name in wrong if _option(context.recipe, name) is not None), None):
-        labels = "one label" if several else "several labels"
+    is_multi = _is_multi_label(context.recipe)
+    # Abstaining and prediction sets need probabilities that exclude each other; thresholds need ones that do not.
+    unsupported = ("abstain_below", "set_above") if is_multi else ("thresholds",)
+    if name := next((name for name in unsupported if _option(context.recipe, name) is not None), None):
+        labels = "one label" if is_multi else "several labels"
         raise RecipeError(f"options.{name} is for {labels} per row", "leave it out")
-    problem = "multi_label_classification" if several else "single_label_classification"
+    problem = "multi_label_classification" if is_multi else "single_label_classification"
     head = choose_head(folder, context, new_head=new_head)
     model = load_pretrained(head, folder, context, labels=context.labels, new_head=new_head, problem_type=problem)
     read_windows(model, context)
@@ -157,11 +160,11 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode the texts; ``labels`` is the label id, or a 0/1 vector over all labels."""
     ids = context.label_ids
 
-    def label_of(row: Row) -> list[float] | int:
+    def get_label(row: Row) -> list[float] | int:
         label = row["label"]
         return [float(name in label) for name in context.labels] if isinstance(label, list) else ids[label]
 
-    return add_labels(truncation.encode_long(rows, context), rows, label_of)
+    return add_labels(truncation.encode_long(rows, context), rows, get_label)
 
 
 def collator(context: TaskContext) -> Collator:
@@ -175,27 +178,28 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 
     Of windows, the probabilities are combined. With ``windows_vote``, a label is chosen by most windows.
     """
-    several, strategy = _is_multi_label(context.recipe), truncation.long_text(context.recipe)
-    to_probabilities = sigmoid if several else softmax
+    is_multi, strategy = _is_multi_label(context.recipe), truncation.long_text(context.recipe)
+    to_probabilities = sigmoid if is_multi else softmax
     if strategy in truncation.WINDOWS:
         by_window = [to_probabilities(output["logits"][: int(output["windows"])]) for output in outputs]
         probabilities = np.stack([truncation.combine_windows(window_row, strategy) for window_row in by_window])
         # The maxima over windows can add up to more than 1.
-        probabilities /= 1 if several else probabilities.sum(axis=1, keepdims=True)
+        probabilities /= 1 if is_multi else probabilities.sum(axis=1, keepdims=True)
     else:
         probabilities = to_probabilities(np.array([output["logits"] for output in outputs]))
-    temper = calibration.temper_each if several else calibration.temper
-    temperature, thresholds = _option(context.recipe, "temperature"), _thresholds(context) if several else None
+    # Temperatures are fitted to combined probabilities, so they are applied after the windows are combined.
+    temper = calibration.temper_each if is_multi else calibration.temper
+    temperature, thresholds = _option(context.recipe, "temperature"), _thresholds(context) if is_multi else None
     probabilities = temper(probabilities, temperature)
-    chosen = choose_labels(probabilities, thresholds)
+    selected = choose_labels(probabilities, thresholds)
     if strategy == "windows_vote":
-        chosen = np.stack([vote(temper(row_scores, temperature), thresholds) for row_scores in by_window])
-    named = [[context.labels[number] for number in np.flatnonzero(row_scores)] for row_scores in chosen]
+        selected = np.stack([vote(temper(row_scores, temperature), thresholds) for row_scores in by_window])
+    names_by_row = [[context.labels[index] for index in np.flatnonzero(is_selected)] for is_selected in selected]
     decoded = []
-    for names, row_scores in zip(named, probabilities, strict=True):
+    for names, row_scores in zip(names_by_row, probabilities, strict=True):
         record = {"probabilities": dict(zip(context.labels, map(float, row_scores), strict=True))}
-        decided = {} if several else calibration.decide(row_scores, context.labels, partial(_option, context.recipe))
-        decoded.append({"prediction": names if several else names[0], **record, **decided})
+        decision = {} if is_multi else calibration.decide(row_scores, context.labels, partial(_option, context.recipe))
+        decoded.append({"prediction": names if is_multi else names[0], **record, **decision})
     return decoded
 
 
@@ -205,9 +209,9 @@ def targets(
     """Return the explainable outputs: the log-odds of each label; with windows, of their combined probabilities."""
     strategy = truncation.long_text(context.recipe)
     windows = strategy if strategy in truncation.WINDOWS else ""
-    chosen = prediction["prediction"] if isinstance(prediction["prediction"], list) else [prediction["prediction"]]
+    labels = prediction["prediction"] if isinstance(prediction["prediction"], list) else [prediction["prediction"]]
     return label_targets(
-        context.labels, chosen, partial(class_score, several=_is_multi_label(context.recipe), windows=windows)
+        context.labels, labels, partial(class_score, several=_is_multi_label(context.recipe), windows=windows)
     )
 
 
@@ -218,6 +222,7 @@ def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContex
     """
     row_probabilities = (list(record["probabilities"].values()) for record in predictions)
     probabilities = np.fromiter(row_probabilities, dtype=np.dtype((float, len(predictions[0]["probabilities"]))))
+    # Rows of two labels become pairs of no and yes, (rows * labels, 2), with the gold indicator as the label id.
     if _is_multi_label(context.recipe):
         pairs = calibration.as_pairs(probabilities).reshape(-1, 2)
         gold = _indicators([row["label"] for row in rows], context.labels).ravel()
@@ -246,11 +251,11 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[
     Ids follow the recipe's order, not the checkpoint's, so F1 of two labels is the F1 of the second.
     """
     names = context.recipe.labels or list(context.labels)
-    sides = {"gold": [row["label"] for row in rows], "predicted": [record["prediction"] for record in predictions]}
+    columns = {"gold": [row["label"] for row in rows], "predicted": [record["prediction"] for record in predictions]}
     if _is_multi_label(context.recipe):
-        return {side: _indicators(side_labels, names) for side, side_labels in sides.items()}
-    ids = {name: number for number, name in enumerate(names)}
-    return {side: np.array([ids[name] for name in side_labels]) for side, side_labels in sides.items()}
+        return {column: _indicators(column_labels, names) for column, column_labels in columns.items()}
+    ids = {name: label_id for label_id, name in enumerate(names)}
+    return {column: np.array([ids[name] for name in column_labels]) for column, column_labels in columns.items()}
 
 
 def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
@@ -259,15 +264,15 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     For pairs, also learn from a part of them.
     """
     ids = context.label_ids
-    several = _is_multi_label(context.recipe)
-    counts = Counter(ids[name] for row in training for name in (row["label"] if several else [row["label"]]))
-    frequent = [number for number, count in counts.items() if count * 2 > len(training)]
-    learned: dict[str, Any] = {_FREQUENT: sorted(frequent) if several else counts.most_common(1)[0][0]}
+    is_multi = _is_multi_label(context.recipe)
+    counts = Counter(ids[name] for row in training for name in (row["label"] if is_multi else [row["label"]]))
+    frequent = [label_id for label_id, count in counts.items() if count * 2 > len(training)]
+    learned: dict[str, Any] = {_FREQUENT: sorted(frequent) if is_multi else counts.most_common(1)[0][0]}
     # Use enough rows for a good model of the words; the time grows with rows times labels.
     rows = sample(training, row_limit(len(context.labels)))
-    gold_labels = [row["label"] if several else [row["label"]] for row in rows]
+    gold_labels = [row["label"] if is_multi else [row["label"]] for row in rows]
     learned[TFIDF] = fit_tfidf(rows, _indicators(gold_labels, context.labels))
-    if len(context.labels) <= _MAX_LABELS and not several:
+    if len(context.labels) <= _MAX_LABELS and not is_multi:
         rows = sample(training)
         gold = [ids[row["label"]] for row in rows]
         learned |= {name: fit_linear(features, gold) for name, features in describe_pairs(rows).items()}
@@ -277,31 +282,31 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
 def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Predict the most frequent label, and by words; for pairs also from either text only, and from common words."""
     frequent = learned[_FREQUENT]
-    several = isinstance(frequent, list)
-    label: list[str] | str = [context.labels[n] for n in frequent] if several else context.labels[frequent]
+    is_multi = isinstance(frequent, list)
+    label: list[str] | str = [context.labels[n] for n in frequent] if is_multi else context.labels[frequent]
     predicted = {_FREQUENT: [{"prediction": label}] * len(rows)}
     if words := learned.get(TFIDF):
         scores = score_tfidf(words, rows)
-        if several:
-            chosen = map(np.flatnonzero, scores > 0)
-            predicted[TFIDF] = [{"prediction": [context.labels[number] for number in numbers]} for numbers in chosen]
+        if is_multi:
+            selected = map(np.flatnonzero, scores > 0)
+            predicted[TFIDF] = [{"prediction": [context.labels[index] for index in indices]} for indices in selected]
         else:
-            # Rows with the same label share one record, which saves memory.
+            # A million rows would need as many records. Rows with the same label share one record, which saves memory.
             records = [{"prediction": name} for name in context.labels]
-            predicted[TFIDF] = [records[number] for number in scores.argmax(axis=1)]
+            predicted[TFIDF] = [records[label_id] for label_id in scores.argmax(axis=1)]
     for name, features in describe_pairs(rows).items():
         if model := learned.get(name):
             best = score_linear(model, features).argmax(axis=1)
-            predicted[name] = [{"prediction": context.labels[model["classes"][number]]} for number in best]
+            predicted[name] = [{"prediction": context.labels[model["classes"][index]]} for index in best]
     return predicted
 
 
 def _thresholds(context: TaskContext) -> np.ndarray:
     """Return the minimum probability that selects each label, (labels,), by default 0.5."""
-    chosen = _option(context.recipe, "thresholds") or {}
-    if unknown := next((name for name in chosen if name not in context.labels), None):
+    thresholds = _option(context.recipe, "thresholds") or {}
+    if unknown := next((name for name in thresholds if name not in context.labels), None):
         raise RecipeError(f"options.thresholds names no label {unknown!r}", did_you_mean(unknown, context.labels))
-    return np.array([chosen.get(name, 0.5) for name in context.labels])
+    return np.array([thresholds.get(name, 0.5) for name in context.labels])
 
 
 def _is_multi_label(recipe: Recipe) -> bool:

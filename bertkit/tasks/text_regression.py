@@ -12,7 +12,7 @@ import numpy as np
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import check_texts, read_number
 from bertkit.errors import DataError
-from bertkit.metrics.intervals import PLAIN, Metric
+from bertkit.metrics.intervals import UNDECLARED, Metric
 from bertkit.metrics.linear import (
     TFIDF,
     describe_pairs,
@@ -35,14 +35,14 @@ from bertkit.tasks import Outputs, Prediction, add_labels, compare_values, score
 from bertkit.tasks.text_classification import choose_head, combine_each, read_windows
 from bertkit.tokens import truncation
 from bertkit.tokens.features import Batch, Collator, Feature, Features, Rows, TaskContext, Tensor, padding_collator
-from bertkit.tokens.several import multi_text_collator
+from bertkit.tokens.multi_text import multi_text_collator
 
 COLUMNS = ColumnSpec(inputs=("text",), gold="label", optional=("text_pair",))
 TYPES: Mapping[str, Any] = {"prediction": float}
-METRICS: Mapping[str, Metric] = {**REGRESSION, EVALUATE_PREFIX: PLAIN}
+METRICS: Mapping[str, Metric] = {**REGRESSION, EVALUATE_PREFIX: UNDECLARED}
 OPTIONS: Mapping[str, Any] = {  # numbers have no votes
     **truncation.OPTIONS,
-    "long_text": Option("head", choices=tuple(strategy for strategy in truncation.WAYS if strategy != "windows_vote")),
+    "long_text": Option("head", choices=tuple(name for name in truncation.STRATEGIES if name != "windows_vote")),
 }
 
 _MEAN, _SHARED, _SCALE = "mean", "shared words", "scale"
@@ -59,12 +59,12 @@ def read(row: Row, recipe: Recipe) -> Row:
     check_texts(row, "text", "text_pair")
     if "label" not in row:
         return row
-    number = read_number(row, "label", "give a number, or leave the row out")
+    label = read_number(row, "label", "give a number, or leave the row out")
     low, high = recipe.data.label_range or (-math.inf, math.inf)
-    if not low <= number <= high:
-        message = f"label {number:g} is not in the range of this recipe, {low:g} to {high:g}"
+    if not low <= label <= high:
+        message = f"label {label:g} is not in the range of this recipe, {low:g} to {high:g}"
         raise DataError(message, "correct it, or change data.label_range", column="label")
-    return {**row, "label": number}
+    return {**row, "label": label}
 
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
@@ -102,13 +102,14 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the number, of windows as they are combined."""
+    """Return the explainable output: the number; with windows, their combined number."""
     strategy = truncation.long_text(context.recipe)
 
     def score(outputs: Batch) -> Tensor:
         values = outputs["logits"][..., 0].float()
         if strategy not in truncation.WINDOWS:
             return values
+        # (inputs, windows): the same combination as in `decode`, but with a gradient.
         return values.amax(dim=-1) if strategy == "windows_max" else values.mean(dim=-1)
 
     return [Target("value", score, "value")]
@@ -122,6 +123,7 @@ def combine(outputs: Outputs, feature: Feature, context: TaskContext) -> dict[st
 def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     """Learn the mean, and a model of the words; for pairs also of the fraction of common words."""
     labels = [float(row["label"]) for row in training]
+    # Ridge regression pulls weights to 0, so targets that are far from 0 are standardized.
     mean, scale = find_scale(labels)
     learned: dict[str, Any] = {_MEAN: float(np.mean(labels)), _SCALE: [mean, scale]}
     rows, targets = sample(training, row_limit(1)), (np.array(sample(labels, row_limit(1))) - mean) / scale

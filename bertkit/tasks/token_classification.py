@@ -36,6 +36,7 @@ from bertkit.recipe.sections import Row
 from bertkit.storage import hub
 from bertkit.storage.run_sets import members_of, read_seeds
 from bertkit.tasks import Answer, Outputs, Prediction, Predictions, RowScores, RunModule, TaskReport, score_table
+from bertkit.tokens.fast_tokenizer import configure_for_plain_text, read_fast_tokenizer
 from bertkit.tokens.features import (
     IGNORE_INDEX,
     Collator,
@@ -47,7 +48,6 @@ from bertkit.tokens.features import (
     padding_collator,
     token_budget,
 )
-from bertkit.tokens.light import plain, read_light_tokenizer
 from bertkit.tokens.truncation import find_unread_words
 from bertkit.tokens.words import (
     WORD_SPLITS,
@@ -116,6 +116,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
         raise DataError(f"{len(words)} words but {len(raw)} tags", "write one tag per word", column="tags")
     if not words:
         raise DataError("no words", "leave the row out", column="tokens")
+    # Tags are checked before they are rewritten in IOB2, so that an error names the tag that is in the file.
     texts = [_tag_text(tag, word, words, recipe) for word, tag in enumerate(raw)]
     if not any(texts):
         return None
@@ -130,10 +131,11 @@ def _read_spans(row: Row, recipe: Recipe) -> Row | None:
         return None
     offsets, overlapping, left_out = _option(recipe, "offsets"), _option(recipe, "overlapping"), list[TextSpan]()
     spans = read_spans(value, row["text"], offsets=offsets, overlapping=overlapping, left_out=left_out)
-    read = _split(row, recipe)
-    tags = entities.tag_spans(read["offsets"], spans)
-    read["tags"] = [_in_labels(tag, word, read["tokens"], recipe) for word, tag in enumerate(tags)]
-    return {**read, "spans": [list(span) for span in spans], "left_out_spans": len(left_out)}
+    # Words come from the text alone. Splitting at gold spans would make the words of training and of prediction differ.
+    split_row = _split(row, recipe)
+    tags = entities.tag_spans(split_row["offsets"], spans)
+    split_row["tags"] = [_in_labels(tag, word, split_row["tokens"], recipe) for word, tag in enumerate(tags)]
+    return {**split_row, "spans": [list(span) for span in spans], "left_out_spans": len(left_out)}
 
 
 def _split(row: Row, recipe: Recipe) -> Row:
@@ -152,14 +154,14 @@ def _load_splitter(model: str) -> Any:
     folder = Path(model) if Path(model).is_dir() else hub.find_model(model)
     if (summary := read_seeds(folder)) is not None:
         folder = Path(folder, members_of(summary)[0])
-    return read_light_tokenizer(folder) or plain(load_tokenizer(folder).backend_tokenizer)
+    return read_fast_tokenizer(folder) or configure_for_plain_text(load_tokenizer(folder).backend_tokenizer)
 
 
 def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
     """Count the gold spans that are left out, and those that begin or end inside a word, which no tags can mark.
 
     Raises:
-        DataError: If most spans do, and all would fit words if their offsets were counted in another way.
+        DataError: If nearly all such spans would fit words if their offsets were counted in another unit.
     """
     total = misfits = left_out = 0
     for row in rows:
@@ -188,32 +190,35 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
-    """Encode words in windows; ``words`` are those read off in a window, ``positions`` their first tokens.
+    """Encode words in windows; a text that fits has one, as in Devlin et al. (2019, section 5.3).
 
-    ``labels`` is `IGNORE_INDEX` at all other tokens.
+    ``words`` are the words whose tags are read in a window, and ``positions`` their first tokens. ``labels`` is
+    `IGNORE_INDEX` at all other tokens.
     """
     template = find_template(context.tokenizer, pair=False)
     budget = token_budget(context, template)
-    # More than half would make a window repeat most of the one before.
+    # With a budget of 8 tokens and an overlap of 2, a text of 12 words of one token has the windows 0 to 7 and 6 to 11.
+    # Word 6 is read in the first and word 7 in the second, with one word before it and four after it. An overlap of
+    # more than half would make a window repeat most of the window before it.
     overlap = min(int(_option(context.recipe, "overlap")), budget // 2)
-    numbers = context.label_ids
+    label_ids = context.label_ids
     features = []
     if _option(context.recipe, "word_split") == "subwords" and rows and "offsets" in rows[0]:
         tokenized = tokenize_subwords(context.tokenizer, rows)
     else:
         tokenized = tokenize_words(context.tokenizer, [row["tokens"] for row in rows], max_tokens=budget // 2)
-    for number, tokens in enumerate(tokenized):
+    for index, tokens in enumerate(tokenized):
         # A word without tokens would be tagged O; if that tag does not exist, the word needs a token.
-        if "O" not in numbers:
+        if "O" not in label_ids:
             tokens = [word or [context.tokenizer.unk_token_id] for word in tokens]
         for window in split_windows(tokens, budget, overlap):
-            feature = {"row": number, **template.fill(window.tokens)}
+            feature = {"row": index, **template.fill(window.tokens)}
             positions = [len(template.before) + first for first in window.positions]
-            if "tags" in rows[number]:
+            if "tags" in rows[index]:
                 feature["labels"] = [IGNORE_INDEX] * len(feature["input_ids"])
                 for word, position in zip(window.words, positions, strict=True):
-                    tag = rows[number]["tags"][word]
-                    feature["labels"][position] = IGNORE_INDEX if tag is None else numbers[tag]
+                    tag = rows[index]["tags"][word]
+                    feature["labels"][position] = IGNORE_INDEX if tag is None else label_ids[tag]
             features.append({**feature, "words": window.words, "positions": positions})
     return features
 
@@ -240,11 +245,12 @@ def precompute(model: Model, features: Mapping[str, Features], context: TaskCont
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
-    """Choose each word's tag and, where tags are entity tags, list the entities.
+    """Choose each word's tag and, if tags are entity tags, list the entities.
 
     An entity has ``type``, ``text``, ``start`` and ``end`` (characters of the text, or of the words joined by one
     space), and ``probability``, the mean of its words' probabilities. For a text, entities are also its ``spans``.
     """
+    # NaN marks words without tokens, which no window reads.
     # Logits of shape (words, tags) per row, gathered from its windows by their positions; each word is in one window.
     scores = [np.full((len(row["tokens"]), len(context.labels)), np.nan) for row in rows]
     for output, feature in zip(outputs, features, strict=True):
@@ -256,13 +262,13 @@ def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContex
     """Return the probabilities and the gold tags of all words that have tokens and a tag."""
     ids = context.label_ids
     decisions = [
-        (record["_probabilities"][word], ids[tag], number)
-        for number, (row, record) in enumerate(zip(rows, predictions, strict=True))
+        (record["_probabilities"][word], ids[tag], row_index)
+        for row_index, (row, record) in enumerate(zip(rows, predictions, strict=True))
         for word, tag in enumerate(row["tags"])
         if tag is not None and record["word_probabilities"][word] is not None
     ]
-    probabilities, gold, numbers = (np.array([decision[column] for decision in decisions]) for column in range(3))
-    return calibration.Decisions(probabilities, gold, numbers, per="word")
+    probabilities, gold, row_indices = (np.array([decision[column] for decision in decisions]) for column in range(3))
+    return calibration.Decisions(probabilities, gold, row_indices, per="word")
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
@@ -292,10 +298,11 @@ def _pair_spans(
 
 def _gold_spans(row: Row) -> list[entities.Span]:
     """Return the gold spans of a row in characters of its text, or of its words joined by one space."""
+    # Gold spans of characters are not derived from tags, because tags lose spans that begin or end inside a word.
     if "spans" in row:
         return [(label, start, end) for start, end, label in row["spans"]]
     spans = entities.find_spans([tag or "O" for tag in row["tags"]])
-    return entities.locate_spans(spans, _text_of(row)[1])
+    return entities.locate_spans(spans, _get_text(row)[1])
 
 
 def _find_types(rows: Rows, context: TaskContext) -> list[str]:
@@ -307,7 +314,7 @@ def _find_types(rows: Rows, context: TaskContext) -> list[str]:
 def score(row_scores: RowScores, context: TaskContext) -> dict[str, float]:
     """Compute the metrics; ``precision``, ``recall`` and ``f1`` are conlleval's (and seqeval's) over all entities.
 
-    The ``_strict`` ones count only predicted entities that are valid IOB2, ``accuracy`` is the share of words,
+    The ``_strict`` ones count only predicted entities that are valid IOB2, ``accuracy`` is the fraction of right words,
     ``f1_macro`` the mean over entity types (or tags).
     """
     marked_entities = [name for name in context.recipe.metrics if name in entities.ENTITY_METRICS]
@@ -323,7 +330,7 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
-    """Tag every word with the most frequent tag, or each with its own; a new word gets the most frequent one."""
+    """Tag every word with the most frequent tag, or with the word's most frequent one; a new word gets the former."""
     frequent, tag_scores = (learned[name] for name in _BASELINES)
     return {
         name: [{"prediction": [context.labels[tags.get(word, frequent)] for word in row["tokens"]]} for row in rows]
@@ -338,6 +345,7 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
         answers = _answers(predictions, rows, are_entities=False)
         table = _score_tags(context.labels, row_scores["tags"].sum(axis=0))
         return TaskReport({"tags": table}, answers=answers, entity_verdicts=[])
+    # 1. Count how entities were recognized or missed.
     errors: Counter[str] = Counter()
     pairs = _pair_spans(_labelled_tags(predictions, rows), rows, entities.find_spans)
     for gold, predicted in pairs:
@@ -346,9 +354,11 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
         "entity types": entities.score_types(pairs),
         "outcomes of the entities": [{"outcome": name, "entities": errors[name]} for name in entities.OUTCOMES],
     }
+    # 2. Warn of a model that has not learned to tag: most words are O, so its accuracy looks high.
     finds_any = any(entities.find_spans(record["prediction"]) for record in predictions)
     warnings = [] if finds_any or not rows else ["The model finds no entity at all: it has learned nothing yet."]
     answers = _answers(predictions, rows, are_entities=True)
+    # 3. List the predicted entities with their probabilities, by which their calibration is judged.
     entity_verdicts = [
         (entity["probability"], span in gold)
         for answer, record in zip(answers, predictions, strict=True)
@@ -362,8 +372,8 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
 def _score_tags(labels: Sequence[str], counts: np.ndarray) -> list[dict[str, Any]]:
     """Return precision, recall, F1 and number of each tag, the most frequent first, from counts (tags, 3)."""
     scores = entities.ratios(counts)
-    seen = np.flatnonzero(counts[:, 1:].any(axis=1)).tolist()
-    order = sorted(seen, key=lambda index: (-counts[index, 1], labels[index]))
+    occurring = np.flatnonzero(counts[:, 1:].any(axis=1)).tolist()
+    order = sorted(occurring, key=lambda index: (-counts[index, 1], labels[index]))
     return [
         {"tag": labels[i], **{name: float(values[i]) for name, values in scores.items()}, "gold": int(counts[i, 1])}
         for i in order
@@ -371,7 +381,7 @@ def _score_tags(labels: Sequence[str], counts: np.ndarray) -> list[dict[str, Any
 
 
 def _scheme(recipe: Recipe) -> str:
-    """Return the recipe's scheme; ``auto`` means IOB2 where the recipe has metrics of entities."""
+    """Return the recipe's scheme; ``auto`` means IOB2 if the recipe has metrics of entities."""
     scheme = str(_option(recipe, "scheme"))
     return "iob2" if scheme == "auto" and set(entities.ENTITY_METRICS) & set(recipe.metrics) else scheme
 
@@ -379,11 +389,11 @@ def _scheme(recipe: Recipe) -> str:
 def _labelled_tags(predictions: Predictions, rows: Rows) -> list[entities.TagPair]:
     """Return each row's gold and predicted tags, only for labeled words; DataError if their number differs."""
     pairs = [(row["tags"], record["prediction"]) for row, record in zip(rows, predictions, strict=True)]
-    for number, (gold, predicted) in enumerate(pairs, start=1):
+    for row_number, (gold, predicted) in enumerate(pairs, start=1):
         # Predictions of another program can be shorter, if it truncated a long text.
         if len(gold) != len(predicted):
             message = f"{len(predicted)} tags are predicted for {len(gold)} words"
-            raise DataError(message, "predict one for each word", row=number)
+            raise DataError(message, "predict one for each word", row=row_number)
     return [entities.drop_unlabelled(gold, predicted) for gold, predicted in pairs]
 
 
@@ -427,13 +437,13 @@ def _decode_row(row: Row, scores: np.ndarray, context: TaskContext) -> dict[str,
     if "offsets" in row:
         record["words"] = row["tokens"]
     if has_entities:
-        record["entities"] = entities.describe_entities(tags, *_text_of(row), confidence)
+        record["entities"] = entities.describe_entities(tags, *_get_text(row), confidence)
         if "offsets" in row:
             record["spans"] = entities.as_spans(record["entities"])
     return {**record, "word_probabilities": confidence, "_probabilities": probabilities}
 
 
-def _text_of(row: Row) -> tuple[str, list[tuple[int, int]]]:
+def _get_text(row: Row) -> tuple[str, list[tuple[int, int]]]:
     """Return the text of a row, or its words joined by one space, and the characters of each word."""
     if "offsets" in row:
         return row["text"], row["offsets"]
@@ -458,11 +468,11 @@ def _show_entities(row: Row, tags: list[str], confidence: Sequence[float]) -> An
 
     The confidence is the highest probability of a wrong entity, which is the lowest of its words.
     """
-    text, offsets = _text_of(row)
+    text, offsets = _get_text(row)
     gold, words = _gold_spans(row), entities.predicted_spans(row["tags"], tags)
     predicted = entities.locate_spans(words, offsets)
-    wrong = [min(confidence[i:j]) for (_, i, j), span in zip(words, predicted, strict=True) if span not in gold]
+    errors = [min(confidence[i:j]) for (_, i, j), span in zip(words, predicted, strict=True) if span not in gold]
     gold_text, predicted_text = entities.list_spans(gold, text), entities.list_spans(predicted, text)
     in_gold, in_predicted = ([(start, end, name) for name, start, end in spans] for spans in (gold, predicted))
     marked = (text, in_gold, in_predicted)
-    return Answer(gold_text, predicted_text, set(gold) == set(predicted), max(wrong, default=None) or None, marked)
+    return Answer(gold_text, predicted_text, set(gold) == set(predicted), max(errors, default=None) or None, marked)

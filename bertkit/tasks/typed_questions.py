@@ -72,7 +72,7 @@ TYPES: Mapping[str, Any] = {
     "prediction": dict[str, Any],
 }
 NO_ANSWER = -1
-"""Stands for a question that a row does not have."""
+"""Answer id of a question that a row does not have."""
 
 METRICS: Mapping[str, Metric] = QUESTIONS
 
@@ -96,8 +96,8 @@ def _for_each_type(name: str) -> Option:
     def read(value: Any) -> Any:
         by_type = value if isinstance(value, Mapping) else {QUESTION_TYPES[0]: value}
         check_names(f"options.{name}", by_type, QUESTION_TYPES)
-        for number in by_type.values():
-            check_options({name: number}, {name: option})
+        for type_value in by_type.values():
+            check_options({name: type_value}, {name: option})
         return value
 
     return Option(option.default, read=read)
@@ -114,7 +114,7 @@ _option, score = partial(read_option, OPTIONS), partial(score_table, METRICS)
 _LEFT_OUT = {"temperature": 1.0, "abstain_below": math.inf, "set_above": 0.0}
 
 
-def _option_of(recipe: Recipe, kind: str, name: str) -> Any:
+def _get_type_option(recipe: Recipe, kind: str, name: str) -> Any:
     """Return an option of a calibration for a type of question."""
     value = _option(recipe, name)
     return value.get(kind, _LEFT_OUT[name]) if isinstance(value, Mapping) else value
@@ -135,7 +135,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
         raise DataError("no questions", remedy, column="questions")
     if "answers" not in row:
         return checked
-    checked["answers"] = read_answers(row["answers"], _questions_of(checked, recipe))
+    checked["answers"] = read_answers(row["answers"], _get_questions(checked, recipe))
     return checked if checked["answers"] else None
 
 
@@ -143,7 +143,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with one logit per token, which counts at the mask tokens of options.
 
     Raises:
-        RecipeError: ``one_pass`` of an encoder whose positions are not given to it.
+        RecipeError: If ``one_pass`` is set and the encoder computes positions internally.
     """
     from bertkit.modeling.attention import preserve_sliding_window
     from bertkit.modeling.heads.options import option_class, takes_positions
@@ -163,34 +163,37 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode the answered questions of a row, or all, with the text, which is truncated if it does not fit.
 
-    ``questions`` are the numbers of a feature's questions in their row, and ``places`` the tokens of all their options:
-    one question after the other, and options in their order. With ``one_pass``, questions share a sequence while it has
-    no more than ``max_length`` tokens.
+    ``questions`` are the indices of a feature's questions in their row. ``places`` are the positions of the mask tokens
+    of all their options: one question after the other, and options in their order. With ``one_pass``, questions share a
+    sequence while it has no more than ``max_length`` tokens.
 
     Raises:
         DataError: If a question and its options leave no room for a text.
     """
     tokenizer, template = context.tokenizer, find_template(context.tokenizer, pair=True)
     budget, is_one_pass = token_budget(context, template), bool(_option(context.recipe, "one_pass"))
+    # 1. Tokenize every distinct text once: rows usually repeat the questions of other rows.
     asked_parts = [_questions_to_read(row, context.recipe) for row in rows]
     texts = (text for questions in asked_parts for _, part in questions for text in (part.instructions, *part.texts))
     ids, states = token_ids(tokenizer, texts), token_ids(tokenizer, (row["state"] for row in rows))
+    # 2. Build one sequence per question or, with `one_pass`, as many questions per sequence as fit.
     features: list[Feature] = []
-    for number, (row, questions) in enumerate(zip(rows, asked_parts, strict=True)):
+    for row_index, (row, questions) in enumerate(zip(rows, asked_parts, strict=True)):
         parts = [lay_out(index, question, row["state"], ids, tokenizer.mask_token_id) for index, question in questions]
         if long := next((part for part in parts if len(part.ids) + _MIN_STATE > budget), None):
             message = f"question {long.question.name!r} and its options take {len(long.ids)} of {budget} tokens"
-            raise DataError(message, "ask for fewer options at once, or describe them in fewer words", row=number + 1)
+            raise DataError(message, "give fewer options at once, or describe them in fewer words", row=row_index + 1)
         # The state is truncated equally for all questions of the row, so it does not depend on the other questions.
         state = states[row["state"]][: budget - max(len(part.ids) for part in parts)]
+        # With a maximum of 0, each question has its own sequence. A separator follows every question except the last.
         max_tokens = budget - len(state) if is_one_pass else 0
         for run in split_by_size(parts, max_tokens, lambda part: len(part.ids) + 1):
-            features.append({"row": number, **fill_questions(template, state, run, row.get("answers"))})
+            features.append({"row": row_index, **fill_questions(template, state, run, row.get("answers"))})
     return features
 
 
 def collator(context: TaskContext) -> Collator:
-    """Build the padding collator; ``labels`` (sequences, tokens) lies at the mask tokens of gold options."""
+    """Build the padding collator; ``labels`` (sequences, tokens) are set at the mask tokens of gold options."""
     return padding_collator(context, label_per_token=True)
 
 
@@ -204,9 +207,9 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     for output, feature in zip(outputs, features, strict=True):
         record = records[feature["row"]]
         for question, places in _asked_in(feature, rows[feature["row"]], context):
-            option = partial(_option_of, context.recipe, question.type)
+            option = partial(_get_type_option, context.recipe, question.type)
             probabilities = softmax(output["logits"][places, 0] / option("temperature"))
-            answers = [question.value(number) for number in range(len(probabilities))]
+            answers = [question.value(option_index) for option_index in range(len(probabilities))]
             record["prediction"][question.name] = answers[int(probabilities.argmax())]
             decision = _describe_answer(question, probabilities.tolist())
             record["decisions"][question.name] = decision | calibration.decide(probabilities, answers, option)
@@ -215,7 +218,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 
 def _asked_in(feature: Feature, row: Row, context: TaskContext) -> Iterator[tuple[Question, Any]]:
     """Yield the questions of a feature, each with the tokens of its options."""
-    questions, start = _questions_of(row, context.recipe), 0
+    questions, start = _get_questions(row, context.recipe), 0
     for index in feature["questions"]:
         end = start + len(questions[index].options)
         yield questions[index], feature["places"][start:end]
@@ -227,22 +230,23 @@ def _describe_answer(question: Question, probabilities: list[float]) -> dict[str
         return {"probability": probabilities[1]}
     if question.type == "score":
         return {"expected": expected_level(probabilities), "probabilities": probabilities}
-    named = dict(zip(question.options, probabilities, strict=True))
-    return {"probabilities": named, "confidence": max(probabilities)}
+    by_label = dict(zip(question.options, probabilities, strict=True))
+    return {"probabilities": by_label, "confidence": max(probabilities)}
 
 
 def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContext) -> calibration.Decisions:
     """Return the probabilities of the options of all answered questions, 0 for those that a question lacks."""
     answered = [
-        (number, row["answers"][question.name], question.type, _probabilities(question, record))
-        for number, (row, record) in enumerate(zip(rows, predictions, strict=True))
+        (row_index, row["answers"][question.name], question.type, _probabilities(question, record))
+        for row_index, (row, record) in enumerate(zip(rows, predictions, strict=True))
         for _, question in _questions_to_read(row, context.recipe)
     ]
+    # Questions have different numbers of options. A padded option has probability 0, so it never changes a loss.
     padded = np.zeros((len(answered), max(len(option_probabilities) for *_, option_probabilities in answered)))
     for line, (*_, option_probabilities) in zip(padded, answered, strict=True):
         line[: len(option_probabilities)] = option_probabilities
-    numbers, gold, types = (np.array([answer[column] for answer in answered]) for column in range(3))
-    return calibration.Decisions(padded, gold, numbers, "row" if len(answered) == len(rows) else "question", types)
+    row_indices, gold, types = (np.array([answer[column] for answer in answered]) for column in range(3))
+    return calibration.Decisions(padded, gold, row_indices, "row" if len(answered) == len(rows) else "question", types)
 
 
 def _probabilities(question: Question, record: Prediction) -> list[float]:
@@ -250,7 +254,7 @@ def _probabilities(question: Question, record: Prediction) -> list[float]:
     decision = record.get("decisions", {}).get(question.name)
     if decision is None:
         answer = read_answer(question, record["prediction"][question.name])
-        return [float(number == answer) for number in range(len(question.options))]
+        return [float(index == answer) for index in range(len(question.options))]
     if question.type == "yes_no":
         return [1 - decision["probability"], decision["probability"]]
     option_probabilities = decision["probabilities"]
@@ -260,16 +264,16 @@ def _probabilities(question: Question, record: Prediction) -> list[float]:
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the log-odds of each answer among the options of its question."""
+    """Return the explainable outputs: the log-odds of each answer among the options of its question."""
     answers = []
-    for number, feature in enumerate(features):
+    for feature_index, feature in enumerate(features):
         for question, places in _asked_in(feature, row, context):
             index = read_answer(question, prediction["prediction"][question.name]) or 0
 
             def score(outputs: Tensors, places: Any = places, index: int = index) -> Any:
                 return log_odds(outputs["logits"][:, list(places), 0], index)
 
-            answers.append(Target(f"{question.name}: {question.options[index]}", score, feature=number))
+            answers.append(Target(f"{question.name}: {question.options[index]}", score, feature=feature_index))
     return answers
 
 
@@ -288,33 +292,35 @@ def ranked_probability_score(probabilities: Sequence[float], gold: int) -> float
     >>> ranked_probability_score([0.0, 0.0, 1.0], 0), ranked_probability_score([0.0, 1.0, 0.0], 0)
     (1.0, 0.5)
     """
+    # Probabilities [0.25, 0.25, 0.5] add up to [0.25, 0.5, 1]. Gold level 1 has the sums [0, 1, 1]. The squared
+    # differences are [0.0625, 0.25, 0], whose sum over 2 is 0.15625.
     differences = np.cumsum(probabilities) - (np.arange(len(probabilities)) >= gold)
     return float(np.square(differences).sum() / max(len(probabilities) - 1, 1))
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> RowScores:
-    """Return arrays (rows, questions): numbers of gold and predicted answers, and how far levels are off.
+    """Return arrays (rows, questions): ids of gold and predicted answers, and the errors of levels.
 
-    An answer has the same number in all rows that ask the question with it. The errors of levels are NaN
-    if a question has none.
+    An answer to a question has the same id in all rows. The errors are NaN if a question has no levels.
     """
     max_questions = max((len(row["answers"]) for row in rows), default=0)
     row_scores = {name: np.full((len(rows), max_questions), NO_ANSWER) for name in ("gold", "predicted")}
     row_scores |= {name: np.full((len(rows), max_questions), np.nan) for name in (_ERROR, _RANKED)}
-    numbers: dict[tuple[str, str], int] = {}
-    for line, (row, record) in enumerate(zip(rows, predictions, strict=True)):
-        for place, (_, question) in enumerate(_questions_to_read(row, context.recipe)):
+    # One id per pair of question and answer, over all rows: accuracy and F1 then treat them as labels of one task.
+    answer_ids: dict[tuple[str, str], int] = {}
+    for row_index, (row, record) in enumerate(zip(rows, predictions, strict=True)):
+        for column, (_, question) in enumerate(_questions_to_read(row, context.recipe)):
             gold, raw_answer = row["answers"][question.name], record["prediction"].get(question.name)
             predicted = read_answer(question, raw_answer)
             if predicted is None:
-                raise DataError(f"no answer to {question.name!r} is predicted", "predict one", row=line + 1)
+                raise DataError(f"no answer to {question.name!r} is predicted", "predict one", row=row_index + 1)
             for name, option in (("gold", gold), ("predicted", predicted)):
                 key = (question.name, question.options[option])
-                row_scores[name][line, place] = numbers.setdefault(key, len(numbers))
+                row_scores[name][row_index, column] = answer_ids.setdefault(key, len(answer_ids))
             if question.type == "score":
                 probabilities = _probabilities(question, record)
-                row_scores[_ERROR][line, place] = abs(expected_level(probabilities) - gold)
-                row_scores[_RANKED][line, place] = ranked_probability_score(probabilities, gold)
+                row_scores[_ERROR][row_index, column] = abs(expected_level(probabilities) - gold)
+                row_scores[_RANKED][row_index, column] = ranked_probability_score(probabilities, gold)
     return row_scores
 
 
@@ -335,54 +341,54 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
-    """Predict the most frequent answer to each question in training, or the first option of one never asked before."""
+    """Predict the most frequent answer to each question in training, or the first option of a new question."""
     predicted: list[Prediction] = []
     for row in rows:
-        chosen = {}
-        for question in _questions_of(row, context.recipe):
+        answers = {}
+        for question in _get_questions(row, context.recipe):
             ranked = learned[_FREQUENT].get(question.name, ())
             option = next((question.options.index(answer) for answer in ranked if answer in question.options), 0)
-            chosen[question.name] = question.value(option)
-        predicted.append({"prediction": chosen})
+            answers[question.name] = question.value(option)
+        predicted.append({"prediction": answers})
     return {_FREQUENT: predicted}
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report each question by its name, and the answers as text."""
-    tried: dict[tuple[str, str], list[tuple[bool, float]]] = {}
+    verdicts: dict[tuple[str, str], list[tuple[bool, float]]] = {}
     answers = []
     for row, record in zip(rows, predictions, strict=True):
-        gold, chosen, sure = [], [], []
+        gold, answered, confidences = [], [], []
         for _, question in _questions_to_read(row, context.recipe):
             right = row["answers"][question.name]
             predicted = read_answer(question, record["prediction"][question.name]) or 0
             probabilities = _probabilities(question, record)
-            tried.setdefault((question.name, question.type), []).append((right == predicted, max(probabilities)))
+            verdicts.setdefault((question.name, question.type), []).append((right == predicted, max(probabilities)))
             gold.append(f"{question.name}: {question.options[right]}")
-            chosen.append(f"{question.name}: {question.options[predicted]}")
-            sure.append(max(probabilities))
-        answers.append(Answer("; ".join(gold), "; ".join(chosen), gold == chosen, min(sure, default=None)))
+            answered.append(f"{question.name}: {question.options[predicted]}")
+            confidences.append(max(probabilities))
+        answers.append(Answer("; ".join(gold), "; ".join(answered), gold == answered, min(confidences, default=None)))
     table = [
         {
             "question": name,
             "type": kind,
-            "accuracy": float(np.mean([is_right for is_right, _ in verdicts])),
-            "mean confidence": float(np.mean([confidence for _, confidence in verdicts])),
-            "rows": len(verdicts),
+            "accuracy": float(np.mean([is_right for is_right, _ in pairs])),
+            "mean confidence": float(np.mean([confidence for _, confidence in pairs])),
+            "rows": len(pairs),
         }
-        for (name, kind), verdicts in sorted(tried.items())
+        for (name, kind), pairs in sorted(verdicts.items())
     ]
     return TaskReport({"by question": table[:_MAX_QUESTIONS]}, answers=answers)
 
 
-def _questions_of(row: Row, recipe: Recipe) -> list[Question]:
-    """Return the questions of a row, or those that the recipe asks of every row."""
+def _get_questions(row: Row, recipe: Recipe) -> list[Question]:
+    """Return the questions of a row, or the recipe's, which are the same for every row."""
     return _read_once(json.dumps(row.get("questions") or _option(recipe, "questions")))
 
 
 def _questions_to_read(row: Row, recipe: Recipe) -> list[tuple[int, Question]]:
     """Return the questions of a row with their indices; if the row has answers, only the answered questions."""
-    questions = enumerate(_questions_of(row, recipe))
+    questions = enumerate(_get_questions(row, recipe))
     return [(index, item) for index, item in questions if "answers" not in row or item.name in row["answers"]]
 
 

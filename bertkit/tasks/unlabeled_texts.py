@@ -1,7 +1,7 @@
 """Train an encoder's vectors on plain texts: a text is read twice, with other dropout, and matched among others.
 
 The other texts of a batch are its negatives (Gao et al. 2021, "SimCSE: Simple Contrastive Learning of Sentence
-Embeddings", section 3). Without labels, what is scored is whether the two halves of a text find each other.
+Embeddings", section 3). Without labels, the score is how often the two halves of a text find each other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Outputs, Prediction, Predictions, TaskReport, contrastive
 from bertkit.tokens.features import Feature, Features, Rows, TaskContext
-from bertkit.tokens.several import multi_text_collator, text_number
+from bertkit.tokens.multi_text import hash_text, multi_text_collator
 
 COLUMNS = ColumnSpec(inputs=("text",), gold="", groups=("text",))
 TYPES: Mapping[str, Any] = {"prediction": float}
@@ -45,16 +45,17 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
-    """Encode each text, which is learned from, and its halves, which are scored; ``texts`` has the text's number."""
-    several = [[row["text"], *pair.values()] for row, pair in zip(rows, _halves(rows), strict=True)]
-    features = texts.encode_rows(several, context)
+    """Encode each text, which is learned from, and its halves, which are scored; ``texts`` has the text's id."""
+    text_lists = [[row["text"], *pair.values()] for row, pair in zip(rows, _halves(rows), strict=True)]
+    features = texts.encode_rows(text_lists, context)
     for row, feature in zip(rows, features, strict=True):
-        feature["texts"] = [text_number(row["text"])]
+        feature["texts"] = [hash_text(row["text"])]
     return features
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return the cosine of the two halves of each text (or their dot product)."""
+    # The first vector is the text's, which is only trained on.
     halves = [{"vectors": output["vectors"][1:]} for output in outputs]
     return contrastive.decode(halves, features, _halves(rows), context)
 
@@ -62,7 +63,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the similarity of the two halves."""
+    """Return the explainable outputs: the similarity of the two halves."""
     return [vector_target(1, dot=texts.is_dot(context))]
 
 
@@ -90,6 +91,8 @@ def _halves(rows: Rows) -> list[Row]:
             middle = len(words) // 2
             first, second = " ".join(words[:middle]), " ".join(words[middle:])
         else:
+            # Text in Chinese or Japanese has no spaces. A single character is the first half, and the second half is
+            # empty.
             first, second = text[: len(text) // 2] or text, text[len(text) // 2 :]
         pairs.append({"anchor": first, "positive": second})
     return pairs

@@ -1,4 +1,4 @@
-"""Choose the sense that a word has in its text (CoarseWSD-20: Loureiro et al. 2021), in one of two ways.
+"""Choose the sense of a word in its text (CoarseWSD-20: Loureiro et al. 2021), by one of two methods.
 
 ``fine_tuned`` trains the encoder with a linear layer over the word's tokens. ``nearest`` trains nothing: the word's
 hidden states, summed over the last layers and averaged over its tokens, are compared with their mean over each sense's
@@ -104,25 +104,26 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     texts = [row["tokens"] for row in rows]
     template = find_template(context.tokenizer, pair=False)
     budget = token_budget(context, template)
-    numbers = context.label_ids
+    label_ids = context.label_ids
     senses = _senses(context)
     features = []
-    for number, tokens in enumerate(tokenize_words(context.tokenizer, texts, max_tokens=budget // 2)):
-        row = rows[number]
+    for index, tokens in enumerate(tokenize_words(context.tokenizer, texts, max_tokens=budget // 2)):
+        row = rows[index]
         if row["word"].replace("/", "_") not in senses:
-            message = f"row {number + 1}: the model has no senses of {row['word']!r}"
+            message = f"row {index + 1}: the model has no senses of {row['word']!r}"
             raise DataError(message, f"it has senses of {', '.join(list(senses)[:20])}", column="word")
         if not tokens[row["target"]]:
-            message = f"row {number + 1}: the target word {texts[number][row['target']]!r} has no visible character"
+            message = f"row {index + 1}: the target word {texts[index][row['target']]!r} has no visible character"
             raise DataError(message, "correct the row", column="target")
+        # Windows overlap by half, so that the target has at least a quarter of the tokens on each side if it can.
         windows = split_windows(tokens, budget, budget // 2)
         window = next(window for window in windows if row["target"] in window.words)
         first = len(template.before) + window.positions[window.words.index(row["target"])]
         positions = list(range(first, first + len(tokens[row["target"]])))
-        feature = {"row": number, **template.fill(window.tokens), "positions": positions}
+        feature = {"row": index, **template.fill(window.tokens), "positions": positions}
         if "sense" in row:
             feature["labels"] = [IGNORE_INDEX] * len(feature["input_ids"])
-            feature["labels"][positions[0] : positions[-1] + 1] = [numbers[row["sense"]]] * len(positions)
+            feature["labels"][positions[0] : positions[-1] + 1] = [label_ids[row["sense"]]] * len(positions)
         features.append(feature)
     return features
 
@@ -161,7 +162,7 @@ def precompute(model: Model, features: Mapping[str, Features], context: TaskCont
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Choose the best sense of each row's word, and score all senses of that word.
 
-    The scores are probabilities where the encoder was fine-tuned, else the length of the word's vector in the
+    The scores are probabilities if the encoder was fine-tuned, or else the length of the word's vector in the
     direction of each sense, which ranks them as the cosine does.
     """
     senses = _senses(context)
@@ -175,21 +176,21 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
         if not nearest:
             scores = np.exp(scores - scores.max())
             scores /= scores.sum()
-        named = {context.labels[number]: float(value) for number, value in zip(word_senses, scores, strict=True)}
-        decoded.append({"prediction": context.labels[best], "sense_scores": named})
+        sense_scores = {context.labels[sense]: float(value) for sense, value in zip(word_senses, scores, strict=True)}
+        decoded.append({"prediction": context.labels[best], "sense_scores": sense_scores})
     return decoded
 
 
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the log-odds of each sense of the word among these."""
+    """Return the explainable outputs: the log-odds of each sense among all senses of the word."""
     word_senses, positions = _senses(context)[row["word"].replace("/", "_")], features[0]["positions"]
 
-    def score(outputs: Batch, number: int) -> Tensor:
-        return log_odds(outputs["logits"][:, positions].mean(dim=1)[:, word_senses], number)
+    def score(outputs: Batch, sense: int) -> Tensor:
+        return log_odds(outputs["logits"][:, positions].mean(dim=1)[:, word_senses], sense)
 
-    return label_targets([context.labels[number] for number in word_senses], [prediction["prediction"]], score)
+    return label_targets([context.labels[sense] for sense in word_senses], [prediction["prediction"]], score)
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
@@ -209,8 +210,11 @@ def _score_words(row_scores: RowScores) -> dict[int, dict[str, Any]]:
     size = 1 + max(int(row_scores[side].max()) for side in ("gold", "predicted"))
     gold, predicted = (np.bincount(row_scores[side], minlength=size) for side in ("gold", "predicted"))
     right = np.bincount(row_scores["gold"][row_scores["gold"] == row_scores["predicted"]], minlength=size)
+    # The gold senses [0, 0, 1, 2], predicted as [0, 1, 1, 2], have the counts [2, 1, 1], [1, 2, 1] and [1, 1, 1] right,
+    # so F1 is [2/3, 2/3, 1]. With senses 0 and 1 of one word, its macro F1 is 2/3.
     f1 = 2 * right / np.maximum(gold + predicted, 1)
     word_of_sense = np.full(size, -1)
+    # -1 stands for a sense that does not occur, and so does not count.
     for side in ("predicted", "gold"):
         word_of_sense[row_scores[side]] = row_scores[f"{side}_word"]
     scores = {}
@@ -244,7 +248,7 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     # For a word without training rows, predict its first sense.
     return {
         _FREQUENT: [
-            max(word_senses, key=lambda number: counts[context.labels[number]])
+            max(word_senses, key=lambda sense: counts[context.labels[sense]])
             for word_senses in _senses(context).values()
         ]
     }
@@ -252,7 +256,7 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
 
 def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Predict the most frequent sense of each word."""
-    frequent = [context.labels[number] for number in learned[_FREQUENT]]
+    frequent = [context.labels[sense] for sense in learned[_FREQUENT]]
     senses = {sense.partition("/")[0]: sense for sense in frequent}
     return {_FREQUENT: [{"prediction": senses[row["sense"].partition("/")[0]]} for row in rows]}
 
@@ -277,6 +281,6 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
 def _senses(context: TaskContext) -> dict[str, list[int]]:
     """Return each word's senses as label ids."""
     senses: dict[str, list[int]] = {}
-    for number, label in enumerate(context.labels):
-        senses.setdefault(label.partition("/")[0], []).append(number)
+    for label_id, label in enumerate(context.labels):
+        senses.setdefault(label.partition("/")[0], []).append(label_id)
     return senses

@@ -25,7 +25,7 @@ from bertkit.recipe.sections import Row
 from bertkit.storage.exports import is_exported
 from bertkit.tasks import Outputs, Prediction, encode_texts, text_classification
 from bertkit.tokens.features import Batch, Collator, Feature, Features, Rows, TaskContext, Tensor, padding_collator
-from bertkit.tokens.several import multi_text_collator
+from bertkit.tokens.multi_text import multi_text_collator
 
 
 def _is_template(value: object) -> bool:
@@ -91,12 +91,13 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode each text, or for inference each text with the description of each label in turn."""
-    read = [" ".join([row["text"], *([row["text_pair"]] if "text_pair" in row else [])]) for row in rows]
+    inputs = [" ".join([row["text"], *([row["text_pair"]] if "text_pair" in row else [])]) for row in rows]
     if _find_entailment(_folder(context)) is None:
-        return texts.encode_rows([[text] for text in read], context)
-    described = _describe_labels(context)
-    features = encode_texts([{"text": text, "text_pair": pair} for text in read for pair in described], context)
-    return [{**feature, "row": number // len(described)} for number, feature in enumerate(features)]
+        return texts.encode_rows([[text] for text in inputs], context)
+    # The features of a row are consecutive, one per label, so integer division gives the row.
+    descriptions = _describe_labels(context)
+    features = encode_texts([{"text": text, "text_pair": pair} for text in inputs for pair in descriptions], context)
+    return [{**feature, "row": index // len(descriptions)} for index, feature in enumerate(features)]
 
 
 def collator(context: TaskContext) -> Collator:
@@ -117,7 +118,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return what can be explained: the log-odds of each label, or that its description is entailed."""
+    """Return the explainable outputs: the log-odds of each label, or that its description is entailed."""
     entailment = _find_entailment(_folder(context))
     if entailment is None:
         return text_classification.targets(prediction, outputs, features, row, context)
@@ -126,8 +127,8 @@ def targets(
         return log_odds(outputs["logits"], entailment)
 
     return [
-        Target(name, score, chosen=name == prediction["prediction"], feature=number)
-        for number, name in enumerate(context.labels)
+        Target(name, score, chosen=name == prediction["prediction"], feature=index)
+        for index, name in enumerate(context.labels)
     ]
 
 
@@ -136,6 +137,8 @@ def _load_encoder(folder: Path, context: TaskContext) -> Model:
 
     from bertkit.modeling.sentence.head import load_sentence_classifier, set_head
 
+    # With vectors of length 1, the product of a text and a description is their cosine. So the descriptions are the
+    # weights of a linear layer, and the model is a classifier like any other.
     modules = with_options(read_modules(folder), pooling=None, normalize=True, prompt=None)
     model = load_sentence_classifier(folder, modules, context, new_head=True).eval()
     batch = multi_text_collator(context)(texts.encode_rows([[text] for text in _describe_labels(context)], context))
@@ -162,7 +165,7 @@ def _folder(context: TaskContext) -> Path:
 
 def _find_entailment(folder: Path) -> int | None:
     """Find the output for entailment, as transformers' pipeline does, or return None without such an output."""
-    return next((number for number, name in enumerate(_names(folder)) if name.lower().startswith("entail")), None)
+    return next((index for index, name in enumerate(_names(folder)) if name.lower().startswith("entail")), None)
 
 
 def _names(folder: Path) -> list[str]:

@@ -32,8 +32,8 @@ from bertkit.tokens.features import (
     Rows,
     TaskContext,
     count_tokens,
+    get_max_text_length,
     join_ids,
-    longest_text,
 )
 
 Encode = Callable[[Rows, TaskContext], list[Feature]]
@@ -48,7 +48,8 @@ _FEATURES_AT_ONCE = 16  # read together if they have no file
 class FeatureColumns(Features):
     """Read-only features in arrays; their lists of numbers are read as arrays.
 
-    ``lengths``, ``longest`` and ``rows`` (features,) have the `count_tokens`, `longest_text` and row of each feature.
+    ``lengths``, ``longest`` and ``rows``, all of shape (features,), have the `count_tokens`, the `get_max_text_length`
+    and the row index of each feature.
     """
 
     def __init__(self, parts: Sequence[Arrays]) -> None:
@@ -66,6 +67,7 @@ class FeatureColumns(Features):
         """Build a feature from the arrays, as a read-only mapping: a key added to it would be lost."""
         if isinstance(index, slice):
             return [self[position] for position in range(*index.indices(len(self)))]
+        # A range resolves negative indices and raises IndexError at the end, as a list does.
         index = range(len(self))[index]
         part = bisect_right(self._ends, index)
         offset = self._ends[part - 1] if part else 0
@@ -107,17 +109,17 @@ def get_max_lengths(features: Features) -> np.ndarray:
     """Count the tokens of each feature's longest text, shape (features,)."""
     if isinstance(features, FeatureColumns):
         return features.longest
-    return np.fromiter(map(longest_text, features), dtype=np.int64, count=len(features))
+    return np.fromiter(map(get_max_text_length, features), dtype=np.int64, count=len(features))
 
 
-def rows_of(features: Features) -> np.ndarray:
+def get_row_indices(features: Features) -> np.ndarray:
     """Return the row index of each feature, shape (features,)."""
     if isinstance(features, FeatureColumns):
         return features.rows
     return np.fromiter((feature["row"] for feature in features), dtype=np.int64, count=len(features))
 
 
-def items_of(features: Features) -> np.ndarray | None:
+def count_labels(features: Features) -> np.ndarray | None:
     """Count the labels of each feature, shape (features,), or return None if labels belong to rows."""
     # Labels belong to tokens if the first feature has one integer label per token.
     first = np.asarray(features[0].get("labels") if len(features) else None)
@@ -130,7 +132,7 @@ def items_of(features: Features) -> np.ndarray | None:
     )
 
 
-def texts_of(features: Features) -> list[list[int]] | None:
+def get_text_ids(features: Features) -> list[list[int]] | None:
     """Return the ids of each feature's texts, which must be unique in a batch, or None if features have no such ids."""
     has_ids = len(features) > 0 and "texts" in features[0]
     return [np.asarray(feature["texts"]).tolist() for feature in features] if has_ids else None
@@ -144,7 +146,7 @@ def get_used_token_ids(features: Features) -> np.ndarray:
 
 
 def encode_split(split: Split, context: TaskContext, encode: Encode) -> Features:
-    """Encode the rows of a split, or map their features if an earlier run has written them.
+    """Encode the rows of a split, or map their features if an earlier run wrote them.
 
     Only features of bertkit's task families are cached, because a change in the code of a custom family would not be
     noticed. Small splits are not cached, because encoding them is faster than reading them.
@@ -248,6 +250,14 @@ def _flatten(name: str, values: list[Any]) -> dict[str, np.ndarray] | None:
     of lists, NAME.2 has the edges of the outer ones in NAME.1. A row is then read as a slice, without a Python object
     for each number.
 
+    Two rows, with two choices and with one:
+
+    >>> for name, array in _flatten("ids", [[[2, 9, 3], [2, 3]], [[2, 3]]]).items():
+    ...     print(name, array.tolist())
+    ids [2, 9, 3, 2, 3, 2, 3]
+    ids.1 [0, 3, 5, 7]
+    ids.2 [0, 2, 3]
+
     Returns:
         The arrays, or None if a value is anything else.
     """
@@ -297,6 +307,8 @@ def _count_part_tokens(arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
 
     The counts are differences of edges, so that no token is read.
     """
+    # In the example of `_flatten`, the texts have [3, 2, 2] tokens and belong to the rows [0, 0, 1]. The longest texts
+    # have [3, 2] tokens, and the rows cost [2 * 3, 1 * 2] tokens, because choices are padded to the longest.
     counts, outer = np.diff(arrays["input_ids.1"]), arrays.get("input_ids.2")
     if outer is None:
         return counts, counts

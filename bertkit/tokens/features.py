@@ -88,6 +88,8 @@ class SpecialTokenTemplate:
 
     def fill(self, first: list[int], second: list[int] | None = None) -> Feature:
         """Put the special tokens around token ids: ``input_ids``, and ``token_type_ids`` if the tokenizer has them."""
+        # With [CLS] = 2 and [SEP] = 3, the texts [7, 8] and [9] become [2, 7, 8, 3, 9, 3] with the types
+        # [0, 0, 0, 0, 1, 1].
         start = [*self.before, *first]
         rest = [*self.between, *second, *self.after] if second is not None else self.after
         feature: Feature = {"input_ids": [*start, *rest]}
@@ -104,10 +106,10 @@ class SpecialTokenTemplate:
 def find_template(tokenizer: Tokenizer, *, pair: bool) -> SpecialTokenTemplate:
     """Find a tokenizer's special tokens by encoding an example; transformers has no common attribute for them."""
     encoded = tokenizer("a", "a" if pair else None)
-    ids, sides = encoded["input_ids"], encoded.sequence_ids(0)
+    ids, text_ids = encoded["input_ids"], encoded.sequence_ids(0)
     # `sides` is 0 or 1 at the tokens of a text, and None at the special tokens before, between and after the texts.
-    first = [position for position, side in enumerate(sides) if side == 0]
-    second = [position for position, side in enumerate(sides) if side == 1] or first
+    first = [position for position, text_id in enumerate(text_ids) if text_id == 0]
+    second = [position for position, text_id in enumerate(text_ids) if text_id == 1] or first
     types = encoded.get("token_type_ids")
     return SpecialTokenTemplate(
         before=ids[: first[0]],
@@ -169,10 +171,10 @@ def text_lengths(feature: Feature) -> list[int]:
     ([3], [3, 2])
     """
     ids = feature["input_ids"]
-    return list(map(len, ids)) if are_several(ids) else [len(ids)]
+    return list(map(len, ids)) if are_several_texts(ids) else [len(ids)]
 
 
-def longest_text(feature: Feature) -> int:
+def get_max_text_length(feature: Feature) -> int:
     """Count the tokens of a feature's longest text."""
     return max(text_lengths(feature))
 
@@ -211,7 +213,7 @@ def split_by_size(items: Iterable[Item], max_size: int, get_size: Callable[[Item
         yield run
 
 
-def tokens_for(threads: int) -> int:
+def get_max_batch_tokens(threads: int) -> int:
     """Return the maximum number of padded tokens of a forward pass on a CPU."""
     return min(TOKENS_AT_ONCE, TOKENS_PER_THREAD * threads)
 
@@ -221,10 +223,10 @@ def join_ids(feature: Feature) -> np.ndarray[Any, Any]:
     import numpy as np
 
     ids = feature["input_ids"]
-    return np.concatenate([*map(np.asarray, ids)]) if are_several(ids) else np.asarray(ids)
+    return np.concatenate([*map(np.asarray, ids)]) if are_several_texts(ids) else np.asarray(ids)
 
 
-def are_several(ids: Sequence[object] | np.ndarray[Any, Any]) -> bool:
+def are_several_texts(ids: Sequence[object] | np.ndarray[Any, Any]) -> bool:
     """Return whether the ``input_ids`` of a feature belong to several texts, such as choices."""
     return len(ids) > 0 and hasattr(ids[0], "__len__")
 
@@ -308,6 +310,7 @@ def pad_features(features: Features, padding: Mapping[str, float], limit: int = 
     """
     import numpy as np
 
+    # The ids [2, 7, 3] and [2, 3] become [[2, 7, 3], [2, 3, 0]], with the mask [[1, 1, 1], [1, 1, 0]].
     # Rows are copied into arrays (rows, tokens) full of padding. The mask compares columns (tokens,) with lengths
     # (rows, 1) instead of ids, because a missing choice (see `multi_text_collator`) can have the padding id as token.
     lengths = np.array([len(feature["input_ids"]) for feature in features])

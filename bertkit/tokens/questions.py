@@ -101,15 +101,15 @@ def _describe_options(name: str, kind: str, value: Any) -> dict[str, str]:
             criteria = dict.fromkeys(value)
     if not isinstance(criteria, Mapping) or not criteria or (kind == "yes_no" and len(criteria) > 2):
         raise _question_error(name, f"the criteria {str(value)[:60]!r}", remedy)
-    described = {str(spelled(option) or ""): text for option, text in criteria.items()}
-    if "" in described or any(not (text is None or isinstance(text, str)) for text in described.values()):
+    descriptions = {str(spelled(option) or ""): text for option, text in criteria.items()}
+    if "" in descriptions or any(not (text is None or isinstance(text, str)) for text in descriptions.values()):
         raise _question_error(name, "a label or a description that is not text", remedy)
-    return {option: (text or "").strip() for option, text in described.items()}
+    return {option: (text or "").strip() for option, text in descriptions.items()}
 
 
 def _yes_or_no(option: str) -> str:
-    number = _SPELLINGS.get(option.lower())
-    return option if number is None else YES_NO[number]
+    option_index = _SPELLINGS.get(option.lower())
+    return option if option_index is None else YES_NO[option_index]
 
 
 def read_answers(value: object, questions: list[Question]) -> dict[str, int]:
@@ -120,11 +120,11 @@ def read_answers(value: object, questions: list[Question]) -> dict[str, int]:
     """
     answers = parse_json(value)
     if not isinstance(answers, Mapping):
-        listed = answers if is_list(answers) else [answers]
-        if len(listed) != len(questions):
-            message = f"{len(listed)} answers to {len(questions)} questions"
+        answer_list = answers if is_list(answers) else [answers]
+        if len(answer_list) != len(questions):
+            message = f"{len(answer_list)} answers to {len(questions)} questions"
             raise DataError(message, "give them by name", column="answers")
-        answers = {question.name: answer for question, answer in zip(questions, listed, strict=True)}
+        answers = {question.name: answer for question, answer in zip(questions, answer_list, strict=True)}
     names = [question.name for question in questions]
     if unknown := next((name for name in answers if name not in names), None):
         message = f"an answer to {unknown!r}, which is not a question"
@@ -173,47 +173,61 @@ def _question_error(name: str, problem: str, remedy: str) -> DataError:
 class QuestionIds(NamedTuple):
     """A question and its options as token ids."""
 
-    number: int
+    question_index: int
     """Index of the question in its row."""
     ids: list[int]
-    places: list[int]
+    positions: list[int]
     """Position of the mask token of each option."""
     question: Question
 
 
-def lay_out(number: int, question: Question, state: str, ids: Mapping[str, list[int]], marker: int) -> QuestionIds:
-    """Join the token ids of a question's instructions and options, each option after a marker."""
-    tokens, places = list(ids[question.instructions]), [0] * len(question.options)
+def lay_out(index: int, question: Question, state: str, ids: Mapping[str, list[int]], marker: int) -> QuestionIds:
+    """Join the token ids of a question's instructions and options, each option after a marker.
+
+    The text "b" puts the second option first; the positions stay in the order of the options:
+
+    >>> question = read_question("team", {"type": "choice", "criteria": ["billing", "other"]})
+    >>> lay_out(0, question, "b", {"team": [20, 21], "billing": [30], "other": [31, 32]}, marker=4)[1:3]
+    ([20, 21, 4, 31, 32, 4, 30], [5, 2])
+    """
+    tokens, positions = list(ids[question.instructions]), [0] * len(question.options)
     for option in _order(question, state):
-        places[option] = len(tokens)
+        positions[option] = len(tokens)
         tokens += [marker, *ids[question.texts[option]]]
-    return QuestionIds(number, tokens, places, question)
+    return QuestionIds(index, tokens, positions, question)
 
 
 def _order(question: Question, state: str) -> list[int]:
-    """Return the order in which the model reads options: levels as they are, labels in an order seeded by the text."""
-    numbers = range(len(question.options))
+    """Return the order in which the model reads options: levels in order, labels in an order seeded by the text."""
+    indices = range(len(question.options))
     if question.type != "choice":
-        return list(numbers)
-    return sorted(numbers, key=lambda number: (zlib.crc32(f"{state}\0{question.options[number]}".encode()), number))
+        return list(indices)
+    # A checksum instead of a random generator: the same text and options have the same order on every machine.
+    return sorted(indices, key=lambda index: (zlib.crc32(f"{state}\0{question.options[index]}".encode()), index))
 
 
 def fill_questions(
     template: SpecialTokenTemplate, state: list[int], parts: Sequence[QuestionIds], answers: Mapping[str, int] | None
 ) -> Feature:
     """Build the feature of a state followed by questions, with a separator between two questions."""
-    second, places, gold = list[int](), list[int](), dict[int, int]()
+    # With the state [7, 8] before one question, its marker at position 2 of its ids is token 6 of the sequence
+    # [CLS] 7 8 [SEP] 20 21 [MASK] ..., so `first` is 4. Labels are set at the marker of the gold option only.
+    second, positions, gold = list[int](), list[int](), dict[int, int]()
     first = len(template.before) + len(state) + len(template.between)
     for part in parts:
         second += [*template.between[-1:], *part.ids] if second else part.ids
         start = first + len(second) - len(part.ids)
-        places += [start + place for place in part.places]
+        positions += [start + position for position in part.positions]
         if answers is not None:
             kind = ORDINAL if part.question.type == "score" else NOMINAL
-            gold[start + part.places[answers[part.question.name]]] = kind
-    feature = {"questions": [part.number for part in parts], "places": places, **template.fill(state, second)}
+            gold[start + part.positions[answers[part.question.name]]] = kind
+    feature = {
+        "questions": [part.question_index for part in parts],
+        "places": positions,
+        **template.fill(state, second),
+    }
     if answers is not None:
-        feature["labels"] = [gold.get(place, IGNORE_INDEX) for place in range(len(feature["input_ids"]))]
+        feature["labels"] = [gold.get(position, IGNORE_INDEX) for position in range(len(feature["input_ids"]))]
     return feature
 
 

@@ -37,7 +37,7 @@ class Splitting:
         self.seen.update(ids)
         if unknown_id is not None and unknown_id in ids:
             spans = zip(offsets, ids, strict=True)
-            self.unknown.update(text[start:end] for (start, end), number in spans if number == unknown_id)
+            self.unknown.update(text[start:end] for (start, end), token_id in spans if token_id == unknown_id)
 
     @property
     def tokens(self) -> int:
@@ -85,6 +85,8 @@ def tokens_per_word(text: str, offsets: Offsets) -> list[int]:
     """
     import numpy as np
 
+    # In the example, the words are (0, 2) and (3, 6). Their first tokens are [0, 1], and the first tokens after them
+    # [1, 3], so they have [1, 2] tokens.
     # Words and tokens are sorted spans of characters (n, 2). A word's tokens begin with the first token that ends
     # after the word's start, and end before the first token that starts after its end: two binary searches.
     words = np.array(find_words(text), dtype=np.int64).reshape(-1, 2)

@@ -34,7 +34,7 @@ from bertkit.tokens.features import (
 if TYPE_CHECKING:
     import numpy as np
 
-WIDTHS, WIDTHS_OF_SHARES, WIDTHS_OF_GRAPHS = 3, 2, 8
+MAX_WIDTHS, MAX_WIDTHS_MICRO_BATCHES, MAX_WIDTHS_CUDA_GRAPHS = 3, 2, 8
 """Maximum number of widths: in general, with several micro-batches per step, and with CUDA graphs."""
 
 _CANDIDATES = 64  # widths to choose from
@@ -56,14 +56,14 @@ Order = list[int]
 class Texts(NamedTuple):
     """Maximum number of texts per row, and whether they are windows of one text."""
 
-    most: int = 1
+    max_count: int = 1
     are_windows: bool = False
 
 
 ONE_TEXT = Texts()
 
 
-def choose_widths(lengths: Sequence[int] | np.ndarray, max_widths: int = WIDTHS) -> tuple[int, ...]:
+def choose_widths(lengths: Sequence[int] | np.ndarray, max_widths: int = MAX_WIDTHS) -> tuple[int, ...]:
     """Choose the widths, in order, with the smallest total padding for texts of these lengths.
 
     >>> choose_widths([5, 6, 30, 31, 90]), choose_widths([5, 6, 30, 31, 90], 2), choose_widths([12])
@@ -74,6 +74,9 @@ def choose_widths(lengths: Sequence[int] | np.ndarray, max_widths: int = WIDTHS)
     step = max(8, round_size(int(np.max(lengths))) // _CANDIDATES)
     ends = -(-np.asarray(lengths) // step)  # (texts,)
     texts = np.bincount(ends).cumsum()  # end -> number of texts that are not longer
+    # In the first example, the step is 8, `ends` is [1, 1, 4, 4, 12], and at most 2 texts end by 1, 4 by 4, 5 by 12.
+    # The widths 1, 4 and 12 (in steps) cost 2 * 1 + 2 * 4 + 1 * 12 = 22; with two, 4 and 12 cost 4 * 4 + 1 * 12 = 28.
+    # This is dynamic programming: each round allows one more width, and extends the best choice up to a smaller end.
     # `best` maps an end to the cost and the ends of the best widths up to it.
     best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
     for _ in range(max_widths):
@@ -117,7 +120,7 @@ def _fill_texts(batch: Tensors, texts: Texts) -> Tensors:
     from torch.nn.functional import pad
 
     present = batch["input_ids"].shape[1]
-    missing = max(0, texts.most - present)
+    missing = max(0, texts.max_count - present)
     padded = {name: pad(values, (0, 0, 0, missing)) if values.dim() == 3 else values for name, values in batch.items()}
     padded["attention_mask"][:, present:, 0] = 1
     # Two-dimensional labels belong to the texts.
@@ -130,6 +133,7 @@ def fill_rows(batch: Tensors, order: Order) -> Tensors:
     """Add filling rows to a batch, and its `ROW_MASK`."""
     import torch
 
+    # The order [0, 1, -1] keeps two rows and fills a third with a copy of row 0, whose labels are replaced.
     rows = torch.tensor(order)
     is_row = rows >= 0
 
@@ -158,10 +162,10 @@ def training_rows(share: int, texts: Texts = ONE_TEXT) -> Callable[[Tensors], Or
     >>> training_rows(3, Texts(2, are_windows=True))({"input_ids": windows, "attention_mask": windows})
     [0, 1, -1, 2, -1, -1]
     """
-    max_windows = max(share, texts.most)
+    max_windows = max(share, texts.max_count)
 
     def order(batch: Tensors) -> Order:
-        sizes = [max_windows] * len(batch["input_ids"])  # in windows, times the share of rows
+        sizes = [max_windows] * len(batch["input_ids"])  # in windows, times `share`
         if texts.are_windows and batch["input_ids"].dim() == 3:
             windows = (batch["attention_mask"].sum(dim=-1) > 1).sum(dim=-1)
             sizes = (windows * share).clamp(min=max_windows).tolist()

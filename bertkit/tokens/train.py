@@ -59,7 +59,7 @@ def make_spec(
     special: Sequence[str] = (),
     max_length: int = 512,
 ) -> TokenizerSpec:
-    """Return the settings of a new tokenizer; None stands for the default of its type.
+    """Return the settings of a new tokenizer; None means the default of its type.
 
     Raises:
         UsageError: If the type is unknown, a special token is empty, repeated or exists already, or the vocabulary is
@@ -166,7 +166,7 @@ def _train_bpe(spec: TokenizerSpec, read_texts: ReadTexts) -> Tokenizer:
     tokenizer = RobertaTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]], **settings)
     if not spec.lowercase:
         return tokenizer
-    # RobertaTokenizer has no normalizer and would drop it.
+    # RobertaTokenizer has no normalizer and would drop it, so that a saved tokenizer would not lowercase any more.
     tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
     names = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token"), _ROBERTA[:4], strict=True))
     names |= {"cls_token": "<s>", "sep_token": "</s>"}
@@ -210,6 +210,7 @@ def _settled_scores(tokens: Sequence[tuple[str, float]], special: Sequence[str])
         raise DataError("the text is too small to train a tokenizer on", "use more text")
     letters = {token for token in scores if len(token) == 1}
     lowest = min(scores.values())
+    # The trainer gives the letters that it adds scores of lowest + 1e-4 * rank, so all of them are below this bound.
     rare = lowest + 1e-4 * (len(letters) + 1)
     settled = {token: lowest if token in letters and score <= rare else score for token, score in scores.items()}
     ordered = sorted(settled.items(), key=lambda entry: (-entry[1], entry[0]))

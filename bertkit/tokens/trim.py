@@ -27,7 +27,7 @@ from bertkit.tokens.features import Tokenizer, split_by_size, tokenize_texts
 _BATCH = 1000  # texts
 _TOKENIZER, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _OTHER_VOCABULARIES = ("vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json")
-_BYTES = [f"<0x{number:02X}>" for number in range(256)]
+_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def collect_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
@@ -38,6 +38,8 @@ def collect_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
     for batch in split_by_size(texts, _BATCH, lambda _: 1):
         for text, encoding in zip(batch, tokenize_texts(tokenizer, batch), strict=True):
             used.update(encoding.ids)
+            # An unknown word is one token, but WordPiece first matched the start of it. Without the longest match, a
+            # shorter token could match, and then the rest of the word, so the word would no longer be unknown.
             if model["type"] == "WordPiece" and unknown in encoding.ids:
                 normalized = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
                 for word, _ in backend.pre_tokenizer.pre_tokenize_str(normalized):
@@ -67,8 +69,8 @@ def trim_files(folder: Path, tokenizer: Tokenizer, used: Iterable[int], first: i
         (folder / name).unlink(missing_ok=True)
     settings = json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))
     if decoder := settings.get("added_tokens_decoder"):
-        numbers = {str(before): str(now) for now, before in enumerate(kept_ids)}
-        settings["added_tokens_decoder"] = {numbers[number]: token for number, token in decoder.items()}
+        new_ids = {str(old_id): str(new_id) for new_id, old_id in enumerate(kept_ids)}
+        settings["added_tokens_decoder"] = {new_ids[old_id]: token for old_id, token in decoder.items()}
         write_text(folder / _SETTINGS, json.dumps(settings, ensure_ascii=False, indent=2))
     return kept_ids
 
@@ -84,27 +86,27 @@ def trim(content: Mapping[str, Any], used: Iterable[int]) -> tuple[dict[str, Any
         message = f"a {model['type']} tokenizer cannot be trimmed"
         raise ModelError(message, f"prune the vocabulary of a model with {', '.join(_NEEDED)}")
     is_list = isinstance(model["vocab"], list)  # Unigram has a list of tokens and scores.
-    ids = {token: number for number, (token, _) in enumerate(model["vocab"])} if is_list else model["vocab"]
-    tokens = {number: token for token, number in ids.items()}
-    needed = _NEEDED[model["type"]](model, {tokens[number] for number in used if number in tokens})
+    ids = {token: token_id for token_id, (token, _) in enumerate(model["vocab"])} if is_list else model["vocab"]
+    tokens = {token_id: token for token, token_id in ids.items()}
+    needed = _NEEDED[model["type"]](model, {tokens[token_id] for token_id in used if token_id in tokens})
     kept_ids = sorted({*(ids[token] for token in needed), *added})
-    numbers = {before: now for now, before in enumerate(kept_ids)}
+    new_ids = {old_id: new_id for new_id, old_id in enumerate(kept_ids)}
     trimmed = {**model}
     if is_list:
-        trimmed["vocab"] = [entry for number, entry in enumerate(model["vocab"]) if number in numbers]
+        trimmed["vocab"] = [entry for token_id, entry in enumerate(model["vocab"]) if token_id in new_ids]
         if model.get("unk_id") is not None:
-            trimmed["unk_id"] = numbers[model["unk_id"]]
+            trimmed["unk_id"] = new_ids[model["unk_id"]]
     else:
-        trimmed["vocab"] = {token: numbers[number] for token, number in ids.items() if number in numbers}
+        trimmed["vocab"] = {token: new_ids[token_id] for token, token_id in ids.items() if token_id in new_ids}
     if "merges" in model:
         trimmed["merges"] = [pair for pair in model["merges"] if {*_pair(pair), _merged(model, pair)} <= needed]
     padding = content.get("padding")
     return {
         **content,
         "model": trimmed,
-        "added_tokens": [{**token, "id": numbers[token["id"]]} for token in content["added_tokens"]],
-        "post_processor": _renumber_ids(content.get("post_processor"), numbers),
-        "padding": padding and {**padding, "pad_id": numbers[padding["pad_id"]]},
+        "added_tokens": [{**token, "id": new_ids[token["id"]]} for token in content["added_tokens"]],
+        "post_processor": _renumber_ids(content.get("post_processor"), new_ids),
+        "padding": padding and {**padding, "pad_id": new_ids[padding["pad_id"]]},
     }, kept_ids
 
 
@@ -118,7 +120,7 @@ def check_unchanged(before: Tokenizer, now: Tokenizer, kept_ids: Sequence[int], 
     for batch in split_by_size(texts, _BATCH, lambda _: 1):
         encodings = zip(batch, tokenize_texts(before, batch), tokenize_texts(now, batch), strict=True)
         for text, old, new in encodings:
-            if old.ids != [kept_ids[number] for number in new.ids]:
+            if old.ids != [kept_ids[new_id] for new_id in new.ids]:
                 message = f"the trimmed tokenizer splits {text[:60]!r} into other tokens than before"
                 raise ModelError(message, "leave --vocabulary out, and report this tokenizer")
         count += len(batch)
@@ -126,7 +128,13 @@ def check_unchanged(before: Tokenizer, now: Tokenizer, kept_ids: Sequence[int], 
 
 
 def _match_word(word: str, ids: Mapping[str, int], prefix: str) -> Iterator[int]:
-    """Yield the ids of the tokens that WordPiece finds in a word, until no token matches."""
+    """Yield the ids of the tokens that WordPiece finds in a word, until no token matches.
+
+    >>> list(_match_word("owlish", {"owl": 5, "##ish": 6, "o": 1}, "##"))
+    [5, 6]
+    >>> list(_match_word("owls", {"owl": 5, "o": 1}, "##"))
+    [5]
+    """
     start = 0
     while start < len(word):
         candidates = ((end, (prefix if start else "") + word[start:end]) for end in range(len(word), start, -1))
@@ -153,6 +161,8 @@ def _for_bpe(model: Mapping[str, Any], used: set[str]) -> set[str]:
         made_of[_merged(model, pair)].append(_pair(pair))
     always = (*_BYTES, *pre_tokenizers.ByteLevel.alphabet(), model.get("unk_token") or "")
     needed = used | {token for token in always if token in model["vocab"]}
+    # A merged token needs both of its parts, and these need theirs. Several merges can make one token; all are kept,
+    # because it depends on the word which of them BPE reaches first.
     waiting = list[str](needed)
     while waiting:
         for pair in made_of[waiting.pop()]:
@@ -196,16 +206,16 @@ def _merged(model: Mapping[str, Any], merge: str | Sequence[str]) -> str:
     return first + second.removeprefix(model.get("continuing_subword_prefix") or "")
 
 
-def _renumber_ids(part: Any, numbers: Mapping[int, int]) -> Any:
+def _renumber_ids(part: Any, new_ids: Mapping[int, int]) -> Any:
     """Return a post-processor, which can nest templates, with the new ids of its special tokens."""
     if isinstance(part, list):
-        return [_renumber_ids(inner, numbers) for inner in part]
+        return [_renumber_ids(inner, new_ids) for inner in part]
     if not isinstance(part, dict):
         return part
-    renumbered = {name: _renumber_ids(inner, numbers) for name, inner in part.items()}
+    renumbered = {name: _renumber_ids(inner, new_ids) for name, inner in part.items()}
     if isinstance(part.get("ids"), list):  # A template has lists of ids.
-        renumbered["ids"] = [numbers[number] for number in part["ids"]]
+        renumbered["ids"] = [new_ids[old_id] for old_id in part["ids"]]
     for name in ("sep", "cls"):  # BERT and RoBERTa have pairs (token, id).
         if isinstance(part.get(name), list):
-            renumbered[name] = [part[name][0], numbers[part[name][1]]]
+            renumbered[name] = [part[name][0], new_ids[part[name][1]]]
     return renumbered

@@ -32,10 +32,10 @@ from bertkit.tokens.features import (
 SHORTENED = ("head", "tail", "head_tail")
 WINDOWS = ("windows_mean", "windows_max", "windows_vote")
 HIERARCHICAL = "hierarchical"
-WAYS = (*SHORTENED, *WINDOWS, HIERARCHICAL)
+STRATEGIES = (*SHORTENED, *WINDOWS, HIERARCHICAL)
 
 OPTIONS: Mapping[str, object] = {
-    "long_text": Option("head", choices=WAYS),
+    "long_text": Option("head", choices=STRATEGIES),
     # Sun et al. (2019, section 5.3.1) read the first 128 of 510 tokens.
     "head_fraction": Option(0.25, minimum=0.01, maximum=0.99),
     "overlap": 64,
@@ -71,12 +71,12 @@ def encode_long(rows: Rows, context: TaskContext) -> list[Feature]:
     tokens_of_rows, template, budget = _tokenize_rows(rows, context)
     shorten = partial(_last, share=share if strategy == "head_tail" else 0.0)
     features = []
-    for number, tokens in enumerate(tokens_of_rows):
+    for index, tokens in enumerate(tokens_of_rows):
         if strategy in SHORTENED:
-            features.append({"row": number, **template.fill(*shorten_texts(tokens, budget, shorten))})
+            features.append({"row": index, **template.fill(*shorten_texts(tokens, budget, shorten))})
             continue
         windows = [template.fill(*window) for window in _split_texts(tokens, budget, overlap)]
-        features.append({"row": number, **{name: [window[name] for window in windows] for name in windows[0]}})
+        features.append({"row": index, **{name: [window[name] for window in windows] for name in windows[0]}})
     return features
 
 
@@ -89,7 +89,7 @@ def _tokenize_rows(rows: Rows, context: TaskContext) -> tuple[list[list[list[int
     return tokens, template, token_budget(context, template)
 
 
-def shares_read(rows: Rows, context: TaskContext) -> tuple[float, float, float]:
+def get_read_fractions(rows: Rows, context: TaskContext) -> tuple[float, float, float]:
     """Return the fractions of tokens that one input and that windows read, and the number of windows per row."""
     tokens_of_rows, _, budget = _tokenize_rows(rows, context)
     overlap = read_option(OPTIONS, context.recipe, "overlap")
@@ -137,14 +137,18 @@ def _last(tokens: list[int], size: int, *, share: float) -> list[int]:
 
 
 def _split_texts(texts: Sequence[list[int]], budget: int, overlap: int) -> list[list[list[int]]]:
-    """Split the longer text into windows, and pair each with the beginning of the other text."""
+    """Split the longer text into windows, and pair each with the beginning of the other text.
+
+    >>> _split_texts([[1, 2], [3, 4, 5, 6, 7]], budget=5, overlap=1)
+    [[[1, 2], [3, 4, 5]], [[1, 2], [5, 6, 7]]]
+    """
     if sum(map(len, texts)) <= budget:
         return [list(texts)]
     sizes = _sizes(texts, budget)
-    longer = max(range(len(texts)), key=lambda number: (len(texts[number]), number))
+    longer = max(range(len(texts)), key=lambda index: (len(texts[index]), index))
     slices = window_slices(len(texts[longer]), sizes[longer], min(overlap, sizes[longer] // 2))
     return [
-        [text[window] if number == longer else text[: sizes[number]] for number, text in enumerate(texts)]
+        [text[window] if index == longer else text[: sizes[index]] for index, text in enumerate(texts)]
         for window in slices
     ]
 
@@ -180,16 +184,17 @@ class Truncation:
 
     def add(self, features: Sequence[Feature], rows: Sequence[Row]) -> None:
         """Count rows by their features; only rows of the maximum length are encoded again, without truncation."""
+        # A feature does not show that its text was truncated. Only features of the maximum length can have lost tokens.
         lengths, limit = get_max_lengths(features), max_tokens(self.context)
         self.rows += len(rows)
         self.read += int(lengths.sum())
         full = np.flatnonzero(lengths >= limit).tolist()
         if full and len(features) <= len(rows) and not reads_windows(self.context.recipe):
-            long, complete, _ = find_long([rows[features[number]["row"]] for number in full], self.encode, self.context)
+            long, complete, _ = find_long([rows[features[index]["row"]] for index in full], self.encode, self.context)
             self.long += len(long)
             self.lost_tokens += int((complete - limit).clip(0).sum())
 
-    def say(self) -> None:
+    def log(self) -> None:
         """Log the fraction of tokens that is lost, if any."""
         if self.long:
             many = f"{format_fraction(self.long, self.rows)} rows are longer than {max_tokens(self.context):,} tokens"

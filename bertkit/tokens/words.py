@@ -81,13 +81,13 @@ def read_target(value: Any, count: int) -> list[int]:
     values = value.split(":") if isinstance(value, str) else value
     values = list(values) if isinstance(values, (list, tuple)) else [values]
     try:
-        numbers = [int(number) for number in values if not isinstance(number, bool)]
+        integers = [int(part) for part in values if not isinstance(part, bool)]
     except (TypeError, ValueError):
-        numbers = []
-    if len(numbers) != count or len(values) != count:
+        integers = []
+    if len(integers) != count or len(values) != count:
         expected = "the index of a word" if count == 1 else "two character offsets, such as 4:9"
         raise DataError(f"the target {value!r} is not {expected}", f"give {expected}", column="target")
-    return numbers
+    return integers
 
 
 def read_target_word(row: Mapping[str, Any]) -> tuple[list[str], int]:
@@ -199,7 +199,9 @@ def _split_by_offsets(encoding: Encoding, words: Sequence[str]) -> list[list[int
     Raises:
         ModelError: If a token covers characters of two words.
     """
-    # A token belongs to the word after the last space at or before its start: byte-level tokens include that space.
+    # The words "an" and "owl" are the text " an owl", with spaces at [0, 3] and the end at 7. The tokens " an" (0 to 3)
+    # and "owl" (4 to 7) start at or after the spaces 0 and 3, so they belong to the words 0 and 1. A token belongs to
+    # the word after the last space at or before its start: byte-level tokens include that space.
     spaces = np.cumsum([0, *(len(word) + 1 for word in words)])
     text = f" {' '.join(words)}"
     tokens: list[list[int]] = [[] for _ in words]
@@ -227,6 +229,9 @@ def split_windows(tokens: Sequence[Sequence[int]], budget: int, overlap: int) ->
     >>> [(w.words, w.positions) for w in split_windows([[1], [2], [3, 4], [5], [6]], budget=4, overlap=2)]
     [([0, 1, 2], [0, 1, 2]), ([3, 4], [2, 3])]
     """
+    # In the example, `ends` is [0, 1, 2, 4, 5, 6] and the windows are the words 0 to 2 and 2 to 4. The words of the
+    # first have [0, 1, 0] tokens on their smaller side, and the words of the second [0, 1, 0]: word 2 is in both with
+    # the same context, 0, and stays in the first.
     sizes = [len(word) for word in tokens]
     ends = np.cumsum([0, *sizes])
     spans = _find_window_spans(ends, budget, max(0, overlap))
@@ -236,23 +241,24 @@ def split_windows(tokens: Sequence[Sequence[int]], budget: int, overlap: int) ->
     # window updates all its words at once; comparing every word with every window would be quadratic.
     best_windows = np.full(len(tokens), -1)
     best_context = np.full(len(tokens), -1)
-    for number, (first, last) in enumerate(spans):
+    for index, (first, last) in enumerate(spans):
         words = np.arange(first, last)
         context = np.minimum(ends[words] - ends[first], ends[last] - ends[words + 1])
         is_better = context > best_context[words]
-        best_windows[words[is_better]], best_context[words[is_better]] = number, context[is_better]
+        best_windows[words[is_better]], best_context[words[is_better]] = index, context[is_better]
     windows = []
-    for number, (first, last) in enumerate(spans):
-        chosen = [word for word in range(first, last) if best_windows[word] == number and sizes[word]]
+    for index, (first, last) in enumerate(spans):
+        window_words = [word for word in range(first, last) if best_windows[word] == index and sizes[word]]
         window_tokens = [token for word in tokens[first:last] for token in word]
-        windows.append(Window(window_tokens, chosen, [int(ends[word] - ends[first]) for word in chosen]))
+        windows.append(Window(window_tokens, window_words, [int(ends[word] - ends[first]) for word in window_words]))
     return windows
 
 
 def _find_window_spans(ends: np.ndarray, budget: int, overlap: int) -> list[tuple[int, int]]:
     """Find the windows as (first, last + 1) word; `ends` (words + 1,) counts the tokens before each word and in all."""
-    # A window takes as many words as fit the budget. `ends` rises, so its last word and the first word of the next
-    # window are binary searches.
+    # With `ends` [0, 1, 2, 4, 5, 6], a budget of 4 and an overlap of 2, the first window ends at 4 tokens, before word
+    # 3. The next one begins 2 tokens earlier, at word 2. A window takes as many words as fit the budget. `ends` rises,
+    # so its last word and the first word of the next window are binary searches.
     count = len(ends) - 1
     spans: list[tuple[int, int]] = []
     first = 0
@@ -322,6 +328,7 @@ def split_subwords(tokenizer: tokenizers.Tokenizer, text: str) -> list[tuple[int
     """
     spans: list[tuple[int, int]] = []
     for start, end in tokenizer.encode(text, add_special_tokens=False).offsets:
+        # The marker of a byte-level token is the space before its word, which belongs to no word.
         token = text[start:end]
         start, end = end - len(token.lstrip()), start + len(token.rstrip())
         if spans and start < spans[-1][1]:

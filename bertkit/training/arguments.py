@@ -18,10 +18,10 @@ from bertkit.recipe.validation import other_names, read_names
 from bertkit.tokens.feature_cache import get_max_lengths
 from bertkit.tokens.features import Collator
 from bertkit.tokens.static_shapes import (
+    MAX_WIDTHS,
+    MAX_WIDTHS_CUDA_GRAPHS,
+    MAX_WIDTHS_MICRO_BATCHES,
     ONE_TEXT,
-    WIDTHS,
-    WIDTHS_OF_GRAPHS,
-    WIDTHS_OF_SHARES,
     choose_widths,
     static_collator,
     training_rows,
@@ -138,8 +138,8 @@ def fitting_collator(
     if isinstance(batches, InMemoryBatches):
         texts = texts_of_rows(model, batches.features)
         adds_up = training.gradient_accumulation > 1 or batches.items is not None
-        adds_up = adds_up or (texts.are_windows and texts.most > 1)
-        max_widths = WIDTHS_OF_GRAPHS if graphs else WIDTHS_OF_SHARES if adds_up else WIDTHS
+        adds_up = adds_up or (texts.are_windows and texts.max_count > 1)
+        max_widths = MAX_WIDTHS_CUDA_GRAPHS if graphs else MAX_WIDTHS_MICRO_BATCHES if adds_up else MAX_WIDTHS
         widths = choose_widths(get_max_lengths(batches.features), max_widths)
     else:
         widths = tuple(sorted({max_length, getattr(training, "short_length", None) or max_length}))

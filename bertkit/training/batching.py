@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Sampler
 from bertkit.errors import RecipeError, UsageError
 from bertkit.progress import log
 from bertkit.recipe.sections import BaseTrainingConfig, TrainingConfig
-from bertkit.tokens.feature_cache import get_lengths, get_used_token_ids, items_of, texts_of
+from bertkit.tokens.feature_cache import count_labels, get_lengths, get_text_ids, get_used_token_ids
 from bertkit.tokens.features import Collator, Feature, Features
 
 SORT_WINDOW = 50
@@ -238,7 +238,7 @@ class InMemoryBatches:
     def __init__(self, features: Features, training: TrainingConfig) -> None:
         self.features, self.training = features, training
         self.rows, self.budget = len(features), None
-        self.lengths, self.items, self.texts = get_lengths(features), items_of(features), texts_of(features)
+        self.lengths, self.items, self.texts = get_lengths(features), count_labels(features), get_text_ids(features)
         self.batching: str = training.batching
         if self.texts is not None:
             # The texts of a batch are each other's negatives. Sorting would choose them by length, not at random.

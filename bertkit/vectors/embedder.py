@@ -221,10 +221,10 @@ class Embedder:
         if wrong_text is not None:
             raise DataError(f"text {wrong_text + 1} is {texts[wrong_text]!r}, not text", "texts must be strings")
         vectors = np.zeros((len(texts), 0), dtype=np.float32)
-        with stage("embedding", len(texts)) as tick:
+        with stage("embedding", len(texts)) as advance:
             # Groups of texts: any number of texts needs little more memory than their vectors.
             for start, end in split_texts(texts):
-                group_vectors = self._encode_some(texts[start:end], tick)
+                group_vectors = self._encode_some(texts[start:end], advance)
                 if not start:  # The dimension is known from now on.
                     vectors = np.empty((len(texts), group_vectors.shape[1]), dtype=np.float32)
                 vectors[start:end] = group_vectors
@@ -233,15 +233,15 @@ class Embedder:
             raise _not_finite(f"the vector of text {wrong[0] + 1}", self.folder)
         return vectors
 
-    def _encode_some(self, texts: Sequence[str], tick: Callable[[int], None]) -> np.ndarray:
-        """Compute the vectors of some texts; `tick` is called with the number of texts of each batch."""
+    def _encode_some(self, texts: Sequence[str], advance: Callable[[int], None]) -> np.ndarray:
+        """Compute the vectors of some texts; `advance` is called with the number of texts of each batch."""
         import numpy as np
 
         from bertkit.vectors.vector_files import truncate
 
         if self.unknown:
             vectors = self.library.encode(texts, self.prompt_text)
-            tick(len(texts))
+            advance(len(texts))
         else:
             from bertkit.evaluation.forward import forward
 
@@ -251,7 +251,7 @@ class Embedder:
             prompt_tokens = count_prompt_tokens(tokenizer, self.prompt_text)
             features = tokenize([f"{self.prompt_text}{text}" for text in texts], tokenizer)
             collate = text_collator(tokenizer, 0 if self.modules.include_prompt else prompt_tokens)
-            outputs, _ = forward(encoder, features, collate, precision=autocast, tick=tick)
+            outputs, _ = forward(encoder, features, collate, precision=autocast, advance=advance)
             vectors = np.stack([output["embedding"] for output in outputs])
         return truncate(vectors, self.modules.dimension, is_normal=self.modules.is_normal)
 

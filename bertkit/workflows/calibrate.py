@@ -14,9 +14,9 @@ from bertkit.errors import UsageError
 from bertkit.evaluation.calibration import (
     CALIBRATION_FILE,
     SavedCalibration,
-    check_share,
+    check_fraction,
+    choose_thresholds,
     fingerprint_all,
-    thresholds_for,
     write_calibration,
 )
 from bertkit.evaluation.checkpoint import CheckpointInfo, find_members
@@ -83,8 +83,8 @@ def calibrate(
     """
     # 1. Check the checkpoint, and read its rows.
     for coverage in coverages:
-        check_share("--coverage", coverage)
-    check_share("--min-precision", precision)
+        check_fraction("--coverage", coverage)
+    check_fraction("--min-precision", precision)
     with stage("reading the data", total=1):
         saved = find_members(recipe)
         columns, decide = saved.task.COLUMNS, saved.task.gold_probabilities
@@ -142,7 +142,7 @@ def calibrate(
             folds=[_describe_fold(fold, groups, labels if thresholds else ()) for fold in fits],
         )
         if precision is not None:
-            calibration = replace(calibration, promised=thresholds_for(calibration, saved.recipe, precision, None))
+            calibration = replace(calibration, promised=choose_thresholds(calibration, saved.recipe, precision, None))
         write_calibration(saved.calibration_folder, calibration)
 
         # 5. Measure what it changes, and write the page.
@@ -233,11 +233,11 @@ def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float 
     """Return the recipe with the thresholds of its checkpoint's calibration for a precision or a coverage.
 
     Raises:
-        BertkitError: If there is no such threshold; see `bertkit.evaluation.calibration.thresholds_for`.
+        BertkitError: If there is no such threshold; see `bertkit.evaluation.calibration.choose_thresholds`.
     """
     saved = find_members(recipe)
     _check_sets(saved)
-    options = thresholds_for(saved.read_calibration(), recipe, precision, coverage)
+    options = choose_thresholds(saved.read_calibration(), recipe, precision, coverage)
     return recipe.model_copy(update={"options": {**recipe.options, **options}})
 
 

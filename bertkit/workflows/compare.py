@@ -12,8 +12,8 @@ from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, unsplit_file
 from bertkit.errors import DataError, UsageError, shorten
 from bertkit.evaluation.checkpoint import CheckpointInfo, find_checkpoint
-from bertkit.evaluation.differences import Changes, Side, find_changes
-from bertkit.evaluation.gates import WorseGate, compare_sides, judge_systems
+from bertkit.evaluation.differences import Changes, SystemScores, find_changes
+from bertkit.evaluation.gates import WorseGate, compare_systems, judge_systems
 from bertkit.evaluation.scoring import decode_rows, find_positive_label, run_model
 from bertkit.evaluation.splits import count_trained, judge_training_rows, splits_to_score
 from bertkit.evaluation.stored import (
@@ -24,9 +24,9 @@ from bertkit.evaluation.stored import (
     find_changed_scores,
     find_scorer,
     read_column,
+    read_recipe,
     read_rows,
     read_system,
-    recipe_of,
 )
 from bertkit.metrics.intervals import count_examples, find_intervals
 from bertkit.metrics.paired import Difference, correct_differences
@@ -127,7 +127,7 @@ def compare(
 
     # 3. Compare predictions with gold values once: all resamples only index and add up these arrays.
     sides = [
-        Side([run.predictions for run in system.runs], [scorer.compare(run, rows) for run in system.runs])
+        SystemScores([run.predictions for run in system.runs], [scorer.compare(run, rows) for run in system.runs])
         for system in systems
     ]
     scorer, left_out = _leave_out_unstored(scorer, systems, sides)
@@ -144,7 +144,7 @@ def compare(
     changes: dict[str, Changes] = {}
     for name, side in zip(names[1:], sides[1:], strict=True):
         with stage(f"comparing {name} with {names[0]}", total=1):
-            differences[name] = compare_sides(scorer, sides[0], side)
+            differences[name] = compare_systems(scorer, sides[0], side)
             changes[name] = find_changes(scorer, rows, (sides[0], side), extra, max_rows)
     # Gates correct p values themselves, so they read the uncorrected ones.
     gates = judge_systems(scorer, rows, dict(zip(names, sides, strict=True)), differences, extra, gate)
@@ -191,7 +191,7 @@ def _check_seeds(systems: Sequence[StoredSystem]) -> None:
 
 
 def _leave_out_unstored(
-    scorer: StoredPredictionScorer, systems: Sequence[StoredSystem], sides: Sequence[Side]
+    scorer: StoredPredictionScorer, systems: Sequence[StoredSystem], sides: Sequence[SystemScores]
 ) -> tuple[StoredPredictionScorer, list[str]]:
     """Leave out the metrics that stored predictions do not determine: those that differ from the record of their run.
 
@@ -214,7 +214,9 @@ def _leave_out_unstored(
     return replace(scorer, recipe=recipe), notes
 
 
-def _describe_system(scorer: StoredPredictionScorer, name: str, system: StoredSystem, side: Side) -> ComparedSystem:
+def _describe_system(
+    scorer: StoredPredictionScorer, name: str, system: StoredSystem, side: SystemScores
+) -> ComparedSystem:
     """Collect the scores of a system, with the intervals over rows of a single run."""
     per_run = [scorer.score(row_scores) for row_scores in side.row_scores]
     scores = {metric: float(np.mean([scores[metric] for scores in per_run])) for metric in per_run[0]}
@@ -275,7 +277,7 @@ def predict_unseen(
         for run in system.runs:
             if not run.record:
                 raise UsageError("a file of predictions has no model to score", "name run folders", file=run.file)
-            recipe = recipe_of(run, {"model": run.model, "data.source": source})
+            recipe = read_recipe(run, {"model": run.model, "data.source": source})
             data = recipe.data.model_copy(update={"files": {}, "limit": None})
             checkpoints[-1].append(find_checkpoint(recipe.model_copy(update={"data": data})))
     # A label that one run lacks is still a label of the rows, so all runs read them with the labels of all.

@@ -326,7 +326,7 @@ def write_supporting_files(folder: Path, saved: CheckpointInfo, before: Checkpoi
         target = folder / file.relative_to(saved.folder)
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(file, target)
-    write_yaml(saved.kept(saved.recipe).model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
+    write_yaml(saved.restore_limit(saved.recipe).model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
     # A calibration has the fingerprint of its weights, which differs for an exported model.
     calibration = read_calibration(saved.folder, saved.recipe.task)
     if calibration is not None:

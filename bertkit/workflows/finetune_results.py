@@ -22,7 +22,7 @@ from bertkit.evaluation.baselines import (
 )
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.scoring import EvalOutput, Result, suffix_of, write_predictions
+from bertkit.evaluation.scoring import EvalOutput, Result, get_split_suffix, write_predictions
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.intervals import why_undefined
 from bertkit.metrics.linear import sample
@@ -39,7 +39,7 @@ from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.runs import RunRecord, without_folder
 from bertkit.tasks import RowScores, TaskReport, example_row, next_commands
-from bertkit.tokens.feature_cache import get_lengths, rows_of
+from bertkit.tokens.feature_cache import get_lengths, get_row_indices
 from bertkit.training.automatic import choose_epochs
 from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
 from bertkit.workflows.doctor import judge_curve
@@ -223,7 +223,7 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
     # All splits are in one file, so keys end with the name of the split, except for `validation`.
     evaluation: dict[str, Any] = {"epoch": fit_result.epochs}
     for result in outcome.results:
-        suffix = suffix_of(result.split)
+        suffix = get_split_suffix(result.split)
         evaluation[f"eval_loss{suffix}"] = outcome.scored[result.split].loss
         evaluation.update({f"eval_{metric}{suffix}": value for metric, value in result.scores.items()})
         evaluation[f"eval_samples{suffix}"] = result.rows
@@ -307,7 +307,9 @@ def _examples(outcome: _Outcome) -> list[Example]:
     """Return scored rows of the first validation split, with answers as the task family words them."""
     data, name = outcome.data, outcome.data.validation.name
     rows, scored = data.validation.rows, outcome.scored[name]
-    lengths = np.bincount(rows_of(scored.features), get_lengths(scored.features), len(rows)).astype(int).tolist()
+    lengths = (
+        np.bincount(get_row_indices(scored.features), get_lengths(scored.features), len(rows)).astype(int).tolist()
+    )
     gold, answers = data.task.COLUMNS.gold, outcome.details[name].answers
     return [
         replace(

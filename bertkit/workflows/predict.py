@@ -172,7 +172,7 @@ def _answer_chunks(checkpoint: Checkpoint, chunks: Iterable[Chunk], columns: Fil
     truncation = _count_truncation(checkpoint)
     for chunk in chunks:
         yield from _answer_chunk(checkpoint, chunk, columns, truncation)
-    truncation.say()
+    truncation.log()
 
 
 def _count_truncation(checkpoint: Checkpoint) -> Truncation:
@@ -235,7 +235,7 @@ def _predict_in_parts(
             write_part(file, pack_records(_answer_chunk(checkpoint, chunk, columns, truncation)))
 
         files = parts.compute(chunks, write_chunk)
-        truncation.say()
+        truncation.log()
         with parts.joined(files) as joins:
             records = itertools.chain.from_iterable(unpack_records(read_part(file)) for file in files)
             return write(records) if joins else None

@@ -190,11 +190,11 @@ def _summarize_runs(runset: SeedRuns, names: Sequence[str]) -> SeedsSummary:
     described = [describe_run(runset.folder / name, record) for name, record in records.items()]
     finished = [run for run in described if run.results]
     with stage("summarizing the seeds", total=1):
-        splits, warnings, setups = [], list[str](), dict[str, TaskContext]()
+        splits, warnings, contexts = [], list[str](), dict[str, TaskContext]()
         if finished:
             context = TaskContext(data.recipe, load_tokenizer(runset.folder / finished[0].name), data.labels)
-            setups = dict.fromkeys(records, context)
-        stored = StoredRuns(runset.folder, records, setups, data.task, data.validation)
+            contexts = dict.fromkeys(records, context)
+        stored = StoredRuns(runset.folder, records, contexts, data.task, data.validation)
         described = [replace(run, failure=find_failure(run, stored, metric)) for run in described]
         if finished:
             # Scores of seeds are read from their records. Only the variance over rows requires their predictions.

@@ -265,11 +265,11 @@ def _summarize_trials(job: Sweep) -> SweepSummary:
         trials = sort_runs(described, metric)
         # Trials that diverged have ended without a score, so they do not count for the estimates.
         finished = [trial for trial in trials if trial.scores.get(metric) is not None]
-        setups = {
+        contexts = {
             trial.name: TaskContext(job.recipe(trial.settings), load_tokenizer(job.folder / trial.name), data.labels)
             for trial in finished
         }
-        stored = StoredRuns(job.folder, records, setups, data.task, split)
+        stored = StoredRuns(job.folder, records, contexts, data.task, split)
         selection, reason = find_selection(finished, stored, metric)
         return SweepSummary(
             recipe=data.recipe.name,

@@ -178,8 +178,8 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
     Raises:
         BertkitError: If the predictions do not suffice, or if one model has a single run and another several seeds.
     """
-    from bertkit.evaluation.differences import Side
-    from bertkit.evaluation.gates import compare_sides
+    from bertkit.evaluation.differences import SystemScores
+    from bertkit.evaluation.gates import compare_systems
     from bertkit.evaluation.stored import align, find_changed_scores, find_scorer, read_rows, read_system
 
     systems = [read_system(cell.folder, None) for cell in column]
@@ -193,11 +193,11 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
     sides = []
     for system in systems:
         aligned = [align(run, reference, scorer.task) for run in system.runs]
-        sides.append(Side([run.predictions for run in aligned], [scorer.compare(run, rows) for run in aligned]))
+        sides.append(SystemScores([run.predictions for run in aligned], [scorer.compare(run, rows) for run in aligned]))
         for run, arrays in zip(aligned, sides[-1].row_scores, strict=True):
             # If the predictions do not give the score of the table, their p-value would not belong to it.
             if find_changed_scores(run, scorer.score(arrays)):
                 raise UsageError(f"the stored predictions of {run.name} do not determine {metric}", "")
     # The tests of a column, each model against the first, are corrected together.
-    differences = correct_differences([compare_sides(scorer, sides[0], side)[metric] for side in sides[1:]])
+    differences = correct_differences([compare_systems(scorer, sides[0], side)[metric] for side in sides[1:]])
     return [replace(cell, difference=difference) for cell, difference in zip(column[1:], differences, strict=True)]

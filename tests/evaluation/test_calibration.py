@@ -12,9 +12,9 @@ from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.evaluation.calibration import (
     CALIBRATION_FILE,
     SavedCalibration,
+    choose_thresholds,
     fingerprint_all,
     read_calibration,
-    thresholds_for,
     write_calibration,
 )
 from bertkit.modeling.checkpoint import fingerprint
@@ -75,7 +75,7 @@ def log(caplog):
 
 
 def test_a_precision_and_a_coverage_become_options(log):
-    options = thresholds_for(ONE, load_recipe("classify"), 0.95, 0.8)
+    options = choose_thresholds(ONE, load_recipe("classify"), 0.95, 0.8)
     assert 0.6 < options["abstain_below"] <= 0.9 and options["set_above"] == 0.4
     assert "75.0% of the 200 rows remain, and 100.0% of these are right" in log.messages[0]
     assert log.messages[1] == "coverage 0.8: prediction_set has each label of probability 0.4000 or more"
@@ -84,25 +84,25 @@ def test_a_precision_and_a_coverage_become_options(log):
 def test_each_type_of_question_has_a_promise_of_its_own(log):
     typed = replace(ONE, temperature={"choice": 1.5, "score": 2.0}, types=" ".join(["choice"] * 150 + ["score"] * 50))
     assert typed.describe().endswith("temperature choice 1.5, score 2")
-    options = thresholds_for(typed, load_recipe("decide"), 0.95, 0.8)
+    options = choose_thresholds(typed, load_recipe("decide"), 0.95, 0.8)
     assert options == {"abstain_below": {"choice": 0.0}, "set_above": {"choice": 0.9, "score": 0.4}}
     assert "100.0% of the 150 choice answers remain" in log.messages[0]
     assert log.messages[2] == "precision 0.95 of score is not shown on the 50 score answers: abstains from all of them"
     with pytest.raises(DataError, match=r"no threshold has shown a precision of 0.999"):
-        thresholds_for(typed, load_recipe("decide"), 0.999, None)
+        choose_thresholds(typed, load_recipe("decide"), 0.999, None)
 
 
 def test_what_cannot_be_promised_is_refused():
     recipe = load_recipe("classify", {"model": "runs/x"})
     with pytest.raises(UsageError, match="--min-precision must be between 0 and 1, got 95 - choose a fraction"):
-        thresholds_for(ONE, recipe, 95, None)
+        choose_thresholds(ONE, recipe, 95, None)
     with pytest.raises(DataError, match=r"no threshold has shown a precision of 0.999 on the 200 rows \(rows.csv\)"):
-        thresholds_for(ONE, recipe, 0.999, None)
+        choose_thresholds(ONE, recipe, 0.999, None)
     for missing in (None, replace(ONE, confidence=[])):
         with pytest.raises(
             UsageError, match=r"has no calibration of one label .* - bertkit calibrate classify --model r"
         ):
-            thresholds_for(missing, recipe, 0.9, None)
+            choose_thresholds(missing, recipe, 0.9, None)
 
 
 def test_an_ensemble_has_a_calibration_of_its_own(folder, tiny_model, tmp_path):

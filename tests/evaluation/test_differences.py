@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import matthews_corrcoef
 
-from bertkit.evaluation.differences import Side, find_changes, group_rows
+from bertkit.evaluation.differences import SystemScores, find_changes, group_rows
 from bertkit.evaluation.stored import find_scorer, read_rows, read_system
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
@@ -20,7 +20,8 @@ def compare(tmp_path, *predictions, recipe=None, extra=None, shown=5):
     scorer = find_scorer(systems, None)
     rows = read_rows(systems[0].runs[0], scorer.task)
     sides = [
-        Side([run.predictions for run in one.runs], [scorer.compare(run, rows) for run in one.runs]) for one in systems
+        SystemScores([run.predictions for run in one.runs], [scorer.compare(run, rows) for run in one.runs])
+        for one in systems
     ]
     return find_changes(scorer, rows, sides, extra or {}, shown), scorer, rows, sides
 
@@ -62,7 +63,8 @@ def test_of_seeds_the_mean_effect_counts_and_answers_are_counted(tmp_path):
     systems = [read_system(tmp_path / name, None) for name in "ab"]
     scorer = find_scorer(systems, None)
     sides = [
-        Side([run.predictions for run in one.runs], [scorer.compare(run, ROWS) for run in one.runs]) for one in systems
+        SystemScores([run.predictions for run in one.runs], [scorer.compare(run, ROWS) for run in one.runs])
+        for one in systems
     ]
     changes = find_changes(scorer, ROWS, sides, {}, 5)
     assert (changes.changed, changes.won, changes.lost) == (1, 1, 0)

@@ -40,7 +40,7 @@ def test_outputs_come_in_the_order_of_the_rows_and_the_loss_is_the_mean_of_all_l
         return {"input_ids": torch.tensor(ids), "labels": torch.tensor([feature["labels"] for feature in some])}
 
     model, ticks = Model().train(), []
-    outputs, loss = forward(model, features, collate, precision="fp32", tick=ticks.append)
+    outputs, loss = forward(model, features, collate, precision="fp32", advance=ticks.append)
     assert [float(output["logits"]) for output in outputs] == list(range(1, 3000, 17))
     assert loss == pytest.approx(np.mean([feature["labels"] for feature in features]))
     assert sum(ticks) == len(features)
@@ -127,7 +127,7 @@ def two_threads(monkeypatch):
 def test_batches_are_computed_by_as_many_threads_as_torch_has_each_with_its_own():
     model, ticks = InThreads(), []
     features = [{"input_ids": [number] * 1500} for number in range(10, 16)]  # two do not fit into a batch
-    outputs, _ = forward(model, features, stack, precision="bf16", tick=ticks.append)
+    outputs, _ = forward(model, features, stack, precision="bf16", advance=ticks.append)
     assert [float(output["logits"]) for output in outputs] == [1500 * number for number in range(10, 16)]
     assert ticks == [1] * 6
     assert {tuple(seen[1:]) for seen in model.seen} == {(1, True, True)}

@@ -10,7 +10,7 @@ import pytest
 
 from bertkit.data.rows import Split
 from bertkit.errors import RecipeError
-from bertkit.evaluation.scoring import explain_undefined, find_intervals, suffix_of, write_predictions
+from bertkit.evaluation.scoring import explain_undefined, find_intervals, get_split_suffix, write_predictions
 from bertkit.metrics.registry import REGRESSION, check_best_metric
 from bertkit.recipe import load_recipe
 
@@ -60,9 +60,9 @@ def test_predictions_are_written_row_by_row_under_the_name_of_their_split(split,
     details = SimpleNamespace(files={"answers.json": {"b7": "bad"}})
     trained_on = frozenset({1} if split == "test" else ())
     write_predictions(tmp_path, Split(split, "", rows, [1, 2], training_rows=trained_on), predictions, details)
-    names = {f"predictions{suffix_of(split)}.jsonl", f"answers{suffix_of(split)}.json"}
+    names = {f"predictions{get_split_suffix(split)}.jsonl", f"answers{get_split_suffix(split)}.json"}
     assert {file.name for file in tmp_path.iterdir()} == names
-    lines = (tmp_path / f"predictions{suffix_of(split)}.jsonl").read_text().splitlines()
+    lines = (tmp_path / f"predictions{get_split_suffix(split)}.jsonl").read_text().splitlines()
     assert [json.loads(line)["id"] for line in lines] == [0, "b7"]
     assert [json.loads(line)["prediction"] for line in lines] == ["good", "bad"]
     marks = [json.loads(line).get("is_training_row") for line in lines]

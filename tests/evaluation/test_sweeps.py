@@ -118,8 +118,8 @@ def test_the_choice_is_scored_on_rows_that_did_not_choose(tmp_path, recipe, spli
     trials = sort_runs(trials, "accuracy")
     record = {"identity": {"data": {"validation": split.fingerprint()}}, "results": []}
     names = [trial.name for trial in trials]
-    records, setups = dict.fromkeys(names, record), dict.fromkeys(names, TaskContext(recipe, None, ("bad", "good")))
-    stored = StoredRuns(tmp_path, records, setups, load_task(recipe), split)
+    records, contexts = dict.fromkeys(names, record), dict.fromkeys(names, TaskContext(recipe, None, ("bad", "good")))
+    stored = StoredRuns(tmp_path, records, contexts, load_task(recipe), split)
     found, reason = find_selection(trials, stored, "accuracy")
     assert reason is None
     rights = np.array([correct[int(trial.name[-1]) - 1] for trial in trials], dtype=float)

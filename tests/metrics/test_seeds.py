@@ -12,7 +12,7 @@ from bertkit.metrics.seeds import (
     describe_spread,
     estimate_selection,
     expected_best,
-    explained_share,
+    explained_fraction,
     mean_interval,
     resample_mean,
 )
@@ -175,11 +175,11 @@ def test_the_share_is_epsilon_squared_of_an_analysis_of_variance():
     groups = np.repeat([0, 1, 2], 8)
     scores = rng.normal(size=24) + groups
     f = stats.f_oneway(*(scores[groups == group] for group in range(3))).statistic
-    assert explained_share(groups.tolist(), scores.tolist()) == pytest.approx(2 * (f - 1) / (2 * f + 21))
-    assert explained_share([0, 1] * 10, [0.5, 0.5, 0.7, 0.7] * 5) == 0
+    assert explained_fraction(groups.tolist(), scores.tolist()) == pytest.approx(2 * (f - 1) / (2 * f + 21))
+    assert explained_fraction([0, 1] * 10, [0.5, 0.5, 0.7, 0.7] * 5) == 0
 
 
 @pytest.mark.parametrize("groups", [[], [1], [1, 1, 1, 1], [1, 2, 3, 4]])
 def test_too_few_trials_explain_nothing(groups):
-    assert explained_share(groups, [0.1, 0.4, 0.2, 0.3][: len(groups)]) is None
-    assert explained_share([1, 1, 2, 2], [0.5] * 4) is None
+    assert explained_fraction(groups, [0.1, 0.4, 0.2, 0.3][: len(groups)]) is None
+    assert explained_fraction([1, 1, 2, 2], [0.5] * 4) is None

@@ -27,10 +27,10 @@ from bertkit.tokens.feature_cache import (
     encode_split,
     get_lengths,
     get_max_lengths,
+    get_row_indices,
     get_used_token_ids,
-    rows_of,
 )
-from bertkit.tokens.features import TaskContext, count_tokens, longest_text
+from bertkit.tokens.features import TaskContext, count_tokens, get_max_text_length
 from bertkit.workflows.finetune_data import find_labels
 from tests.conftest import make_tokenizer
 
@@ -169,7 +169,7 @@ def test_lengths_are_known_without_a_look_at_any_feature(name, monkeypatch):
     monkeypatch.setattr(FeatureColumns, "__getitem__", None)
     for features in (fresh, cached):
         assert get_lengths(features).tolist() == [count_tokens(feature) for feature in fresh]
-        assert get_max_lengths(features).tolist() == [longest_text(feature) for feature in fresh]
+        assert get_max_lengths(features).tolist() == [get_max_text_length(feature) for feature in fresh]
 
 
 def test_rows_are_found_as_in_a_list():
@@ -204,7 +204,9 @@ def test_features_of_many_rows_are_those_of_one_tokenizer_call(name, cache, fold
         cached = encode_split(split, context, encode)
         assert isinstance(cached, FeatureColumns) and encode.calls == calls
         assert as_lists(cached) == as_lists(cached[index] for index in range(len(cached))) == as_lists(fresh)
-        assert rows_of(cached).tolist() == rows_of(fresh).tolist() == [feature["row"] for feature in fresh]
+        assert (
+            get_row_indices(cached).tolist() == get_row_indices(fresh).tolist() == [feature["row"] for feature in fresh]
+        )
         assert get_lengths(cached).tolist() == get_lengths(fresh).tolist()
         assert get_used_token_ids(cached).tolist() == get_used_token_ids(fresh).tolist()
     assert len(parts_in(folder)) == 4 if cache else not folder.exists()

@@ -14,7 +14,7 @@ from bertkit.tokens.features import (
     count_tokens,
     encode_texts,
     find_template,
-    longest_text,
+    get_max_text_length,
     max_tokens,
     padding_collator,
     token_budget,
@@ -128,5 +128,5 @@ def test_labels_of_tokens_are_padded_with_one_that_losses_ignore():
 
 def test_choices_cost_as_much_as_the_longest_of_them():
     choices = {"input_ids": [[2, 9, 9, 3], [2, 3]]}
-    assert (count_tokens(choices), longest_text(choices)) == (8, 4)
-    assert count_tokens({"input_ids": [2, 9, 3]}) == longest_text({"input_ids": np.array([2, 9, 3])}) == 3
+    assert (count_tokens(choices), get_max_text_length(choices)) == (8, 4)
+    assert count_tokens({"input_ids": [2, 9, 3]}) == get_max_text_length({"input_ids": np.array([2, 9, 3])}) == 3

@@ -14,7 +14,7 @@ from bertkit.tokens.features import encode_texts
 from bertkit.tokens.truncation import describe_lost_gold, find_lost_answers, find_unread_words
 from tests.conftest import WORDS, make_tokenizer
 
-OTHERS = [way for way in truncation.WAYS if way != "head"]
+OTHERS = [way for way in truncation.STRATEGIES if way != "head"]
 
 
 def setup_of(way: str, length: int = 16, **options) -> TaskContext:
@@ -134,7 +134,7 @@ def test_the_shares_that_are_read_are_those_of_the_encoded_tokens(pair):
         {"text": text(40), "text_pair": "a film"},
     ]
     rows = [row if pair else {"text": row["text"]} for row in rows]
-    in_one, in_windows, windows = truncation.shares_read(rows, setup_of("head", overlap=0))
+    in_one, in_windows, windows = truncation.get_read_fractions(rows, setup_of("head", overlap=0))
     total = sum(len(ids(value)) for row in rows for value in row.values())
     template = 3 if pair else 2
     encoded = truncation.encode_long(rows, setup_of("head"))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.recipe import TrainingConfig
-from bertkit.tokens.feature_cache import items_of
+from bertkit.tokens.feature_cache import count_labels
 from bertkit.training.batching import SORT_WINDOW, BatchPartition, InMemoryBatches, SeededBatches, plan_epoch
 
 
@@ -96,11 +96,11 @@ def test_every_batch_of_tagged_words_can_be_shared_out(least):
 
 def test_items_are_counted_where_labels_belong_to_tokens():
     tokens = {"input_ids": [1, 2, 3, 4], "labels": [-100, 5, 6, -100]}
-    assert items_of([tokens, {"input_ids": [1, 2], "labels": [-100, 7]}]).tolist() == [2, 1]
-    assert items_of([{"input_ids": [1, 2], "labels": 1}]) is None
-    assert items_of([{"input_ids": [1, 2], "labels": [0.0, 1.0]}]) is None
-    assert items_of([]) is None
-    assert items_of([{"input_ids": [1, 2, 3]}]) is None
+    assert count_labels([tokens, {"input_ids": [1, 2], "labels": [-100, 7]}]).tolist() == [2, 1]
+    assert count_labels([{"input_ids": [1, 2], "labels": 1}]) is None
+    assert count_labels([{"input_ids": [1, 2], "labels": [0.0, 1.0]}]) is None
+    assert count_labels([]) is None
+    assert count_labels([{"input_ids": [1, 2, 3]}]) is None
 
 
 LENGTHS = np.random.default_rng(0).integers(3, 40, 90).tolist()
@@ -124,7 +124,7 @@ def test_batches_are_random_where_asked_or_where_tags_need_no_padding(batching, 
     plan = plan_of(InMemoryBatches(features, TrainingConfig(batching=batching, batch_size=4)), padding)
     is_random = batching == "random" or (batching == "auto" and family == "tags" and not padding)
     window = 1 if is_random else SORT_WINDOW
-    expected = plan_epoch(LENGTHS, 4, 42, 0, window, items=items_of(features))
+    expected = plan_epoch(LENGTHS, 4, 42, 0, window, items=count_labels(features))
     assert plan == [batch.tolist() for batch in expected]
     lines = {None: "batching: random, because padding is not computed"}
     line = lines.get(padding, f"batching: sorted by length, because {padding}")

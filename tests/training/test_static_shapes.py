@@ -17,7 +17,7 @@ from bertkit.modeling.heads.mixins import find_windows
 from bertkit.modeling.static_shapes import texts_of_rows
 from bertkit.recipe import TrainingConfig, load_pretrain_recipe, load_recipe
 from bertkit.tokens.features import ROW_MASK, TOKENS_AT_ONCE, pad_features
-from bertkit.tokens.several import multi_text_collator
+from bertkit.tokens.multi_text import multi_text_collator
 from bertkit.tokens.static_shapes import static_collator, training_rows
 from bertkit.training.arguments import fitting_collator
 from bertkit.training.batching import InMemoryBatches
@@ -113,7 +113,7 @@ def check(job, name, monkeypatch):
     fill = static_collator(job.data_collator, training_rows(ROWS, texts), (16, 32, 80), texts)
     plain, filled = job.data_collator(features), fill(features)
     assert len(filled["input_ids"]) % ROWS == 0 < len(filled["input_ids"]) - len(plain["input_ids"])
-    assert filled["input_ids"].dim() == 2 or filled["input_ids"].shape[1] == texts.most
+    assert filled["input_ids"].dim() == 2 or filled["input_ids"].shape[1] == texts.max_count
     if name in OBJECTIVES:
         del filled[ROW_MASK]
     assert job.loss_terms.count(filled) == job.loss_terms.count(plain)

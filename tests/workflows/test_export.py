@@ -106,7 +106,7 @@ def test_the_rows_that_score_an_export_do_not_limit_what_it_is_used_on(trained, 
     write_supporting_files(tmp_path, saved, saved.load())
     assert load_recipe(str(tmp_path / "recipe.yaml")).data.limit is None
     of_run = {"identity": {"recipe": {"data": {"limit": 300}}}}
-    assert replace(saved, record=of_run).kept(saved.recipe).data.limit == 300  # it was trained so
+    assert replace(saved, record=of_run).restore_limit(saved.recipe).data.limit == 300  # it was trained so
 
 
 def check_layout(file, output, facts) -> None:

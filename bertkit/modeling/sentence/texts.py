@@ -22,7 +22,7 @@ from bertkit.modeling.sentence.folder import (
 )
 from bertkit.recipe.records import Option, accept, read_option
 from bertkit.tokens.features import Feature, TaskContext, max_tokens, split_by_size
-from bertkit.tokens.several import encode_multi_text
+from bertkit.tokens.multi_text import encode_multi_text
 
 
 def _read_dimensions(value: Any) -> tuple[int, ...]:

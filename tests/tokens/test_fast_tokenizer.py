@@ -12,8 +12,8 @@ from bertkit.modeling.tokenizer import load_tokenizer, read_tokenizer
 from bertkit.recipe import load_recipe
 from bertkit.runtime.tokenizer import open_tokenizer, tokenizer_settings
 from bertkit.storage import hub
+from bertkit.tokens.fast_tokenizer import lowercases, read_fast_tokenizer
 from bertkit.tokens.features import TaskContext, encode_texts, tokenize_texts
-from bertkit.tokens.light import lowercases, read_light_tokenizer
 
 TEXTS = ["Bank is located in the city of London", "naïve [SEP] ж", " two  spaces\n", "", "日本"]
 PLAIN_SEP = AutoTokenizer.from_pretrained(hub.find_model("demo")).convert_tokens_to_ids(["[", "s", "##e", "##p", "]"])
@@ -21,12 +21,12 @@ PLAIN_SEP = AutoTokenizer.from_pretrained(hub.find_model("demo")).convert_tokens
 
 def test_its_tokens_are_those_of_transformers():
     folder = hub.find_model("demo")
-    light = read_light_tokenizer(folder)
+    fast = read_fast_tokenizer(folder)
     expected = tokenize_texts(load_tokenizer(folder), TEXTS)
     for text, encoding in zip(TEXTS, expected, strict=True):
-        assert light.encode(text, add_special_tokens=False).ids == encoding.ids
-    assert light.encode("word " * 500).ids[-1] == light.token_to_id("[SEP]")  # not truncated, not padded
-    assert len(light.encode("a").ids) == 3
+        assert fast.encode(text, add_special_tokens=False).ids == encoding.ids
+    assert fast.encode("word " * 500).ids[-1] == fast.token_to_id("[SEP]")  # not truncated, not padded
+    assert len(fast.encode("a").ids) == 3
 
 
 def test_what_transformers_would_change_is_left_to_it(tmp_path):
@@ -35,14 +35,14 @@ def test_what_transformers_would_change_is_left_to_it(tmp_path):
     (tmp_path / "tokenizer.json").write_text(content)
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "do_lower_case": false}')
     assert lowercases(json.loads(content))
-    assert read_light_tokenizer(tmp_path) is None
+    assert read_fast_tokenizer(tmp_path) is None
     (tmp_path / "tokenizer_config.json").unlink()
-    assert read_light_tokenizer(tmp_path) is not None
+    assert read_fast_tokenizer(tmp_path) is not None
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ModelError, match="does not load"):
-        read_light_tokenizer(tmp_path)
+        read_fast_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").unlink()
-    assert read_light_tokenizer(tmp_path) is None
+    assert read_fast_tokenizer(tmp_path) is None
 
 
 def test_only_special_tokens_of_the_template_are_split_in_a_text(tmp_path):
@@ -68,7 +68,7 @@ def test_only_special_tokens_of_the_template_are_split_in_a_text(tmp_path):
         assert [one.ids for one in tokenize_texts(tokenizer, [text.split(), ["[SEP]"]])][1] == PLAIN_SEP
         feature = encode_texts([{"text": text}], TaskContext(load_recipe("cola", {"model": "demo"}), tokenizer, ()))[0]
         assert feature["input_ids"] == expected
-    for read in map(read_light_tokenizer, (folder, saved)):
+    for read in map(read_fast_tokenizer, (folder, saved)):
         assert [read.encode(one, add_special_tokens=False).ids for one in (text, "[SEP]")] == [
             expected[1:-1],
             PLAIN_SEP,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bertkit.recipe import load_recipe
 from bertkit.tokens.features import TaskContext
-from bertkit.tokens.several import encode_multi_text, multi_text_collator, text_number
+from bertkit.tokens.multi_text import encode_multi_text, hash_text, multi_text_collator
 from tests.conftest import make_tokenizer
 
 SETUP = TaskContext(load_recipe("similarity-triples"), make_tokenizer(), ())
@@ -30,4 +30,4 @@ def test_a_text_that_a_row_lacks_is_one_token():
 
 def test_numbers_tell_texts_from_each_other():
     texts = [f"text {number}" for number in range(1000)] + ["\ud800"]
-    assert len({text_number(text) for text in texts}) == 1001
+    assert len({hash_text(text) for text in texts}) == 1001

@@ -17,7 +17,7 @@ _FILE, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _DEFAULTS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
-def read_light_tokenizer(folder: Path) -> Tokenizer | None:
+def read_fast_tokenizer(folder: Path) -> Tokenizer | None:
     """Read ``tokenizer.json`` as transformers would use it, without truncation, padding and special tokens in texts.
 
     Returns:
@@ -29,7 +29,7 @@ def read_light_tokenizer(folder: Path) -> Tokenizer | None:
     file = folder / _FILE
     if not file.is_file() or not _settings_agree(file, read_json(folder / _SETTINGS)):
         return None
-    return plain(read_tokenizer_file(file))
+    return configure_for_plain_text(read_tokenizer_file(file))
 
 
 def read_tokenizer_file(file: Path) -> Tokenizer:
@@ -44,12 +44,13 @@ def read_tokenizer_file(file: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # The library raises plain Exception.
         raise ModelError(f"the tokenizer does not load: {shorten(str(error))}", file=file) from error
-    named = [value for key, value in read_json(file.with_name(_SETTINGS)).items() if key.endswith("_token")]
-    names = {token["content"] if isinstance(token, dict) else token for token in named}
+    special_tokens = [value for key, value in read_json(file.with_name(_SETTINGS)).items() if key.endswith("_token")]
+    # The file alone does not state which special tokens the template uses. Others, such as entity markers, are text.
+    names = {token["content"] if isinstance(token, dict) else token for token in special_tokens}
     return keep_extra_tokens(tokenizer, names.union(_DEFAULTS))
 
 
-def plain(tokenizer: Tokenizer) -> Tokenizer:
+def configure_for_plain_text(tokenizer: Tokenizer) -> Tokenizer:
     """Set a tokenizer to read complete texts, and ``[SEP]`` in a text as characters; return the tokenizer."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -79,6 +80,7 @@ def lowercases(content: Mapping[str, Any]) -> bool:
 
 def _settings_agree(file: Path, settings: Mapping[str, Any]) -> bool:
     """Return whether settings agree with the tokenizer file; if not, transformers uses the settings."""
+    # Without this key, transformers leaves the normalizer of the file alone; other types do not read it.
     do_lower_case = settings.get("do_lower_case")
     if do_lower_case is None or "Bert" not in str(settings.get("tokenizer_class")):
         return True

@@ -12,7 +12,7 @@ from bertkit.tokens.features import (
     Rows,
     TaskContext,
     Tensors,
-    are_several,
+    are_several_texts,
     encode_texts,
     padding_collator,
     to_batch,
@@ -24,10 +24,10 @@ def encode_multi_text(rows: Sequence[Rows], context: TaskContext) -> list[Featur
     # The texts of all rows are tokenized in one call, and then assigned to their rows in the same order.
     encoded = iter(encode_texts([text for texts in rows for text in texts], context))
     features = []
-    for number, texts in enumerate(rows):
-        read = [next(encoded) for _ in texts]
-        names = [name for name in read[0] if name != "row"]
-        features.append({"row": number, **{name: [text[name] for text in read] for name in names}})
+    for index, texts in enumerate(rows):
+        text_features = [next(encoded) for _ in texts]
+        names = [name for name in text_features[0] if name != "row"]
+        features.append({"row": index, **{name: [text[name] for text in text_features] for name in names}})
     return features
 
 
@@ -49,12 +49,13 @@ def multi_text_collator(context: TaskContext, label_type: str = "int64") -> Coll
         for feature in features:
             names = [name for name in ("input_ids", "token_type_ids") if name in feature]
             for text in range(max_texts):
+                # One token of id 0 stands for a missing text; the docstring explains how a model recognizes it.
                 has_text = text < len(feature["input_ids"])
                 flat.append({name: feature[name][text] if has_text else [0] for name in names})
         batch = {name: values.reshape(len(features), max_texts, -1) for name, values in pad(flat).items()}
         if all("labels" in feature for feature in features):
             labels = [feature["labels"] for feature in features]
-            if are_several(labels):
+            if are_several_texts(labels):
                 longest = max(map(len, labels))
                 labels = [[*row_labels, *[0] * (longest - len(row_labels))] for row_labels in labels]
             batch |= to_batch({"labels": np.array(labels, dtype=label_type)}, context)
@@ -63,10 +64,10 @@ def multi_text_collator(context: TaskContext, label_type: str = "int64") -> Coll
     return collate
 
 
-def text_number(text: str) -> int:
+def hash_text(text: str) -> int:
     """Return an id that is the same for equal texts, and different for other texts among billions.
 
-    >>> text_number("a") == text_number("a"), text_number("a") == text_number("b")
+    >>> hash_text("a") == hash_text("a"), hash_text("a") == hash_text("b")
     (True, False)
     """
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True)
