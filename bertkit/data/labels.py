@@ -18,7 +18,7 @@ from bertkit.errors import DataError, ModelError, RecipeError, did_you_mean
 from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import Row
 from bertkit.storage.cache import log_once
-from bertkit.storage.disk import spool
+from bertkit.storage.disk import offload_to_disk
 
 CORRECT = "correct the row, or declare the names under `labels:`"
 """Remedy for a value that is not a label of the recipe or of the training rows."""
@@ -243,7 +243,7 @@ def name_split(
             lines.append(line)
             yield {**row, gold: named}
 
-    rows = spool(name_rows())
+    rows = offload_to_disk(name_rows())
     if faults and collected is None:
         raise first_of(faults)
     if dropped:

@@ -20,7 +20,7 @@ from bertkit.errors import DataError, ResourceError, UsageError, did_you_mean
 from bertkit.progress import log
 from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import expand_path
-from bertkit.storage.disk import spool
+from bertkit.storage.disk import offload_to_disk
 from bertkit.storage.files import atomic_write, disk_error, is_disk_error, to_json
 from bertkit.storage.outputs import check_not_inputs, claimed, sweep_temporaries
 
@@ -257,23 +257,23 @@ def _write_jsonl(records: Records, file: Path, _: FileLayout) -> int:
 
 def _write_separated(records: Records, file: Path, layout: FileLayout) -> int:
     escape = _escape_formula if layout.escape_formulas else lambda value: value
-    types_by_column, spooled = _spooled(records)
+    types_by_column, records = _find_column_types(records)
     with file.open("w", encoding=layout.encoding or "utf-8", newline="") as stream:
         writer = csv.writer(stream, delimiter=layout.delimiter or ",")
         writer.writerow(map(escape, types_by_column))
-        writer.writerows([escape(record.get(name)) for name in types_by_column] for record in spooled)
-    return len(spooled)
+        writer.writerows([escape(record.get(name)) for name in types_by_column] for record in records)
+    return len(records)
 
 
 def _write_parquet(records: Records, file: Path, _: FileLayout) -> int:
     import pyarrow
     from pyarrow import parquet
 
-    types_by_column, spooled = _spooled(records)
+    types_by_column, records = _find_column_types(records)
     schema = pyarrow.schema([(name, _find_type(name, samples)) for name, samples in types_by_column.items()])
     with parquet.ParquetWriter(file, schema) as writer:
-        for start in range(0, len(spooled), _CHUNK_ROWS):
-            chunk = spooled[start : start + _CHUNK_ROWS]
+        for start in range(0, len(records), _CHUNK_ROWS):
+            chunk = records[start : start + _CHUNK_ROWS]
             columns = []
             for field in schema:
                 values = [record.get(field.name) for record in chunk]
@@ -281,10 +281,10 @@ def _write_parquet(records: Records, file: Path, _: FileLayout) -> int:
                     values = [value if value is None or isinstance(value, str) else _as_text(value) for value in values]
                 columns.append(pyarrow.array(values, type=field.type))
             writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
-    return len(spooled)
+    return len(records)
 
 
-def _spooled(records: Records) -> tuple[dict[str, dict[_ValueType, Any]], Sequence[dict[str, Any]]]:
+def _find_column_types(records: Records) -> tuple[dict[str, dict[_ValueType, Any]], Sequence[dict[str, Any]]]:
     """Read all records, and return column -> type -> sample value, and the records.
 
     The columns and their types are known only after the last record, so all records are first stored on disk.
@@ -298,7 +298,7 @@ def _spooled(records: Records) -> tuple[dict[str, dict[_ValueType, Any]], Sequen
                 samples.setdefault(_type_of(value), value)
         return record
 
-    return types_by_column, spool(map(note, map(_without_nested, records)))
+    return types_by_column, offload_to_disk(map(note, map(_without_nested, records)))
 
 
 def pack_records(records: Records) -> bytes:

@@ -32,7 +32,7 @@ from bertkit.progress import log
 from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import Row
 from bertkit.storage.cache import log_once
-from bertkit.storage.disk import spool
+from bertkit.storage.disk import offload_to_disk
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,12 +91,19 @@ class Split:
 
     def first(self, count: int | None) -> Split:
         """Return the first `count` rows; without a count, return all rows."""
-        return self if count is None else replace(self, rows=spool(islice(self.rows, count)), lines=self.lines[:count])
+        return (
+            self
+            if count is None
+            else replace(self, rows=offload_to_disk(islice(self.rows, count)), lines=self.lines[:count])
+        )
 
     def select(self, indices: Iterable[int]) -> Split:
         """Return the rows at some indices, without the marks of training rows."""
         positions = array("q", indices)
-        rows, lines = spool(self.rows[index] for index in positions), array("q", map(self.lines.__getitem__, positions))
+        rows, lines = (
+            offload_to_disk(self.rows[index] for index in positions),
+            array("q", map(self.lines.__getitem__, positions)),
+        )
         return replace(self, rows=rows, lines=lines, training_rows=frozenset(), nearly_trained=0)
 
     def place(self, index: int) -> RowLocation:
@@ -109,7 +116,7 @@ class Split:
 
     def without(self, name: str) -> Split:
         """Return the rows without a column."""
-        return replace(self, rows=spool({key: row[key] for key in row if key != name} for row in self.rows))
+        return replace(self, rows=offload_to_disk({key: row[key] for key in row if key != name} for row in self.rows))
 
     def fingerprint(self) -> str:
         """Return a SHA-256 of the canonical rows, which does not depend on the format of their file."""
@@ -196,7 +203,7 @@ def read_split(
             lines.append(line)
             yield checked
 
-    rows = spool(islice(read_rows(), data.limit))
+    rows = offload_to_disk(islice(read_rows(), data.limit))
     _correct_remedies(faults, rows, columns.gold)
     if faults and collected is None:
         raise first_of(faults)

@@ -21,7 +21,7 @@ from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.reliability import quantile_bins, thin
 from bertkit.metrics.tags import ENTITY_METRICS, count_errors, entity_types
 from bertkit.recipe.sections import Row
-from bertkit.storage.disk import spool
+from bertkit.storage.disk import offload_to_disk
 from bertkit.tasks import Predictions
 from bertkit.tokens.features import Rows
 
@@ -190,7 +190,7 @@ def slice_values(scorer: StoredPredictionScorer, rows: Rows, units: Units, extra
     if not len(units):
         return {}
     columns, slices = scorer.task.COLUMNS, Groups()
-    gold = spool(rows[numbers[0]].get(columns.gold) for numbers in units)
+    gold = offload_to_disk(rows[numbers[0]].get(columns.gold) for numbers in units)
     if scorer.task.HAS_LABEL_NAMES and all(isinstance(value, str) for value in gold):
         slices[columns.gold] = _group_numbers(gold)
     lengths = [sum(count_words(rows[number], columns) for number in numbers) for numbers in units]

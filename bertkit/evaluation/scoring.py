@@ -22,7 +22,7 @@ from bertkit.metrics.intervals import Interval, Intervals, why_undefined
 from bertkit.metrics.registry import CLASSIFICATION
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
-from bertkit.storage.disk import IN_MEMORY, spool
+from bertkit.storage.disk import IN_MEMORY, offload_to_disk
 from bertkit.storage.files import write_json
 from bertkit.tasks import (
     Output,
@@ -201,7 +201,7 @@ def _decode_outputs(
         # A temperature looks better on the rows it was fitted to, so these rows use a fold that left them out.
         source_of[indices] = len(sources)
         sources.append(decode_rows(task, outputs, features, split.rows, with_options(context, options)))
-    replaced = spool(sources[source][index] for index, source in enumerate(source_of))
+    replaced = offload_to_disk(sources[source][index] for index, source in enumerate(source_of))
     return replaced, warn_of_calibration_rows(calibration, int(np.count_nonzero(source_of)), len(split.rows))
 
 
@@ -220,7 +220,7 @@ def decode_rows(
         return task.decode(outputs[feature_slice], chunk, rows[start : start + IN_MEMORY], context)
 
     rows_of_features = rows_of(features)
-    return spool(chain.from_iterable(map(decode, range(0, len(rows), IN_MEMORY))))
+    return offload_to_disk(chain.from_iterable(map(decode, range(0, len(rows), IN_MEMORY))))
 
 
 def run_model(
@@ -240,7 +240,7 @@ def run_model(
         run = partial(forward, checkpoint.model, collate=collate, precision=checkpoint.machine.precision, tick=tick)
         outputs, loss = ([run([feature])[0][0] for feature in features], None) if alone else run(features)
     if checkpoint.unknown_label_count:
-        outputs = spool(_with_logits(output, checkpoint.unknown_label_count) for output in outputs)
+        outputs = offload_to_disk(_with_logits(output, checkpoint.unknown_label_count) for output in outputs)
     return outputs, loss
 
 
@@ -260,7 +260,7 @@ def _combine_outputs(checkpoint: Checkpoint, by_member: Sequence[Outputs], featu
     """Combine the outputs of an ensemble's members, one list per member, into the outputs of one model."""
     combine = checkpoint.task.combine
     assert combine is not None  # `find_members` has looked
-    return spool(
+    return offload_to_disk(
         combine([outputs[number] for outputs in by_member], feature, checkpoint.context)
         for number, feature in enumerate(features)
     )

@@ -23,7 +23,7 @@ from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row, expand_path
 from bertkit.storage import runs
-from bertkit.storage.disk import spool
+from bertkit.storage.disk import offload_to_disk
 from bertkit.storage.fingerprints import is_whole
 from bertkit.storage.run_sets import seed_folders
 from bertkit.storage.runs import RunRecord
@@ -199,7 +199,7 @@ def _read_run(name: str, folder: Path, record: RunRecord, split: str | None) -> 
 def _read_predictions(file: Path) -> Predictions:
     try:
         with file.open(encoding="utf-8", newline="\n") as lines:
-            predictions = spool(_parse_records(lines, file))
+            predictions = offload_to_disk(_parse_records(lines, file))
     except FileNotFoundError:
         raise DataError("the file of predictions is missing", _AGAIN, file=file) from None
     except UnicodeDecodeError:
@@ -309,7 +309,7 @@ def read_rows(run: StoredRun, task: Task) -> Rows:
             if name not in record and columns.fallback_columns.get(name) not in record:
                 message = f"the row has no {name!r}, by which it is recognized and scored"
                 raise DataError(message, "write each prediction into its row", file=run.file, row=row)
-    return spool({name: record[name] for name in names if name in record} for record in run.predictions)
+    return offload_to_disk({name: record[name] for name in names if name in record} for record in run.predictions)
 
 
 def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
@@ -328,7 +328,7 @@ def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
     indices = defaultdict(list)
     for index, key in enumerate(keys):
         indices[key].append(index)
-    return replace(run, predictions=spool(run.predictions[indices[key].pop(0)] for key in required))
+    return replace(run, predictions=offload_to_disk(run.predictions[indices[key].pop(0)] for key in required))
 
 
 def _digest_rows(run: StoredRun, task: Task, *, gold: bool = True) -> list[bytes]:

@@ -1,7 +1,7 @@
 """More than fits into memory, by two mechanisms: objects that wait on disk, and arrays that later runs read again.
 
-`spool` pickles objects into a file without a name, which is gone when the process ends. `ArrayWriter` writes arrays as
-.npy files, and a manifest with their checksums last: a folder without a valid manifest does not count.
+`offload_to_disk` pickles objects into a file without a name, which is gone when the process ends. `ArrayWriter` writes
+arrays as .npy files, and a manifest with their checksums last: a folder without a valid manifest does not count.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PART = 1 << 16  # items that are sorted in memory; each part is a file until al
 Item = TypeVar("Item")
 
 
-class Spooled(Sequence[Item]):
+class DiskList(Sequence[Item]):
     """Items in the order that they came in, written in blocks; the block that was read last stays in memory.
 
     So items are best read in order. What is changed in an item is lost.
@@ -57,11 +57,11 @@ class Spooled(Sequence[Item]):
         self._last: tuple[int, list[Item]] = (-1, [])
         remaining = iter(items)
         while chunk := list(islice(remaining, block)):
-            with files.disk_errors(_spool_folder()):
+            with files.disk_errors(_offload_folder()):
                 self._file.write(pickle.dumps(chunk, pickle.HIGHEST_PROTOCOL))
             self._ends.append(self._file.tell())
             self._count += len(chunk)
-        with files.disk_errors(_spool_folder()):
+        with files.disk_errors(_offload_folder()):
             self._file.flush()
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class Spooled(Sequence[Item]):
         return items
 
 
-def spool(items: Iterable[Item], block: int = _BLOCK) -> Sequence[Item]:
+def offload_to_disk(items: Iterable[Item], block: int = _BLOCK) -> Sequence[Item]:
     """Return items as a sequence whose memory does not grow with their number, or as a list if they are few.
 
     Args:
@@ -105,26 +105,26 @@ def spool(items: Iterable[Item], block: int = _BLOCK) -> Sequence[Item]:
     """
     remaining = iter(items)
     first = list(islice(remaining, IN_MEMORY + 1))
-    return first if len(first) <= IN_MEMORY else Spooled(chain(first, remaining), block)
+    return first if len(first) <= IN_MEMORY else DiskList(chain(first, remaining), block)
 
 
-def spool_sorted(items: Iterable[Item], key: Callable[[Item], Any]) -> Sequence[Item]:
+def sort_on_disk(items: Iterable[Item], key: Callable[[Item], Any]) -> Sequence[Item]:
     """Return items as a sequence in the order that `sorted` has, whose memory does not grow with their number."""
     remaining, parts = iter(items), list[Sequence[Item]]()
     while part := sorted(islice(remaining, _PART), key=key):
-        parts.append(spool(part))
-    return parts[0] if len(parts) == 1 else spool(heapq.merge(*parts, key=key))
+        parts.append(offload_to_disk(part))
+    return parts[0] if len(parts) == 1 else offload_to_disk(heapq.merge(*parts, key=key))
 
 
 def _open_file() -> IO[Any]:
     """Open a file without a name in the cache, because a folder of temporary files may be in memory itself."""
     with suppress(OSError):
-        _spool_folder().mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryFile(dir=_spool_folder())
+        _offload_folder().mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryFile(dir=_offload_folder())
     return tempfile.TemporaryFile()
 
 
-def _spool_folder() -> Path:
+def _offload_folder() -> Path:
     return cache_folder("spooled")
 
 

@@ -17,7 +17,7 @@ from bertkit.insight.outcomes import SORTS, find_outcomes
 from bertkit.progress import SILENT, stage, use_progress
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
-from bertkit.storage.disk import spool_sorted
+from bertkit.storage.disk import sort_on_disk
 from bertkit.storage.outputs import claimed
 from bertkit.tasks import drop_private_keys
 from bertkit.workflows.errors import read_predictions
@@ -139,7 +139,7 @@ def _find_mistaken_rows(path: str | Path, count: int) -> list[Row]:
     scorer, run, rows = read_predictions(path)
     outcomes = find_outcomes(scorer, run, rows)
     answered = zip(outcomes.answers, outcomes.units, strict=True)
-    wrong = spool_sorted((pair for pair in answered if pair[0].error > 0), lambda pair: SORTS["confidence"](pair[0]))
+    wrong = sort_on_disk((pair for pair in answered if pair[0].error > 0), lambda pair: SORTS["confidence"](pair[0]))
     if not wrong:
         raise UsageError("no row is wrong", "explain others with --text or --data", file=path)
     return [rows[index] for _, indices in wrong[:count] for index in indices]

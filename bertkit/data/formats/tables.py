@@ -17,7 +17,7 @@ from bertkit.progress import log
 from bertkit.recipe.plugins import import_extra
 from bertkit.recipe.records import DataConfig
 from bertkit.storage.cache import log_once
-from bertkit.storage.disk import spool
+from bertkit.storage.disk import offload_to_disk
 
 _LISTS = ("List", "LargeList", "Sequence")
 _BATCH_ROWS = 1000
@@ -181,7 +181,7 @@ def read_xlsx(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
 
 
 def _read_sheet(openpyxl: Any, source: Source, data: DataConfig, name: str) -> Iterator[Record]:
-    rows = spool(_read_cells(openpyxl, source, name))
+    rows = offload_to_disk(_read_cells(openpyxl, source, name))
     start, first = (0, data.header) if data.header else (1, next(iter(rows), (0, []))[1])
     width = max((column for column, cell in enumerate(first, 1) if cell is not None), default=0)
     if not width:
