@@ -21,7 +21,7 @@ from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resamp
 from bertkit.progress import log
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.space import Point
-from bertkit.storage.fingerprints import is_whole
+from bertkit.storage.fingerprints import is_complete
 from bertkit.storage.run_sets import parse_number
 from bertkit.storage.runs import RunRecord
 from bertkit.tasks import RowScores, Task, with_options
@@ -172,7 +172,7 @@ def read_predictions(run: Path, record: RunRecord, split: Split) -> list[dict[st
         ModelError: If the model is damaged too.
     """
     file = run / predictions_file(split.name)
-    if not is_whole(file, record.get("predictions", {}).get(file.name)):
+    if not is_complete(file, record.get("predictions", {}).get(file.name)):
         log.info(f"{file} is missing or damaged, so its predictions are computed again")
         checkpoint = find_checkpoint(load_recipe(str(run / "recipe.yaml"), {"model": str(run)})).load(calibrated=False)
         predictions = score_split(checkpoint, split).predictions

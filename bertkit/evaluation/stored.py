@@ -24,7 +24,7 @@ from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row, expand_path
 from bertkit.storage import runs
 from bertkit.storage.disk import offload_to_disk
-from bertkit.storage.fingerprints import is_whole
+from bertkit.storage.fingerprints import is_complete
 from bertkit.storage.run_sets import seed_folders
 from bertkit.storage.runs import RunRecord
 from bertkit.tasks import Answer, Prediction, Predictions, RowScores, Task, load_task
@@ -191,7 +191,7 @@ def _read_run(name: str, folder: Path, record: RunRecord, split: str | None) -> 
         remedy = f"choose from {', '.join(splits)}; `bertkit eval --split {chosen} --output DIR` scores another split"
         raise DataError(f"the run has no predictions of split {chosen!r}", remedy, file=folder)
     file = folder / predictions_file(chosen)
-    if file.is_file() and not is_whole(file, record.get("predictions", {}).get(file.name)):
+    if file.is_file() and not is_complete(file, record.get("predictions", {}).get(file.name)):
         raise DataError("the file of predictions does not match its checksum", _AGAIN, file=file)
     return StoredRun(name, file, {**record, "split": chosen}, _read_predictions(file), str(folder))
 

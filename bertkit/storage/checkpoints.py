@@ -16,7 +16,7 @@ from typing import Any
 
 from bertkit.errors import ModelError
 from bertkit.storage.files import sync_folder
-from bertkit.storage.fingerprints import is_whole, list_files, read_with_checksum, write_with_checksum
+from bertkit.storage.fingerprints import is_complete, list_files, read_with_checksum, write_with_checksum
 
 MANIFEST = "bertkit-manifest.json"
 BY_SIGNAL = "by_signal"
@@ -70,7 +70,7 @@ def find_fault(folder: Path) -> str | None:
         file = folder / name
         if file.is_symlink() or not file.is_file():
             return f"{name} is missing"
-        if not is_whole(file, expected):
+        if not is_complete(file, expected):
             return f"{name} does not match its checksum"
     return None
 

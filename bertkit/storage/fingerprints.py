@@ -79,7 +79,7 @@ def leaves_folder(name: str) -> bool:
     return path.is_absolute() or ".." in path.parts
 
 
-def is_whole(file: Path, entry: Mapping[str, Any] | None) -> bool:
+def is_complete(file: Path, entry: Mapping[str, Any] | None) -> bool:
     """Return whether a file exists and matches its entry of `list_files`; without an entry, it is not compared."""
     return file.is_file() and entry in (None, describe_file(file))
 

@@ -114,7 +114,7 @@ class PartFolder:
         files = []
         for index, rows in enumerate(parts):
             file = self.folder / f"{index:06}-{rows.digest()[:16]}.part"
-            if index % self.launch.size == self.launch.rank and not is_complete(file):
+            if index % self.launch.size == self.launch.rank and not is_part_complete(file):
                 write(file, rows)
             files.append(file)
         return files
@@ -156,7 +156,7 @@ def write_part(file: Path, content: bytes) -> None:
     write_bytes(file, with_digest(content))
 
 
-def is_complete(file: Path) -> bool:
+def is_part_complete(file: Path) -> bool:
     """Return whether a part exists; a damaged one is deleted, which is logged."""
     if not file.exists() or _map_part(file) is not None:
         return file.exists()

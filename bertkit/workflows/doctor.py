@@ -34,7 +34,7 @@ from bertkit.metrics.baselines import find_unbeaten
 from bertkit.progress import stage
 from bertkit.storage import checkpoints, exports, files, hub, run_sets, runs
 from bertkit.storage.cache import cache_folder
-from bertkit.storage.fingerprints import is_whole, read_with_checksum
+from bertkit.storage.fingerprints import is_complete, read_with_checksum
 from bertkit.storage.run_list import count_bytes, read_log, read_state
 from bertkit.storage.runs import RunRecord
 from bertkit.vectors.search import index
@@ -331,7 +331,7 @@ def _find_single_answer(folder: Path, record: RunRecord) -> Iterator[Finding]:
     """Yield a finding for each split whose predictions are one label, one answer, or one tag for all words."""
     for name, entry in record.get("predictions", {}).items():
         # Damaged files have a finding already.
-        if not name.endswith(".jsonl") or not is_whole(folder / name, entry):
+        if not name.endswith(".jsonl") or not is_complete(folder / name, entry):
             continue
         lines = files.split_lines((folder / name).read_text(encoding="utf-8"))
         predicted = [json.loads(line).get("prediction") for line in lines]
