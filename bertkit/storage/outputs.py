@@ -49,7 +49,7 @@ def check_page(output: str | Path, inputs: Iterable[tuple[str, Path]] = ()) -> P
         raise UsageError("the page is HTML", f"name it {file.name}.html", file=file)
     check_folder_of(file)
     check_not_inputs(file, inputs)
-    if file.exists() and not is_own(file):
+    if file.exists() and not is_written_by_bertkit(file):
         raise UsageError("the file exists already, and bertkit did not write it", _ANOTHER, file=file)
     return file
 
@@ -64,7 +64,7 @@ def check_folder_of(file: Path, option: str = "--output") -> None:
         raise ResourceError("no such folder", f"create it, or choose another {option}", file=file.parent)
 
 
-def is_own(file: Path, mark: str = PAGE_MARK) -> bool:
+def is_written_by_bertkit(file: Path, mark: str = PAGE_MARK) -> bool:
     """Return whether bertkit wrote a file, which then has this mark at its start."""
     if not file.is_file():
         return False
