@@ -22,7 +22,7 @@ from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import expand_path
 from bertkit.storage.disk import offload_to_disk
 from bertkit.storage.files import atomic_write, disk_error, is_disk_error, to_json
-from bertkit.storage.outputs import check_not_inputs, claimed, sweep_temporaries
+from bertkit.storage.outputs import check_not_inputs, lock_output, sweep_temporaries
 
 if TYPE_CHECKING:
     import pyarrow
@@ -118,7 +118,7 @@ def write_new(records: Records, output: str | Path, inputs: Iterable[tuple[str, 
     file = expand_path(output)
     writer_for(file)
     check_not_inputs(file, inputs)
-    with claimed(file):
+    with lock_output(file):
         return write_records(records, file)
 
 

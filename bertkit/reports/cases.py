@@ -13,7 +13,7 @@ from bertkit.errors import GateError, UsageError
 from bertkit.recipe.sections import expand_path
 from bertkit.reports.text import plain
 from bertkit.storage.files import write_text
-from bertkit.storage.outputs import REPORT_MARK, check_folder_of, claimed, is_written_by_bertkit
+from bertkit.storage.outputs import REPORT_MARK, check_folder_of, is_written_by_bertkit, lock_output
 
 Outcome = Literal["passed", "failed", "skipped"]
 _MARKS: dict[Outcome, str] = {"passed": "✅", "failed": "❌", "skipped": "➖"}
@@ -80,7 +80,7 @@ def write_cases(file: Path, title: str, cases: Sequence[Case]) -> None:
     Raises:
         ResourceError: If another process is writing it, or it cannot be written.
     """
-    with claimed(file):
+    with lock_output(file):
         write_text(file, _WRITERS[file.suffix.lower()](title, cases))
 
 

@@ -72,7 +72,7 @@ def is_written_by_bertkit(file: Path, mark: str = PAGE_MARK) -> bool:
         return mark.encode() in stream.read(4096)
 
 
-def claimed(output: Path, *, wait: bool = False) -> AbstractContextManager[None]:
+def lock_output(output: Path, *, wait: bool = False) -> AbstractContextManager[None]:
     """Hold the lock of an output file; with `wait`, once the process that holds it has released it.
 
     The lock is a file next to it, `.NAME.lock`: it holds for every user and every machine that can write this output,
@@ -100,8 +100,8 @@ def check_output(output: Path) -> None:
         raise ResourceError("the file is write-protected", _ANOTHER, file=output)
 
 
-def claimed_folder(output: Path) -> AbstractContextManager[None]:
-    """Hold the lock of a folder that is to be created, as `claimed` does; the folders above it are created.
+def lock_output_folder(output: Path) -> AbstractContextManager[None]:
+    """Hold the lock of a folder that is to be created, as `lock_output` does; the folders above it are created.
 
     Raises:
         ResourceError: If another process is writing it, or it cannot be created.
@@ -115,14 +115,14 @@ def claimed_folder(output: Path) -> AbstractContextManager[None]:
 
 @contextmanager
 def building(folder: Path) -> Iterator[Path]:
-    """Hold the lock of a folder, and yield a temporary folder; see `claimed_folder` and `staged`."""
-    with claimed_folder(folder), staged(folder) as staging:
+    """Hold the lock of a folder, and yield a temporary folder; see `lock_output_folder` and `staged`."""
+    with lock_output_folder(folder), staged(folder) as staging:
         yield staging
 
 
 @contextmanager
 def staged(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to the output when the block ends; the caller holds `claimed_folder`.
+    """Yield a temporary folder that is renamed to the output when the block ends; the caller holds `lock_output_folder`.
 
     Raises:
         UsageError: If the output is a file, or a folder that is not empty.

@@ -19,7 +19,7 @@ from bertkit.hardware.launch import Launch
 from bertkit.progress import log
 from bertkit.storage.files import disk_errors, locked, make_ignored_folder, write_bytes
 from bertkit.storage.fingerprints import read_with_checksum, with_digest, without_digest, write_with_checksum
-from bertkit.storage.outputs import check_output, claimed, unwritable
+from bertkit.storage.outputs import check_output, lock_output, unwritable
 from bertkit.storage.runs import compare_identities
 
 _PLAN = "plan.json"
@@ -55,7 +55,7 @@ class PartFolder:
         if fresh and not is_single:
             raise UsageError("--fresh with several processes", f"delete {self.folder.name} yourself if it exists")
         check_output(self.output)
-        with disk_errors(self.output.parent), claimed(self.output) if is_single else nullcontext():
+        with disk_errors(self.output.parent), lock_output(self.output) if is_single else nullcontext():
             # Parts of several processes are not deleted, because another process may have computed them just now.
             if is_single and (fresh or not self._list_parts()):
                 self._delete()
@@ -137,7 +137,7 @@ class PartFolder:
         if missing or not (self.launch.is_first or self.launch.is_shard):
             yield False
             return
-        with claimed(self.output, wait=True) if self.launch.size > 1 else nullcontext():
+        with lock_output(self.output, wait=True) if self.launch.size > 1 else nullcontext():
             joins = self.folder.exists()  # Otherwise, another shard has joined them in the meantime.
             yield joins
             self._delete()

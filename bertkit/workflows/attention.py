@@ -10,7 +10,7 @@ from bertkit.errors import DataError, UsageError
 from bertkit.progress import stage
 from bertkit.recipe.records import DataConfig
 from bertkit.storage import hub
-from bertkit.storage.outputs import claimed
+from bertkit.storage.outputs import lock_output
 
 if TYPE_CHECKING:
     from bertkit.insight.attention import AttendedText, MeasuredHeads
@@ -50,7 +50,7 @@ def show(
     if output is not None:
         from bertkit.reports.attention import write_attention
 
-        with claimed(output):
+        with lock_output(output):
             write_attention(output, attended, attended.rollout, at)
     return attended
 
@@ -92,6 +92,6 @@ def measure(
     if output is not None:
         from bertkit.reports.attention import write_heads
 
-        with claimed(output):
+        with lock_output(output):
             write_heads(output, measured, PATTERNS)
     return measured

@@ -16,7 +16,7 @@ from bertkit.errors import DataError, UsageError
 from bertkit.insight.map import project
 from bertkit.progress import log, stage
 from bertkit.storage.files import disk_errors
-from bertkit.storage.outputs import check_empty, check_not_inputs, claimed, claimed_folder, staged
+from bertkit.storage.outputs import check_empty, check_not_inputs, lock_output, lock_output_folder, staged
 from bertkit.vectors.clusters import (
     Labels,
     SavedClusters,
@@ -87,9 +87,9 @@ def cluster(
         raise UsageError(f"--clusters {count}, but {len(rows_with_text):,} rows have text", "ask for fewer clusters")
     with ExitStack() as held:  # Outputs that cannot be written are rejected before the work.
         if output is not None:
-            held.enter_context(claimed(output))
+            held.enter_context(lock_output(output))
         if save is not None:
-            held.enter_context(claimed_folder(save))
+            held.enter_context(lock_output_folder(save))
         vectors = source.read(texts_with_text, np.array(rows_with_text), [len(contents)])
         # HDBSCAN finds the number of clusters itself; k-means tries several, unless it is given.
         silhouettes: dict[int, float] = {}
@@ -147,7 +147,7 @@ def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output
         message = f"the clusters were made with the prompt {saved.facts['prompt']!r}, not {source.prompt_text!r}"
         raise UsageError(message, "leave --model out to use the same")
 
-    with nullcontext() if output is None else claimed(output):
+    with nullcontext() if output is None else lock_output(output):
         described = source.describe()
         # Check the model before the vectors are computed, and their dimension afterwards.
         check_same_vectors(saved, described, None, folder)

@@ -13,7 +13,7 @@ import numpy as np
 
 from bertkit.data.output import PLAIN, copy_parquet, follow_source, write_records, writer_for
 from bertkit.errors import UsageError
-from bertkit.storage.outputs import check_not_inputs, claimed
+from bertkit.storage.outputs import check_not_inputs, lock_output
 from bertkit.vectors import duplicates as found_rows
 from bertkit.vectors.duplicates import Duplicate, ScannedRows, group_rows, measure_similarity
 from bertkit.vectors.text_files import Rows, TextFile, VectorSource
@@ -73,7 +73,7 @@ def dedup(
     _check_outputs(outputs, texts, against, source)
     with ExitStack() as held:  # Outputs that cannot be written are rejected before the work.
         for file in outputs:
-            held.enter_context(claimed(file))
+            held.enter_context(lock_output(file))
         # From cheap to expensive: digests, then signatures of the wording, then vectors of the remaining rows.
         scanned = found_rows.scan([*against, texts], keep, near=near < 1)
         duplicates = found_rows.find_wording(scanned, near)

@@ -18,7 +18,7 @@ from bertkit.progress import SILENT, stage, use_progress
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
 from bertkit.storage.disk import sort_on_disk
-from bertkit.storage.outputs import claimed
+from bertkit.storage.outputs import lock_output
 from bertkit.tasks import drop_private_keys
 from bertkit.workflows.errors import read_predictions
 
@@ -122,7 +122,7 @@ def write_page(rows: Iterable[ExplainedRow], output: Path, model: str) -> int:
     """Write a page with explained rows that opens from disk, and return their number."""
     from bertkit.reports.explain import write_explanations
 
-    with claimed(output):
+    with lock_output(output):
         records = [row.as_record() for row in rows]
         write_explanations(output, records, model=model)
     return len(records)

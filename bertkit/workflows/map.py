@@ -31,7 +31,7 @@ from bertkit.modeling.layers import count_layers
 from bertkit.progress import stage
 from bertkit.recipe.sections import expand_path
 from bertkit.storage.files import disk_errors, write_text
-from bertkit.storage.outputs import check_not_inputs, claimed, is_written_by_bertkit, sweep_locks, was_interrupted
+from bertkit.storage.outputs import check_not_inputs, is_written_by_bertkit, lock_output, sweep_locks, was_interrupted
 from bertkit.vectors.text_files import TextSource
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def draw_map(
     # All files are claimed before the work, so that two maps do not mix their files.
     with ExitStack() as held:
         for file in outputs:
-            held.enter_context(claimed(file))
+            held.enter_context(lock_output(file))
 
         # 3. Compute vectors and planes. All layers have the labels or the clusters of the last one: a color means the
         # same in each picture.

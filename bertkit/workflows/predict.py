@@ -33,7 +33,7 @@ from bertkit.hardware.launch import Launch, check_not_launched
 from bertkit.progress import Progress, stage, with_progress
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row, expand_path
-from bertkit.storage.outputs import check_not_inputs, claimed
+from bertkit.storage.outputs import check_not_inputs, lock_output
 from bertkit.storage.parts import PartFolder, read_part, write_part
 from bertkit.tasks import Prediction
 
@@ -108,7 +108,7 @@ def predict_to_file(
 
     # 3. A single process writes records as they are computed. Several processes write parts, and one joins them.
     if launch.size == 1:
-        with claimed(output):
+        with lock_output(output):
             return write(answer(saved, chunks, columns=columns))
     # Only `digits` of the layout changes the parts. So a command that failed at --encoding can be repeated with
     # another encoding, and its parts are used again.

@@ -15,7 +15,7 @@ from bertkit.metrics.intervals import Interval
 from bertkit.metrics.retrieval import average_queries, query_intervals, score_rankings
 from bertkit.progress import get_progress, log, stage
 from bertkit.recipe.sections import expand_path
-from bertkit.storage.outputs import claimed_folder, sweep_locks
+from bertkit.storage.outputs import lock_output_folder, sweep_locks
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.reranker import Reranker
 from bertkit.vectors.search.bm25 import BM25
@@ -98,7 +98,7 @@ def build(
         raise UsageError("the index exists", "add to it with `bertkit search add`, or choose another", file=output)
     sides = choose_prompts(embedder, prompts or {})
     rows = replace(rows, passages=passages).split_for(sides["document"])
-    with claimed_folder(output):
+    with lock_output_folder(output):
         with stage(f"checking the rows of {rows.file}"):
             # All rows are read before the first is embedded, because the last row may be wrong or repeat an id.
             count, covered = rows.check()
@@ -119,7 +119,7 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None) -> Inde
     """
     folder = expand_path(folder)
     Index.open(folder)
-    with claimed_folder(folder):
+    with lock_output_folder(folder):
         # The words of all rows are counted again, so all files must be intact.
         index = Index.open(folder, verify=True)
         embedder = embedder_of(index.manifest, "document", folder=folder, model=model)
@@ -144,7 +144,7 @@ def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:
     """
     folder = expand_path(folder)
     Index.open(folder)
-    with claimed_folder(folder), naming_damage(folder):
+    with lock_output_folder(folder), naming_damage(folder):
         index = Index.open(folder)
         rows_by_id = index.find_rows(ids)
         rows_by_id |= index.find_rows([row_id for row_id in ids if row_id not in rows_by_id], "document")

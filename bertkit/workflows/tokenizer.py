@@ -14,7 +14,7 @@ from bertkit.progress import log
 from bertkit.recipe.records import CorpusConfig
 from bertkit.recipe.sections import expand_path
 from bertkit.storage.files import disk_errors
-from bertkit.storage.outputs import check_empty, claimed_folder, staged
+from bertkit.storage.outputs import check_empty, lock_output_folder, staged
 from bertkit.tokens.splitting import Splitting
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
@@ -57,7 +57,7 @@ def train_tokenizer(data: CorpusConfig, spec: TokenizerSpec, *, output: str | Pa
     """
     folder = expand_path(output)
     check_empty(folder)
-    with claimed_folder(folder):
+    with lock_output_folder(folder):
         source = find_corpus(data)
         # Duplicates and held-out documents are the same as in pretraining, so that held-out text stays unseen.
         first_pass = find_duplicates(source)

@@ -163,9 +163,9 @@ def tabulate_runs(
 
     table = tabulate(folders, rows=rows)
     if output is not None:
-        from bertkit.storage.outputs import claimed
+        from bertkit.storage.outputs import lock_output
 
-        with claimed(output):
+        with lock_output(output):
             write_text(output, FORMATS[name][1](table))
         print_file(output, len(table.rows))
         return
