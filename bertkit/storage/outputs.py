@@ -114,15 +114,15 @@ def lock_output_folder(output: Path) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def building(folder: Path) -> Iterator[Path]:
-    """Hold the lock of a folder, and yield a temporary folder; see `lock_output_folder` and `staged`."""
-    with lock_output_folder(folder), staged(folder) as staging:
+def create_folder_atomically(folder: Path) -> Iterator[Path]:
+    """Hold the lock of a folder, and yield a temporary folder; see `lock_output_folder` and `stage_folder`."""
+    with lock_output_folder(folder), stage_folder(folder) as staging:
         yield staging
 
 
 @contextmanager
-def staged(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to the output when the block ends; the caller holds `lock_output_folder`.
+def stage_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to the output when the block ends, under `lock_output_folder`.
 
     Raises:
         UsageError: If the output is a file, or a folder that is not empty.
@@ -166,7 +166,7 @@ def sweep_locks(outputs: Iterable[Path]) -> None:
 
 
 def was_interrupted(output: Path) -> bool:
-    """Return whether a process that claimed an output was killed before it wrote the output."""
+    """Return whether a process that locked an output was killed before it wrote the output."""
     return _lock_path(output).exists() and not output.exists()
 
 

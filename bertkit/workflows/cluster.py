@@ -16,7 +16,7 @@ from bertkit.errors import DataError, UsageError
 from bertkit.insight.map import project
 from bertkit.progress import log, stage
 from bertkit.storage.files import disk_errors
-from bertkit.storage.outputs import check_empty, check_not_inputs, lock_output, lock_output_folder, staged
+from bertkit.storage.outputs import check_empty, check_not_inputs, lock_output, lock_output_folder, stage_folder
 from bertkit.vectors.clusters import (
     Labels,
     SavedClusters,
@@ -106,7 +106,7 @@ def cluster(
         if save is not None:
             # The folder gets its name when the stack closes, after the rows: the same command continues after a kill.
             held.enter_context(disk_errors(save.parent))
-            staging = held.enter_context(staged(save))
+            staging = held.enter_context(stage_folder(save))
             facts = {
                 "method": method,
                 "seed": seed,

@@ -43,7 +43,7 @@ from bertkit.storage.exports import MANIFEST, Export, check_not_exported, write_
 from bertkit.storage.files import disk_errors, write_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.hub.encoders import list_encoders
-from bertkit.storage.outputs import building, check_empty
+from bertkit.storage.outputs import check_empty, create_folder_atomically
 from bertkit.storage.run_list import count_bytes
 from bertkit.storage.runs import take
 
@@ -148,7 +148,7 @@ def export(
     reads_rows = getattr(before.model, "reads", "text") == "windows"
     calibration = encode_texts(before, training_rows, names, reads_rows=reads_rows) if is_int8 else None
 
-    with disk_errors(folder.parent), building(folder) as staging:
+    with disk_errors(folder.parent), create_folder_atomically(folder) as staging:
         # 3. Write the graph and everything that is needed to open it.
         with stage(f"exporting to {to}, {precision}"):
             from bertkit.modeling.inference.graphs import TextGraph, convert

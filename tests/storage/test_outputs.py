@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.storage.outputs import building, check_not_inputs, lock_output, lock_output_folder
+from bertkit.storage.outputs import check_not_inputs, create_folder_atomically, lock_output, lock_output_folder
 
 
 @pytest.mark.parametrize("link", [None, "symlink_to", "hardlink_to"])
@@ -87,10 +87,10 @@ def test_a_folder_is_claimed_before_it_is_there(here):
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     target = tmp_path / "deep" / "folder"
-    with pytest.raises(ValueError, match="broken"), building(target) as staging:
+    with pytest.raises(ValueError, match="broken"), create_folder_atomically(target) as staging:
         (staging / "file").write_text("half")
         raise ValueError("broken")
     assert list(target.parent.iterdir()) == []
-    with building(target) as staging:
+    with create_folder_atomically(target) as staging:
         (staging / "file").write_text("whole")
     assert [entry.name for entry in target.parent.iterdir()] == ["folder"]
