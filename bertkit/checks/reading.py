@@ -20,7 +20,7 @@ from bertkit.data.checks import (
     types_of,
 )
 from bertkit.data.columns import ColumnSpec, describe_unread
-from bertkit.data.labels import find_names, list_names, name_split, spelled_names, with_unseen
+from bertkit.data.labels import find_names, labels_to_strs, list_names, name_split, with_unseen
 from bertkit.data.rows import NO_TEXT, RowLocation, Split
 from bertkit.data.sources import ALL, files_by_split, is_validation, missing_split, single_file
 from bertkit.errors import BertkitError, DataError, UnavailableError, shorten
@@ -81,7 +81,7 @@ def read_all(recipe: Recipe, task: Task) -> ReadResult:
 def _name_labels(readings: ReadResult, recipe: Recipe, gold: str) -> None:
     """Replace raw gold values by label names."""
     train = readings.splits["train"]
-    names = recipe.labels or sorted({name for value in train.column(gold) for name in spelled_names(value)})
+    names = recipe.labels or sorted({name for value in train.column(gold) for name in labels_to_strs(value)})
     try:
         names = recipe.labels or find_names(train.column(gold))
     except DataError as error:

@@ -11,7 +11,7 @@ from operator import lt
 from typing import Any
 
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import folded, is_placeholder, list_names, spelled
+from bertkit.data.labels import folded, is_placeholder, label_to_str, list_names
 from bertkit.data.rows import RowLocation, Split
 from bertkit.data.text import source_column
 from bertkit.errors import DataError
@@ -71,7 +71,7 @@ def find_suspicious_columns(train: Split, columns: ColumnSpec, data: DataConfig,
     warnings = []
     label = source_column(columns.gold, data)
     if finds_names and all(isinstance(value, (str, int, float)) for value in gold()):
-        names = len(set(map(spelled, gold())))
+        names = len(set(map(label_to_str, gold())))
         if names > count / 2:
             warnings.append(f"{count:,} training rows have {names:,} different labels. Is {label!r} their column?")
     elif all(isinstance(value, float) and value.is_integer() for value in gold()) and all(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bertkit.data.checks import format_fraction
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import spelled_names
+from bertkit.data.labels import labels_to_strs
 from bertkit.data.rows import Split, digest_text, update_hash
 from bertkit.errors import DataError, RecipeError, did_you_mean
 from bertkit.recipe.records import DataConfig, Recipe
@@ -107,7 +107,7 @@ def _group_by_text(rows: Sequence[Row], columns: ColumnSpec, named: bool) -> _Gr
     names = array("q")
 
     def draw(row: Row) -> bytes:
-        label_set = frozenset(spelled_names(row.get(columns.gold)) if named else ())
+        label_set = frozenset(labels_to_strs(row.get(columns.gold)) if named else ())
         names.append(index_by_set.setdefault(label_set, len(index_by_set)))
         # Equal texts stay together, because a copy in the training rows would reveal the answer.
         read = columns.groups or [name for name in row if name not in columns.extra]

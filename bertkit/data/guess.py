@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from bertkit.data.files import read_records
-from bertkit.data.labels import spelled
+from bertkit.data.labels import label_to_str
 from bertkit.data.spans import SPAN_COLUMNS
 from bertkit.data.text import as_number
 from bertkit.errors import DataError
@@ -89,7 +89,7 @@ def _guess_label(values: dict[str, list[Any]], lower: dict[str, str], file: str,
     """Guess the columns of one or two texts, and of a label or a number."""
     texts = {name: fmean(len(str(value).split()) for value in column) for name, column in values.items() if column}
     words = {name: mean for name, mean in texts.items() if mean >= 2 and not _is_number(values[name])}
-    counts = {name: len({spelled(value) for value in column} - {None}) for name, column in values.items()}
+    counts = {name: len({label_to_str(value) for value in column} - {None}) for name, column in values.items()}
     labels = [name for name in values if 2 <= counts[name] <= _MAX_CLASSES and counts[name] < max(rows, 3)]
     labels += [name for name in values if name not in labels and _is_number(values[name]) and name.lower() in _LABELS]
     if not words:
@@ -111,7 +111,7 @@ def _guess_label(values: dict[str, list[Any]], lower: dict[str, str], file: str,
     why_text = {name: "its name" if pair else f"{words[name]:.0f} words on average" for name in text_names}
     text_columns = dict(zip(("text", "text_pair"), text_names, strict=False))
     reasons = {canonical: why_text[name] for canonical, name in text_columns.items()}
-    spellings = sorted({name for value in values[label] if (name := spelled(value)) is not None})
+    spellings = sorted({name for value in values[label] if (name := label_to_str(value)) is not None})
     listed = ", ".join(spellings[:5]) + (", ..." if len(spellings) > 5 else "")
     reasons["label"] = "numbers" if is_number else f"{counts[label]} values: {listed}"
     alternatives = [f"{name} ({counts[name]} values)" for name in labels if name != label]

@@ -35,7 +35,7 @@ _DECIMAL = re.compile(r"[-+]?[0-9]{1,15}\.[0-9]{1,15}")
 _PLACEHOLDERS = {"-", "--", "?", "#n/a", "n/a", "na", "nan", "<na>", "null", "unlabeled", "unlabelled", "no label"}
 
 
-def spelled(value: object) -> str | None:
+def label_to_str(value: object) -> str | None:
     """Return a raw label as text in composed Unicode (NFC), or None if it is absent, whitespace or NaN.
 
     >>> spelled(1.0), spelled(True), spelled(" pos "), spelled(float("nan")), spelled("")
@@ -63,7 +63,7 @@ def plain(name: str) -> str:
     ('true', '1', '0.5', 'No')
     """
     if _DECIMAL.fullmatch(name):
-        return spelled(float(name)) or name
+        return label_to_str(float(name)) or name
     return name.lower() if name.lower() in ("true", "false") else unicodedata.normalize("NFC", name)
 
 
@@ -84,15 +84,15 @@ def is_placeholder(name: str, names: Iterable[str]) -> bool:
     return name.casefold() in _PLACEHOLDERS and all(any(map(str.isalnum, other_name)) for other_name in other_names)
 
 
-def spelled_names(value: object) -> list[str]:
+def labels_to_strs(value: object) -> list[str]:
     """Return the raw labels in a value, which may be a list of several, as text.
 
     >>> spelled_names("pos"), spelled_names([1.0, None, "b"])
     (['pos'], ['1', 'b'])
     """
     if isinstance(value, (list, tuple)):
-        return [name for item in value for name in spelled_names(item)]
-    spelling = spelled(value)
+        return [name for item in value for name in labels_to_strs(item)]
+    spelling = label_to_str(value)
     return [] if spelling is None else [spelling]
 
 
@@ -104,7 +104,7 @@ def find_names(values: Iterable[Any]) -> list[str]:
     """
     names, texts, count, max_labels, are_tags = set[str](), set[str](), 0, 1, False
     for value in values:
-        spellings = spelled_names(value)
+        spellings = labels_to_strs(value)
         names.update(spellings)
         count, max_labels = count + len(spellings), max(max_labels, len(spellings))
         are_tags = are_tags or len(set(spellings)) < len(spellings)  # a list of labels has no duplicates
@@ -131,7 +131,7 @@ def with_unseen(names: Sequence[str], values: Iterable[Any]) -> list[str]:
     names are words, because it may be the index of a name. No label is added if the rows have no label in common with
     the names, except O, which means no entity.
     """
-    row_names = {name for value in values for name in spelled_names(value)}
+    row_names = {name for value in values for name in labels_to_strs(value)}
     unknown, known_names = {name for name in row_names if not _is_known(name, names)}, set(map(folded, names))
     if not row_names - unknown - {"O"}:
         return list(names)
@@ -169,7 +169,7 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
     """
     if isinstance(value, (list, tuple)):
         return [name_of(item, names, remedy) for item in value]
-    spelling = spelled(value)
+    spelling = label_to_str(value)
     if spelling is None or spelling in names:
         # Return the same object for all rows to save memory.
         return spelling and names[names.index(spelling)]
@@ -194,7 +194,7 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
 
 def say_counted(values: Iterable[Any], names: Sequence[str]) -> None:
     """Log the label of each number, if rows have indices of labels instead of names."""
-    counted = {name for value in values for name in spelled_names(value)} - {*names, "-1"}
+    counted = {name for value in values for name in labels_to_strs(value)} - {*names, "-1"}
     if counted and all(_is_integer(name) and _is_known(name, names) for name in counted):
         log_once(f"labels are numbers, which are read as: {', '.join(f'{n} {name}' for n, name in enumerate(names))}")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.data.labels import spelled_names
+from bertkit.data.labels import labels_to_strs
 from bertkit.data.output import write_records
 from bertkit.data.rows import Split
 from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibration_rows
@@ -145,7 +145,7 @@ def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint that knows all labels of a split; those that its model lacks, it never predicts."""
     model_labels, gold = checkpoint.context.labels, checkpoint.task.COLUMNS.gold
     names = (
-        {name for value in split.column(gold) for name in spelled_names(value)}
+        {name for value in split.column(gold) for name in labels_to_strs(value)}
         if checkpoint.task.HAS_LABEL_NAMES
         else set()
     )

@@ -14,11 +14,11 @@ from bertkit.data.checks import format_fraction
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import (
     CORRECT,
+    labels_to_strs,
     list_names,
     name_split,
     placeholder_names,
     say_counted,
-    spelled_names,
     with_unseen,
 )
 from bertkit.data.rows import Digests, Split, digest_rows
@@ -203,7 +203,7 @@ def splits_to_score(saved: CheckpointInfo, split: str | None, *, strict: bool = 
 
 def _label_remedy(saved: CheckpointInfo, split: Split, gold: str) -> str:
     """Return the remedy for a label that the checkpoint lacks; the names of its outputs may be placeholders."""
-    label_names = sorted({name for value in split.column(gold) for name in spelled_names(value)})
+    label_names = sorted({name for value in split.column(gold) for name in labels_to_strs(value)})
     outputs = len(saved.labels)
     if saved.recipe.labels or (len(label_names) != outputs and list(saved.labels) != placeholder_names(outputs)):
         return CORRECT

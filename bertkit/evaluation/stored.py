@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from bertkit.data.labels import spelled_names
+from bertkit.data.labels import labels_to_strs
 from bertkit.data.sources import ALL, as_recorded, unsplit_file
 from bertkit.errors import DataError, ModelError, UsageError, shorten
 from bertkit.evaluation.folder import read_evaluation
@@ -109,7 +109,9 @@ class StoredPredictionScorer:
             except ValidationError as error:
                 message = f"the prediction {shorten(repr(value))}: {error.errors()[0]['msg']}"
                 raise DataError(message, _AGAIN, file=run.file, row=row) from None
-            if self.task.HAS_LABEL_NAMES and (unknown := [name for name in spelled_names(value) if name not in labels]):
+            if self.task.HAS_LABEL_NAMES and (
+                unknown := [name for name in labels_to_strs(value) if name not in labels]
+            ):
                 message = f"the prediction {unknown[0]!r} is not one of the labels ({', '.join(self.labels[:12])})"
                 raise DataError(message, "compare models of one task", file=run.file, row=row)
         with _report_missing_keys(run, self.recipe.task):
@@ -261,7 +263,7 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Store
             for record in run.predictions
             for value in (record.get(task.COLUMNS.gold), record["prediction"])
         )
-        labels = recipe.labels or sorted({name for value in values for name in spelled_names(value)})
+        labels = recipe.labels or sorted({name for value in values for name in labels_to_strs(value)})
     return StoredPredictionScorer(recipe, task, tuple(labels or ()))
 
 

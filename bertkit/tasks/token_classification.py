@@ -17,7 +17,7 @@ import numpy as np
 
 from bertkit.data.checks import format_fraction
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import name_of, spelled
+from bertkit.data.labels import label_to_str, name_of
 from bertkit.data.rows import check_texts, is_missing
 from bertkit.data.spans import COUNTINGS, TextSpan, read_spans
 from bertkit.errors import DataError, RecipeError
@@ -391,7 +391,7 @@ def _tag_text(tag: object, word: int, words: Sequence[str], recipe: Recipe) -> s
     """Return a raw tag as text, or None for an unlabeled word; a number is an index into the recipe's labels."""
     if isinstance(tag, (list, dict)):
         raise DataError(f"word {word + 1} {words[word]!r}: {tag!r} is not one tag", "write one", column="tags")
-    spelling = spelled(tag)
+    spelling = label_to_str(tag)
     if spelling in (None, "-100", "-1"):
         return None
     return _in_labels(spelling, word, words, recipe) if str(spelling).isdigit() else spelling

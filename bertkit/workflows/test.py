@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.files import read_records
-from bertkit.data.labels import spelled, spelled_names
+from bertkit.data.labels import label_to_str, labels_to_strs
 from bertkit.data.rows import read_split
 from bertkit.errors import DataError, ResourceError, UsageError, did_you_mean, located
 from bertkit.evaluation.checkpoint import CheckpointInfo, open_trained
@@ -136,11 +136,11 @@ def _check_row(row: Mapping[str, Any], saved: CheckpointInfo, *, needs_answer: b
     named = dict(row)
     # YAML reads labels such as 1 or yes as numbers and truth values.
     if is_named and gold in row and not isinstance(row[gold], list):
-        named[gold] = spelled(row[gold])
+        named[gold] = label_to_str(row[gold])
     read = saved.task.read(named, saved.recipe)
     if read is None:
         raise DataError("the row has nothing to test", "leave it out")
-    unknown = set(spelled_names(read[gold]) if is_named and gold in read else ()).difference(saved.labels)
+    unknown = set(labels_to_strs(read[gold]) if is_named and gold in read else ()).difference(saved.labels)
     if unknown:
         raise DataError(
             f"{min(unknown)!r} is not one of the labels", did_you_mean(min(unknown), saved.labels), column=gold

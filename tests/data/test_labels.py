@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from bertkit.data.labels import find_names, match_names, name_of, name_split, say_counted, spelled, with_unseen
+from bertkit.data.labels import find_names, label_to_str, match_names, name_of, name_split, say_counted, with_unseen
 from bertkit.data.rows import Split, joined_labels
 from bertkit.errors import DataError, ModelError
 from bertkit.recipe import DataConfig, load_recipe
@@ -269,4 +269,4 @@ def test_a_placeholder_that_is_no_name_means_no_label(value, names, name):
 @pytest.mark.parametrize("value", [{"a": 1}, [["a"]], b"a"])
 def test_what_cannot_be_a_name_is_refused(value):
     with pytest.raises(DataError, match="is not a name"):
-        spelled(value)
+        label_to_str(value)
