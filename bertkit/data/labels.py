@@ -192,7 +192,7 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
     raise DataError(f"label {spelling!r} is not one of the {len(names)} labels ({listed})", hint)
 
 
-def say_counted(values: Iterable[Any], names: Sequence[str]) -> None:
+def log_label_indices(values: Iterable[Any], names: Sequence[str]) -> None:
     """Log the label of each number, if rows have indices of labels instead of names."""
     counted = {name for value in values for name in labels_to_strs(value)} - {*names, "-1"}
     if counted and all(_is_integer(name) and _is_known(name, names) for name in counted):

@@ -16,9 +16,9 @@ from bertkit.data.labels import (
     CORRECT,
     labels_to_strs,
     list_names,
+    log_label_indices,
     name_split,
     placeholder_names,
-    say_counted,
     with_unseen,
 )
 from bertkit.data.rows import Digests, Split, digest_rows
@@ -195,7 +195,7 @@ def splits_to_score(saved: CheckpointInfo, split: str | None, *, strict: bool = 
     for name, rows in splits.items():
         labels: Sequence[str] = saved.labels
         if not recipe.labels:  # Declared labels define how they are counted.
-            say_counted(rows.column(gold), labels)
+            log_label_indices(rows.column(gold), labels)
             labels = labels if strict else with_unseen(labels, rows.column(gold))
         named[name] = name_split(rows, gold, labels, recipe.data, _label_remedy(saved, rows, gold))
     return named

@@ -4,7 +4,15 @@ import logging
 
 import pytest
 
-from bertkit.data.labels import find_names, label_to_str, match_names, name_of, name_split, say_counted, with_unseen
+from bertkit.data.labels import (
+    find_names,
+    label_to_str,
+    log_label_indices,
+    match_names,
+    name_of,
+    name_split,
+    with_unseen,
+)
 from bertkit.data.rows import Split, joined_labels
 from bertkit.errors import DataError, ModelError
 from bertkit.recipe import DataConfig, load_recipe
@@ -156,7 +164,7 @@ def test_a_label_in_another_case_is_met_with_the_one_that_is_meant():
 )
 def test_numbers_that_count_labels_are_said_to(values, names, said, caplog):
     with caplog.at_level(logging.INFO, "bertkit"):
-        say_counted(values, names)
+        log_label_indices(values, names)
     assert caplog.messages == said
 
 
