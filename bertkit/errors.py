@@ -159,7 +159,7 @@ class StoppedError(BertkitError):
 
 
 @contextmanager
-def located(**place: object) -> Iterator[None]:
+def error_location(**place: object) -> Iterator[None]:
     """Add a place to each DataError inside the block: its ``file``, ``row`` or ``record``.
 
     >>> with located(file="a.csv", row=3):

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.formats.json import check_strings
 from bertkit.data.sources import ROWS
-from bertkit.errors import DataError, located, shorten
+from bertkit.errors import DataError, error_location, shorten
 from bertkit.recipe.records import DataConfig
 
 
@@ -64,7 +64,7 @@ def as_records(rows: Any, inputs: Sequence[str] = (), columns: ColumnSpec | None
         raise DataError(f"{shorten(repr(rows))} is not a row", remedy)
     records: list[dict[str, Any]] = []
     for number, row in enumerate(row_values, 1):
-        with located(file=ROWS, row=number):
+        with error_location(file=ROWS, row=number):
             records.append(_as_record(row, inputs, columns))
             _check_columns(records[-1], records[0])
         check_strings(records[-1], ROWS, number)

@@ -24,7 +24,7 @@ from bertkit.data.labels import (
 from bertkit.data.rows import Digests, Split, digest_rows
 from bertkit.data.sources import ALL, Choose, is_validation, read_splits, unsplit_file
 from bertkit.data.text import normalize
-from bertkit.errors import DataError, ModelError, UsageError, did_you_mean, located
+from bertkit.errors import DataError, ModelError, UsageError, did_you_mean, error_location
 from bertkit.evaluation.checkpoint import CheckpointInfo
 from bertkit.metrics.registry import check_metrics
 from bertkit.progress import log
@@ -59,7 +59,7 @@ def read_task_splits(
     if task.find_row_warnings is None:
         return splits
     for name, split in splits.items():
-        with located(file=split.source):
+        with error_location(file=split.source):
             warnings = task.find_row_warnings(split.rows, recipe)
         for warning in warnings:
             log_once(f"warning: {split.source}: {warning}")

@@ -18,7 +18,7 @@ from bertkit.data.columns import ColumnSpec
 from bertkit.data.formats.json import parse_json
 from bertkit.data.labels import VECTOR, label_to_str, labels_to_strs, plain
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts
-from bertkit.errors import DataError, ModelError, RecipeError, did_you_mean, located
+from bertkit.errors import DataError, ModelError, RecipeError, did_you_mean, error_location
 from bertkit.metrics import calibration
 from bertkit.metrics.intervals import PLAIN, Metric
 from bertkit.metrics.linear import (
@@ -83,7 +83,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     check_texts(row, "text", "text_pair")
     if "label" not in row:
         return row
-    with located(column="label"):
+    with error_location(column="label"):
         return {**row, "label": _read_label(row["label"], recipe)}
 
 

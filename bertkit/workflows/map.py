@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.output import write_records
-from bertkit.errors import DataError, UsageError, located
+from bertkit.errors import DataError, UsageError, error_location
 from bertkit.insight.layer_vectors import LayerReader
 from bertkit.insight.map import (
     MIN_POINTS,
@@ -123,7 +123,7 @@ def draw_map(
 
         # 3. Compute vectors and planes. All layers have the labels or the clusters of the last one: a color means the
         # same in each picture.
-        with located(file=source.name):
+        with error_location(file=source.name):
             vectors = reader.read([point.row for point in points], unit)
         layers = layers or read_layers(settings.layers, vectors.layers)
         labeling = find_labels(points, vectors.at(layers[-1]), settings.clusters, settings.seed)

@@ -10,7 +10,7 @@ from typing import Any
 from bertkit.data.files import read_records
 from bertkit.data.labels import label_to_str, labels_to_strs
 from bertkit.data.rows import read_split
-from bertkit.errors import DataError, ResourceError, UsageError, did_you_mean, located
+from bertkit.errors import DataError, ResourceError, UsageError, did_you_mean, error_location
 from bertkit.evaluation.checkpoint import CheckpointInfo, open_trained
 from bertkit.insight.behavior import BehaviorResult, BehaviorTest, CaseFile, fill_template, plan_test, run_plans
 from bertkit.insight.edits import EDITS
@@ -115,7 +115,7 @@ def _read_rows(test: BehaviorTest, saved: CheckpointInfo, file: object, limit: i
     rows = []
     for index, row in enumerate(raw_rows, start=1):
         answered = row if test.answer is None else {**row, columns.gold: test.answer}
-        with located(file=str(file), record=f"test {test.name!r}, row {index}"):
+        with error_location(file=str(file), record=f"test {test.name!r}, row {index}"):
             rows.append(_check_row(answered, saved, needs_answer=not test.change))
     return rows
 

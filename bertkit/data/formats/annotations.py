@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.text import JsonItem, Record, Source, excerpt, read_lines, read_text
-from bertkit.errors import DataError, located
+from bertkit.errors import DataError, error_location
 from bertkit.recipe.plugins import import_extra
 from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import Row
@@ -115,7 +115,7 @@ def flatten_exports(items: Iterator[JsonItem], name: str, data: DataConfig) -> I
         return
     values = flatten([value for *_, value in exported], name, data)
     for row, is_suspect, _ in exported:
-        with located(file=name, row=row):
+        with error_location(file=name, row=row):
             value = next(values)
         yield row, is_suspect, value
 
