@@ -20,7 +20,7 @@ from bertkit.data.checks import (
     types_of,
 )
 from bertkit.data.columns import ColumnSpec, describe_unread
-from bertkit.data.labels import find_names, labels_to_strs, list_names, name_split, with_unseen
+from bertkit.data.labels import add_unseen_names, find_names, labels_to_strs, list_names, replace_raw_labels
 from bertkit.data.rows import NO_TEXT, RowLocation, Split
 from bertkit.data.sources import ALL, files_by_split, is_validation, missing_split, single_file
 from bertkit.errors import BertkitError, DataError, UnavailableError, shorten
@@ -94,8 +94,8 @@ def _name_labels(readings: ReadResult, recipe: Recipe, gold: str) -> None:
 def _named(split: Split, gold: str, recipe: Recipe, readings: ReadResult, faults: list[DataError]) -> Split:
     """Replace the gold values of a split by label names; those that no training row has are names too."""
     if not recipe.labels:
-        readings.labels = tuple(with_unseen(readings.labels, split.column(gold)))
-    return name_split(split, gold, readings.labels, recipe.data, collected=faults)
+        readings.labels = tuple(add_unseen_names(readings.labels, split.column(gold)))
+    return replace_raw_labels(split, gold, readings.labels, recipe.data, collected=faults)
 
 
 def _read_other(readings: ReadResult, recipe: Recipe, task: Task, name: str) -> None:

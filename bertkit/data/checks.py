@@ -11,7 +11,7 @@ from operator import lt
 from typing import Any
 
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import folded, is_placeholder, label_to_str, list_names
+from bertkit.data.labels import fold_label, is_placeholder, label_to_str, list_names
 from bertkit.data.rows import RowLocation, Split
 from bertkit.data.text import source_column
 from bertkit.errors import DataError
@@ -130,7 +130,7 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
         remedy = f"--set {labels} --set data.empty_label=drop leaves them out" if is_single else "Leave it empty if so"
         doubt = f"{format_fraction(counts[name], rows)} training rows have the label {name!r}, which may mean no label"
         doubts.append((f"{doubt}. {remedy}.", first_place(name)))
-    forms = {name: folded(name) for name in counts}
+    forms = {name: fold_label(name) for name in counts}
     for name, count in counts.items():
         # Another case, or another spelling of a number, is doubtful even if both labels are frequent.
         twins = (label for label in counts if forms[label] == forms[name] and (counts[label], label) > (count, name))

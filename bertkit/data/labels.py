@@ -56,7 +56,7 @@ def label_to_str(value: object) -> str | None:
 
 
 @lru_cache(10_000)  # called for each tag of each word
-def plain(name: str) -> str:
+def normalize_label(name: str) -> str:
     """Return a label name; numbers and booleans are spelled as in JSON.
 
     >>> plain("True"), plain("1.0"), plain("0.50"), plain("No")
@@ -67,9 +67,9 @@ def plain(name: str) -> str:
     return name.lower() if name.lower() in ("true", "false") else unicodedata.normalize("NFC", name)
 
 
-def folded(name: str) -> str:
+def fold_label(name: str) -> str:
     """Return the common form of names that differ only in case, whitespace, forms of Unicode or a format's spelling."""
-    return normalize(plain(name))
+    return normalize(normalize_label(name))
 
 
 def is_placeholder(name: str, names: Iterable[str]) -> bool:
@@ -124,7 +124,7 @@ def find_names(values: Iterable[Any]) -> list[str]:
     return _sort_names(names)
 
 
-def with_unseen(names: Sequence[str], values: Iterable[Any]) -> list[str]:
+def add_unseen_names(names: Sequence[str], values: Iterable[Any]) -> list[str]:
     """Add the labels of other rows that are not among the names, so that these rows are scored as wrong.
 
     Probable mistakes are not added: a label that differs from a name only in case or whitespace, or a number if the
@@ -132,17 +132,19 @@ def with_unseen(names: Sequence[str], values: Iterable[Any]) -> list[str]:
     the names, except O, which means no entity.
     """
     row_names = {name for value in values for name in labels_to_strs(value)}
-    unknown, known_names = {name for name in row_names if not _is_known(name, names)}, set(map(folded, names))
+    unknown, known_names = {name for name in row_names if not _is_known(name, names)}, set(map(fold_label, names))
     if not row_names - unknown - {"O"}:
         return list(names)
     has_numbers = any(map(_is_integer, names))
-    unseen = {name for name in unknown if folded(name) not in known_names and (has_numbers or not _is_integer(name))}
+    unseen = {
+        name for name in unknown if fold_label(name) not in known_names and (has_numbers or not _is_integer(name))
+    }
     return _sort_names({*names, *unseen}) if unseen else list(names)
 
 
 def _is_known(name: str, names: Sequence[str]) -> bool:
     try:
-        name_of(name, names)
+        get_label_name(name, names)
     except DataError:
         return False
     return True
@@ -155,7 +157,7 @@ def _sort_names(names: Set[str]) -> list[str]:
     return sorted(names, key=lambda name: (0, int(name), "") if _is_integer(name) else (1, 0, name))
 
 
-def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
+def get_label_name(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
     """Return the label name of a raw value, which is a name or the index of a name from 0.
 
     The spelling of names may depend on the format: True as true, 1.0 as 1. A list (several labels, or one per word) is
@@ -168,12 +170,12 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
         DataError: If the value is not one of the labels.
     """
     if isinstance(value, (list, tuple)):
-        return [name_of(item, names, remedy) for item in value]
+        return [get_label_name(item, names, remedy) for item in value]
     spelling = label_to_str(value)
     if spelling is None or spelling in names:
         # Return the same object for all rows to save memory.
         return spelling and names[names.index(spelling)]
-    number, plain_names = plain(spelling), list(map(plain, names))
+    number, plain_names = normalize_label(spelling), list(map(normalize_label, names))
     # CSV has text only, JSON has numbers and booleans: 1, 1.0 and "1" are one label.
     if plain_names.count(number) == 1:
         return names[plain_names.index(number)]
@@ -186,7 +188,7 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
     listed = ", ".join(
         f"{index} {list_names([name])}" if are_indices_allowed else repr(name) for index, name in enumerate(names[:20])
     )
-    similar_name = next((name for name in names if folded(name) == folded(spelling)), None)
+    similar_name = next((name for name in names if fold_label(name) == fold_label(spelling)), None)
     suggestion = f"did you mean {similar_name}?" if similar_name else did_you_mean(spelling, names)
     hint = suggestion if suggestion.startswith("did") else remedy
     raise DataError(f"label {spelling!r} is not one of the {len(names)} labels ({listed})", hint)
@@ -199,7 +201,7 @@ def log_label_indices(values: Iterable[Any], names: Sequence[str]) -> None:
         log_once(f"labels are numbers, which are read as: {', '.join(f'{n} {name}' for n, name in enumerate(names))}")
 
 
-def name_split(
+def replace_raw_labels(
     split: Split,
     gold: str,
     names: Sequence[str],
@@ -229,7 +231,7 @@ def name_split(
     def name_rows() -> Iterator[Row]:
         for line, row in zip(split.lines, split.rows, strict=True):
             try:
-                named = name_of(row[gold], names, remedy)
+                named = get_label_name(row[gold], names, remedy)
                 if named is None or (isinstance(named, list) and named and not any(named)):
                     raise DataError(NO_LABEL, FILL_IN)
             except DataError as error:
@@ -268,7 +270,7 @@ def placeholder_names(count: int) -> list[str]:
 def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
     """Return the recipe's label names in the order of the checkpoint.
 
-    Equal names are matched first, then names that are equal after `folded`.
+    Equal names are matched first, then names that are equal after `fold_label`.
 
     Raises:
         ModelError: If the two lists do not name the same labels; the message shows both.
@@ -276,7 +278,7 @@ def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
     matched = {name: name for name in checkpoint if name in recipe}
     for name in checkpoint:
         # Match only a unique name: two names that differ only in case may be different labels.
-        similar = [label for label in recipe if label not in matched.values() and folded(label) == folded(name)]
+        similar = [label for label in recipe if label not in matched.values() and fold_label(label) == fold_label(name)]
         if name not in matched and len(similar) == 1:
             matched[name] = similar[0]
     if len(matched) == len(checkpoint) == len(recipe):

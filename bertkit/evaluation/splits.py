@@ -14,12 +14,12 @@ from bertkit.data.checks import format_fraction
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import (
     CORRECT,
+    add_unseen_names,
     labels_to_strs,
     list_names,
     log_label_indices,
-    name_split,
     placeholder_names,
-    with_unseen,
+    replace_raw_labels,
 )
 from bertkit.data.rows import Digests, Split, digest_rows
 from bertkit.data.sources import ALL, Choose, is_validation, read_splits, unsplit_file
@@ -196,8 +196,8 @@ def splits_to_score(saved: CheckpointInfo, split: str | None, *, strict: bool = 
         labels: Sequence[str] = saved.labels
         if not recipe.labels:  # Declared labels define how they are counted.
             log_label_indices(rows.column(gold), labels)
-            labels = labels if strict else with_unseen(labels, rows.column(gold))
-        named[name] = name_split(rows, gold, labels, recipe.data, _label_remedy(saved, rows, gold))
+            labels = labels if strict else add_unseen_names(labels, rows.column(gold))
+        named[name] = replace_raw_labels(rows, gold, labels, recipe.data, _label_remedy(saved, rows, gold))
     return named
 
 

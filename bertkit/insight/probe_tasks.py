@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import find_names, name_split
+from bertkit.data.labels import find_names, replace_raw_labels
 from bertkit.data.rows import Split, digest_text
 from bertkit.data.sources import is_validation, read_splits
 from bertkit.errors import DataError, RecipeError, error_location
@@ -345,7 +345,7 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
     splits = read_task_splits(recipe, task, _is_needed)
     if task.HAS_LABEL_NAMES:
         names = recipe.labels or find_names(row[gold] for split in splits.values() for row in split.rows)
-        splits = {name: name_split(split, gold, names, recipe.data) for name, split in splits.items()}
+        splits = {name: replace_raw_labels(split, gold, names, recipe.data) for name, split in splits.items()}
     train_rows, test_rows, notes = choose_rows(splits, limit)
     train, test = (_label_rows(rows, unit, is_named=task.HAS_LABEL_NAMES) for rows in (train_rows, test_rows))
     groups: dict[str, Any] = {

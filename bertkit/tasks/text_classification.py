@@ -16,7 +16,7 @@ import numpy as np
 
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.formats.json import parse_json
-from bertkit.data.labels import VECTOR, label_to_str, labels_to_strs, plain
+from bertkit.data.labels import VECTOR, label_to_str, labels_to_strs, normalize_label
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts
 from bertkit.errors import DataError, ModelError, RecipeError, did_you_mean, error_location
 from bertkit.metrics import calibration
@@ -91,7 +91,7 @@ def _read_label(raw_label: Any, recipe: Recipe) -> Any:
     """Return the names of a label if a row may have several, else the only one."""
     several, columns, value = _is_multi_label(recipe), recipe.data.columns.get("label"), parse_json(raw_label)
     if are_columns := isinstance(columns, list) and len(columns) > 1:
-        marks = [plain(label_to_str(mark) or "") for mark in value]
+        marks = [normalize_label(label_to_str(mark) or "") for mark in value]
         if not {*marks} <= {"0", "1", "false", "true"}:
             raise DataError(f"{raw_label} in columns of one label", "write 0 or 1")
         value = [name for name, mark in zip(columns, marks, strict=True) if mark in ("1", "true")]

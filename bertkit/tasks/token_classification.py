@@ -17,7 +17,7 @@ import numpy as np
 
 from bertkit.data.checks import format_fraction
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import label_to_str, name_of
+from bertkit.data.labels import get_label_name, label_to_str
 from bertkit.data.rows import check_texts, is_missing
 from bertkit.data.spans import COUNTINGS, TextSpan, read_spans
 from bertkit.errors import DataError, RecipeError
@@ -402,7 +402,7 @@ def _in_labels(tag: str | None, word: int, words: Sequence[str], recipe: Recipe)
     if tag is None or not recipe.labels:
         return tag
     try:
-        return str(name_of(tag, recipe.labels))
+        return str(get_label_name(tag, recipe.labels))
     except DataError as error:
         remedy = error.remedy
         if tag[1:2] == "-":
