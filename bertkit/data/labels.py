@@ -38,7 +38,7 @@ _PLACEHOLDERS = {"-", "--", "?", "#n/a", "n/a", "na", "nan", "<na>", "null", "un
 def label_to_str(value: object) -> str | None:
     """Return a raw label as text in composed Unicode (NFC), or None if it is absent, whitespace or NaN.
 
-    >>> spelled(1.0), spelled(True), spelled(" pos "), spelled(float("nan")), spelled("")
+    >>> label_to_str(1.0), label_to_str(True), label_to_str(" pos "), label_to_str(float("nan")), label_to_str("")
     ('1', 'true', 'pos', None, None)
 
     Raises:
@@ -59,7 +59,7 @@ def label_to_str(value: object) -> str | None:
 def normalize_label(name: str) -> str:
     """Return a label name; numbers and booleans are spelled as in JSON.
 
-    >>> plain("True"), plain("1.0"), plain("0.50"), plain("No")
+    >>> normalize_label("True"), normalize_label("1.0"), normalize_label("0.50"), normalize_label("No")
     ('true', '1', '0.5', 'No')
     """
     if _DECIMAL.fullmatch(name):
@@ -87,7 +87,7 @@ def is_placeholder(name: str, names: Iterable[str]) -> bool:
 def labels_to_strs(value: object) -> list[str]:
     """Return the raw labels in a value, which may be a list of several, as text.
 
-    >>> spelled_names("pos"), spelled_names([1.0, None, "b"])
+    >>> labels_to_strs("pos"), labels_to_strs([1.0, None, "b"])
     (['pos'], ['1', 'b'])
     """
     if isinstance(value, (list, tuple)):
@@ -163,7 +163,7 @@ def get_label_name(value: object, names: Sequence[str], remedy: str = CORRECT) -
     The spelling of names may depend on the format: True as true, 1.0 as 1. A list (several labels, or one per word) is
     converted item by item. None, and placeholders such as -1 and "-" that are not names, mean unlabeled.
 
-    >>> name_of("acceptable", ["unacceptable", "acceptable"]), name_of(0, ["unacceptable", "acceptable"])
+    >>> get_label_name("acceptable", ["unacceptable", "acceptable"]), get_label_name(0, ["unacceptable", "acceptable"])
     ('acceptable', 'unacceptable')
 
     Raises:

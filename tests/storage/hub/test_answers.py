@@ -18,24 +18,24 @@ GATED = {"X-Error-Code": "GatedRepo"}
 NO_REVISION = {"X-Error-Code": "RevisionNotFound"}
 LOG_IN = "log in with `hf auth login`"
 ANSWERS = [
-    (401, {}, "the hub does not show it without a login (401)", f"check the name, or {LOG_IN}"),
-    (401, GATED, "it is gated (401)", f"ask for access on its page of the hub, then {LOG_IN}"),
-    (403, GATED, "it is gated (403)", f"ask for access on its page of the hub, then {LOG_IN}"),
-    (403, {}, "the hub forbids it (403)", f"check what your token permits, or {LOG_IN}"),
-    (404, {"X-Error-Code": "RepoNotFound"}, "the hub does not have it (404)", "check the name"),
-    (404, NO_REVISION, "the hub does not have this revision of it (404)", "check the revision"),
-    (418, {}, "the hub answers 418 I'm a Teapot", "try again later"),
+    (401, {}, "the Hub does not show it without a login (401)", f"check the name, or {LOG_IN}"),
+    (401, GATED, "it is gated (401)", f"ask for access on its page of the Hub, then {LOG_IN}"),
+    (403, GATED, "it is gated (403)", f"ask for access on its page of the Hub, then {LOG_IN}"),
+    (403, {}, "the Hub forbids it (403)", f"check what your token permits, or {LOG_IN}"),
+    (404, {"X-Error-Code": "RepoNotFound"}, "the Hub does not have it (404)", "check the name"),
+    (404, NO_REVISION, "the Hub does not have this revision of it (404)", "check the revision"),
+    (418, {}, "the Hub answers 418 I'm a Teapot", "try again later"),
     (
         429,
         {"Retry-After": "30"},
-        "the hub takes no more requests for now (429)",
+        "the Hub takes no more requests for now (429)",
         "try again in 30 s; `hf auth login` raises the limit",
     ),
-    (429, {}, "the hub takes no more requests for now (429)", "try again later"),
-    (500, {}, "the hub fails (500 Internal Server Error)", "try again later"),
-    (502, {}, "the hub fails (502 Bad Gateway)", "try again later"),
-    (503, {}, "the hub fails (503 Service Unavailable)", "try again later"),
-    (504, {}, "the hub fails (504 Gateway Timeout)", "try again later"),
+    (429, {}, "the Hub takes no more requests for now (429)", "try again later"),
+    (500, {}, "the Hub fails (500 Internal Server Error)", "try again later"),
+    (502, {}, "the Hub fails (502 Bad Gateway)", "try again later"),
+    (503, {}, "the Hub fails (503 Service Unavailable)", "try again later"),
+    (504, {}, "the Hub fails (504 Gateway Timeout)", "try again later"),
 ]
 
 
@@ -84,14 +84,14 @@ def test_a_token_that_is_not_accepted_is_told_and_not_printed(loopback, monkeypa
 def test_the_answer_to_a_question_for_a_file_names_the_file(loopback, tiny_model):
     loopback.add("models", "me/tiny", tiny_model)
     loopback.fail("*/tokenizer.json", 404, headers={"X-Error-Code": "EntryNotFound"})
-    with pytest.raises(UnavailableError, match=r"^me/tiny, tokenizer.json: the hub does not have this file \(404\)"):
+    with pytest.raises(UnavailableError, match=r"^me/tiny, tokenizer.json: the Hub does not have this file \(404\)"):
         hub.find_model("me/tiny")
 
 
 def test_faults_of_the_disk_are_not_those_of_the_hub():
     with pytest.raises(OSError, match="No space left"), hub_errors("x: "):
         raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(UnavailableError, match=r"x: the hub cannot be reached \(.*refused\)"), hub_errors("x: "):
+    with pytest.raises(UnavailableError, match=r"x: the Hub cannot be reached \(.*refused\)"), hub_errors("x: "):
         raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
     with pytest.raises(UnavailableError, match=r"x: the transfer failed \(size 3, not 4\)"), hub_errors("x: "):
         raise OSError("size 3, not 4\nwhatever")
