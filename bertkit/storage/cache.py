@@ -110,4 +110,4 @@ def lock_folder(folder: Path, refuse: Callable[[str], ResourceError] | None = No
     touch(lock)
     # Processes of a launch write many folders at the same time, so the line is logged once for all of them.
     waiting = f"waiting for another process that computes numbers in {folder.parent}"
-    return files.locked(lock, refuse=refuse, on_wait=lambda: log_once(waiting))
+    return files.hold_lock(lock, refuse=refuse, on_wait=lambda: log_once(waiting))

@@ -78,7 +78,7 @@ def write_text(file: Path, text: str) -> None:
 
 def write_bytes(file: Path, content: bytes) -> None:
     """Write a file atomically: at any instant it is the old one or the new one, and on disk on return."""
-    temporary = temporary_of(file)
+    temporary = get_temporary_path(file)
     try:
         # In a folder of another user, it could be a link to any file.
         temporary.unlink(missing_ok=True)
@@ -100,11 +100,11 @@ def make_ignored_folder(folder: Path, *, parents: bool = True) -> None:
     folder.mkdir(parents=parents, exist_ok=True)
     ignore = folder / ".gitignore"
     # Ignore the temporary file of a process that was killed while it wrote the file.
-    if not any(entry != temporary_of(ignore) for entry in folder.iterdir()):
+    if not any(entry != get_temporary_path(ignore) for entry in folder.iterdir()):
         write_text(ignore, "# This folder holds rows of the data, so git skips it.\n*\n")
 
 
-def temporary_of(file: Path) -> Path:
+def get_temporary_path(file: Path) -> Path:
     """Return the temporary file of `write_text`; its name is fixed, so that the next process overwrites leftovers."""
     return file.with_name(f".{file.name}.tmp")
 
@@ -141,7 +141,7 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(
+def hold_lock(
     lock: Path, *, refuse: Callable[[str], ResourceError] | None = None, on_wait: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
     """Hold a lock; the system releases it when the process ends, however it ends.
@@ -164,7 +164,7 @@ def locked(
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        mark = mark_of(lock)
+        mark = get_lock_mark(lock)
         log.info(f"the file system of {lock.parent} has no locks ({error.strerror}): {mark.name} takes their place")
         held = _acquire_lock(SoftFileLock(mark), refuse, on_wait)
     try:
@@ -173,14 +173,14 @@ def locked(
         held.release()
 
 
-def mark_of(lock: Path) -> Path:
+def get_lock_mark(lock: Path) -> Path:
     """Return the file that marks a lock as held if the file system has no locks."""
     return lock.with_name(f"{lock.name}{_MARK}")
 
 
 def is_locked(lock: Path) -> bool:
     """Return whether a process holds a lock, or has marked it as held, without changing the lock file."""
-    if mark_of(lock).exists():
+    if get_lock_mark(lock).exists():
         return True
     try:
         with lock.open("rb") as stream:
@@ -191,7 +191,7 @@ def is_locked(lock: Path) -> bool:
         return os.name == "nt"
 
 
-def holder_of(lock: Path) -> str | None:
+def get_lock_holder(lock: Path) -> str | None:
     """Return the name of the process that holds a lock, or None, without waiting or writing."""
     return _read_holder(lock) if is_locked(lock) else None
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bertkit.errors import ResourceError, UsageError
 from bertkit.recipe.sections import expand_path
-from bertkit.storage.files import locked, sync_folder
+from bertkit.storage.files import hold_lock, sync_folder
 
 PAGE_MARK = '<meta name="generator" content="bertkit">'
 """Mark of each page that bertkit writes, which it can overwrite."""
@@ -186,7 +186,7 @@ def _hold_lock(output: Path, *, wait: bool = False) -> Iterator[None]:
     lock = _lock_path(output)
     with ExitStack() as held:
         try:
-            held.enter_context(locked(lock, refuse=None if wait else refuse))
+            held.enter_context(hold_lock(lock, refuse=None if wait else refuse))
         except OSError as error:
             raise unwritable(error, output) from None
         # Delete the lock while it is held: afterwards, another process may hold it.

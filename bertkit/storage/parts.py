@@ -17,7 +17,7 @@ import bertkit
 from bertkit.errors import ResourceError, UsageError
 from bertkit.hardware.launch import Launch
 from bertkit.progress import log
-from bertkit.storage.files import disk_errors, locked, make_ignored_folder, write_bytes
+from bertkit.storage.files import disk_errors, hold_lock, make_ignored_folder, write_bytes
 from bertkit.storage.fingerprints import read_with_checksum, with_digest, without_digest, write_with_checksum
 from bertkit.storage.outputs import check_output, lock_output, unwritable
 from bertkit.storage.runs import compare_identities
@@ -75,7 +75,7 @@ class PartFolder:
             make_ignored_folder(self.folder, parents=False)
         except OSError as error:
             raise unwritable(error, self.output) from None
-        with locked(self.folder / ".lock"):
+        with hold_lock(self.folder / ".lock"):
             precision = self._read_plan()
             if precision is None:
                 # Without a valid plan, the origin of existing parts is unknown.

@@ -184,7 +184,7 @@ def check_unclaimed(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -
         record = check_claim(folder, identity)
         if record is not None and record["status"] == "finished":
             return
-    if holder := files.holder_of(folder / LOCK):
+    if holder := files.get_lock_holder(folder / LOCK):
         raise _held(folder, holder)
 
 
@@ -193,7 +193,7 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> RunRecord | None:
     check_writable(folder, _NAME)
     record = read_record(folder)
     # A run that is killed before it writes its record leaves this file.
-    unfinished = files.temporary_of(folder / RECORD).name
+    unfinished = files.get_temporary_path(folder / RECORD).name
     entries = [entry.name for entry in folder.iterdir()] if record is None and folder.is_dir() else []
     if not all(name.startswith(LOCK) or name == unfinished for name in entries):
         # The folder may hold other work, so bertkit writes only into folders that it knows to be runs.
@@ -273,7 +273,7 @@ def locked(folder: Path) -> AbstractContextManager[None]:
     Raises:
         ResourceError: If another process holds it; the message names its id and host.
     """
-    return files.locked(folder / LOCK, refuse=partial(_held, folder))
+    return files.hold_lock(folder / LOCK, refuse=partial(_held, folder))
 
 
 def _held(folder: Path, holder: str) -> ResourceError:

@@ -205,10 +205,10 @@ def _try_folder(folder: Path) -> tuple[float, bool]:
     """Return the seconds until a file of a mebibyte is on disk, and whether the file system has locks."""
     with TemporaryDirectory(prefix=".bertkit-doctor-", dir=folder) as temporary:
         lock = Path(temporary, ".lock")
-        with files.locked(lock):
+        with files.hold_lock(lock):
             start = time.perf_counter()
             files.write_bytes(Path(temporary, "file"), bytes(1 << 20))
-            return time.perf_counter() - start, not files.mark_of(lock).exists()
+            return time.perf_counter() - start, not files.get_lock_mark(lock).exists()
 
 
 def check_hub() -> Iterator[Finding]:

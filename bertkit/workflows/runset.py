@@ -118,7 +118,7 @@ class RunSet:
 
     def choosing(self) -> AbstractContextManager[None]:
         """Wait until no other process takes a run or writes the summary, and hold the lock for doing so."""
-        return files.locked(self.folder / _CHOOSING)
+        return files.hold_lock(self.folder / _CHOOSING)
 
     # --- The folder ---
 
@@ -146,7 +146,7 @@ class RunSet:
             raise UsageError(message, "choose another --output", file=self.folder)
         if join and not is_begun:
             raise UsageError("there are no runs to join", "leave out --join to start them", file=self.folder)
-        if not join and (holder := files.holder_of(self.folder / runs.LOCK)):
+        if not join and (holder := files.get_lock_holder(self.folder / runs.LOCK)):
             raise self._held(holder)
 
     @contextmanager
@@ -174,7 +174,7 @@ class RunSet:
             yield
 
     def _lock(self) -> AbstractContextManager[None]:
-        return files.locked(self.folder / runs.LOCK, refuse=self._held)
+        return files.hold_lock(self.folder / runs.LOCK, refuse=self._held)
 
     def _held(self, holder: str) -> ResourceError:
         remedy = "wait for it, choose another --output, or share seeds and trials with --join"
@@ -280,7 +280,7 @@ def _take_run(runset: RunSet, tried: set[str], held: ExitStack) -> str | None:
             lock.parent.mkdir(exist_ok=True)
             with ExitStack() as taken:
                 try:
-                    taken.enter_context(files.locked(lock, refuse=ResourceError))
+                    taken.enter_context(files.hold_lock(lock, refuse=ResourceError))
                 except ResourceError:
                     continue
                 # The record is read under the lock, because the run may have ended a moment ago.
