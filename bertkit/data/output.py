@@ -22,7 +22,7 @@ from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import expand_path
 from bertkit.storage.disk import offload_to_disk
 from bertkit.storage.files import atomic_write, disk_error, is_disk_error, to_json
-from bertkit.storage.outputs import check_not_inputs, lock_output, sweep_temporaries
+from bertkit.storage.outputs import check_not_inputs, delete_leftover_files, lock_output
 
 if TYPE_CHECKING:
     import pyarrow
@@ -191,7 +191,7 @@ def _replace_file(file: Path) -> Iterator[Path]:
     """
     real = file.resolve()  # A symbolic link is kept; its target is replaced.
     try:
-        sweep_temporaries(real)
+        delete_leftover_files(real)
         with atomic_write(real) as temporary:
             yield temporary
     except OSError as error:

@@ -18,7 +18,7 @@ from bertkit.progress import stage
 from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import expand_path
 from bertkit.storage import files, hub
-from bertkit.storage.cache import cache_folder, lock_folder, log_once, sweep
+from bertkit.storage.cache import cache_folder, delete_unused, lock_folder, log_once
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -82,7 +82,7 @@ def copy_remote(address: str) -> Path:
                 raise failure from None
             log_once(f"read from the cache: {failure.message}")
         names = list(_read_record(folder))
-    sweep(folder.parent)
+    delete_unused(folder.parent)
     # Messages name the file, or the folder above the first wildcard of a pattern.
     name = _without_query(address)
     is_file = len(names) == 1 and name.endswith(f"/{names[0]}")

@@ -65,7 +65,7 @@ def atomic_cache_write(file: Path) -> Iterator[Path]:
             # The error of a write has no file name, and the caller would report the name of its output.
             error.filename = str(file)
         raise
-    sweep(file.parent)
+    delete_unused(file.parent)
 
 
 def touch(file: Path) -> None:
@@ -80,7 +80,7 @@ def log_once(line: str) -> None:
     log.info(line)
 
 
-def sweep(folder: Path) -> None:
+def delete_unused(folder: Path) -> None:
     """Delete entries that were not read for 30 days; a process that has such a file open can still read it.
 
     A folder is as old as its most recent file. It is renamed before it is deleted, so that it is never incomplete.

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 from bertkit.errors import ResourceError
 from bertkit.progress import log
 from bertkit.storage import files
-from bertkit.storage.cache import atomic_cache_write, cache_folder, lock_folder, log_once, sweep, touch
+from bertkit.storage.cache import atomic_cache_write, cache_folder, delete_unused, lock_folder, log_once, touch
 from bertkit.storage.fingerprints import feed_file, read_with_checksum, with_digest, without_digest, write_with_checksum
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def map_or_write(folder: Path, write: Callable[[], None]) -> tuple[dict[str, Arr
         stored = map_arrays(folder)
         if stored is None:
             write()
-            sweep(folder.parent)
+            delete_unused(folder.parent)
             stored = map_arrays(folder)
     if stored is None:
         raise ResourceError("the files differ from what was written", "check the disk", file=folder)

@@ -47,14 +47,14 @@ def check_page(output: str | Path, inputs: Iterable[tuple[str, Path]] = ()) -> P
     file = expand_path(output)
     if file.suffix.lower() not in (".html", ".htm"):
         raise UsageError("the page is HTML", f"name it {file.name}.html", file=file)
-    check_folder_of(file)
+    check_parent_exists(file)
     check_not_inputs(file, inputs)
     if file.exists() and not is_written_by_bertkit(file):
         raise UsageError("the file exists already, and bertkit did not write it", _ANOTHER, file=file)
     return file
 
 
-def check_folder_of(file: Path, option: str = "--output") -> None:
+def check_parent_exists(file: Path, option: str = "--output") -> None:
     """Check that the folder of a file exists; messages name the option.
 
     Raises:
@@ -109,7 +109,7 @@ def lock_output_folder(output: Path) -> AbstractContextManager[None]:
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unwritable(error, output) from None
+        raise write_error(error, output) from None
     return _hold_lock(output)
 
 
@@ -153,11 +153,11 @@ def check_empty(folder: Path, *outputs: Path) -> None:
         UsageError: If it is not empty, or is a file or the working directory.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir()) or folder.samefile(Path.cwd())):
-        sweep_locks([folder, *outputs])
+        delete_leftover_locks([folder, *outputs])
         raise UsageError("it exists already, and is kept as it is", "name a new folder", file=folder)
 
 
-def sweep_locks(outputs: Iterable[Path]) -> None:
+def delete_leftover_locks(outputs: Iterable[Path]) -> None:
     """Delete the locks of a killed process for outputs that will not be written now."""
     for output in outputs:
         if _lock_path(output).exists():
@@ -170,7 +170,7 @@ def was_interrupted(output: Path) -> bool:
     return _lock_path(output).exists() and not output.exists()
 
 
-def sweep_temporaries(file: Path) -> None:
+def delete_leftover_files(file: Path) -> None:
     """Delete temporary files that killed processes left; no other process may be writing the file."""
     temporary = re.compile(rf"\.{re.escape(file.name)}\.\d+\.[0-9a-f]{{8}}\.tmp")
     for entry in file.parent.iterdir():
@@ -188,7 +188,7 @@ def _hold_lock(output: Path, *, wait: bool = False) -> Iterator[None]:
         try:
             held.enter_context(hold_lock(lock, refuse=None if wait else refuse))
         except OSError as error:
-            raise unwritable(error, output) from None
+            raise write_error(error, output) from None
         # Delete the lock while it is held: afterwards, another process may hold it.
         held.callback(_delete_lock, lock)
         yield
@@ -205,6 +205,6 @@ def _delete_lock(lock: Path) -> None:
         lock.unlink(missing_ok=True)
 
 
-def unwritable(error: OSError, output: Path) -> ResourceError:
+def write_error(error: OSError, output: Path) -> ResourceError:
     """Build the error for an output that the system does not let one write."""
     return ResourceError(f"cannot be written: {error.strerror}", _ANOTHER, file=output)

@@ -19,7 +19,7 @@ from bertkit.hardware.launch import Launch
 from bertkit.progress import log
 from bertkit.storage.files import disk_errors, hold_lock, make_ignored_folder, write_bytes
 from bertkit.storage.fingerprints import read_with_checksum, with_digest, without_digest, write_with_checksum
-from bertkit.storage.outputs import check_output, lock_output, unwritable
+from bertkit.storage.outputs import check_output, lock_output, write_error
 from bertkit.storage.runs import compare_identities
 
 _PLAN = "plan.json"
@@ -74,7 +74,7 @@ class PartFolder:
         try:
             make_ignored_folder(self.folder, parents=False)
         except OSError as error:
-            raise unwritable(error, self.output) from None
+            raise write_error(error, self.output) from None
         with hold_lock(self.folder / ".lock"):
             precision = self._read_plan()
             if precision is None:

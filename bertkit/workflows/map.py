@@ -31,7 +31,13 @@ from bertkit.modeling.layers import count_layers
 from bertkit.progress import stage
 from bertkit.recipe.sections import expand_path
 from bertkit.storage.files import disk_errors, write_text
-from bertkit.storage.outputs import check_not_inputs, is_written_by_bertkit, lock_output, sweep_locks, was_interrupted
+from bertkit.storage.outputs import (
+    check_not_inputs,
+    delete_leftover_locks,
+    is_written_by_bertkit,
+    lock_output,
+    was_interrupted,
+)
 from bertkit.vectors.text_files import TextSource
 
 if TYPE_CHECKING:
@@ -167,7 +173,7 @@ def _check_outputs(outputs: Sequence[Path], source: TextSource, *, fresh: bool) 
         check_not_inputs(file, [("the file to map", expand_path(source.file))] if source.file is not None else [])
         is_kept = file.exists() or file.is_symlink()
         if is_kept and not replaces and not (file == page and is_written_by_bertkit(file)):
-            sweep_locks(outputs)
+            delete_leftover_locks(outputs)
             message = "the file exists already, and is kept as it is"
             raise UsageError(message, "name another file, or replace it with --fresh", file=file)
 

@@ -15,7 +15,7 @@ from bertkit.metrics.intervals import Interval
 from bertkit.metrics.retrieval import average_queries, query_intervals, score_rankings
 from bertkit.progress import get_progress, log, stage
 from bertkit.recipe.sections import expand_path
-from bertkit.storage.outputs import lock_output_folder, sweep_locks
+from bertkit.storage.outputs import delete_leftover_locks, lock_output_folder
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.reranker import Reranker
 from bertkit.vectors.search.bm25 import BM25
@@ -94,7 +94,7 @@ def build(
     """
     output = expand_path(output)
     if output.exists():
-        sweep_locks([output])
+        delete_leftover_locks([output])
         raise UsageError("the index exists", "add to it with `bertkit search add`, or choose another", file=output)
     sides = choose_prompts(embedder, prompts or {})
     rows = replace(rows, passages=passages).split_for(sides["document"])
