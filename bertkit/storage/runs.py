@@ -115,7 +115,7 @@ class RunRecord(TypedDict, total=False):
     sha256: str
 
 
-def take(record: RunRecord, *names: str) -> RunRecord:
+def select_entries(record: RunRecord, *names: str) -> RunRecord:
     """Return the named entries of a record, without those that it lacks."""
     return cast(RunRecord, {name: value for name, value in record.items() if name in names})
 
@@ -158,7 +158,7 @@ def read_record(folder: Path) -> RunRecord | None:
     return cast("RunRecord | None", read_with_checksum(folder / RECORD, damaged))
 
 
-def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> RunRecord | None:
+def prepare_run_folder(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> RunRecord | None:
     """Prepare a folder for the run with this identity, and return its record if it holds that run already.
 
     With `fresh`, an earlier run is moved aside, never deleted.
@@ -168,28 +168,28 @@ def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> RunRecor
         ResourceError: If the folder cannot be created or written, or another process is writing it.
     """
     if fresh and (folder / RECORD).is_file():
-        with locked(folder):
+        with lock_run(folder):
             move_aside(folder)
-    record = check_claim(folder, identity)
-    with creating(folder, _NAME):
+    record = check_run_folder(folder, identity)
+    with folder_errors(folder, _NAME):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / LOCK).open("a", encoding="utf-8").close()
     return record
 
 
-def check_unclaimed(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> None:
-    """Check, without writing, that `claim` and `locked` would succeed now."""
+def check_run_can_start(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> None:
+    """Check, without writing, that `prepare_run_folder` and `lock_run` would succeed now."""
     # --fresh moves an existing run aside, so it cannot conflict.
     if not (fresh and (folder / RECORD).is_file()):
-        record = check_claim(folder, identity)
+        record = check_run_folder(folder, identity)
         if record is not None and record["status"] == "finished":
             return
     if holder := files.get_lock_holder(folder / LOCK):
         raise _held(folder, holder)
 
 
-def check_claim(folder: Path, identity: Mapping[str, Any]) -> RunRecord | None:
-    """Check, without writing, that a folder may be used for the run with this identity; see `claim`."""
+def check_run_folder(folder: Path, identity: Mapping[str, Any]) -> RunRecord | None:
+    """Check, without writing, that a folder may be used for the run with this identity; see `prepare_run_folder`."""
     check_writable(folder, _NAME)
     record = read_record(folder)
     # A run that is killed before it writes its record leaves this file.
@@ -197,7 +197,7 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> RunRecord | None:
     entries = [entry.name for entry in folder.iterdir()] if record is None and folder.is_dir() else []
     if not all(name.startswith(LOCK) or name == unfinished for name in entries):
         # The folder may hold other work, so bertkit writes only into folders that it knows to be runs.
-        names = runs_in(folder)
+        names = list_runs(folder)
         listed = shorten(", ".join(names), 40)
         inside = f"several runs ({listed})" if names else "something that is not a run of bertkit"
         raise UsageError(f"the folder holds {inside}", "choose another --output", file=folder)
@@ -220,7 +220,7 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> RunRecord | None:
     return record
 
 
-def runs_in(folder: Path) -> list[str]:
+def list_runs(folder: Path) -> list[str]:
     """List the names of the runs that a folder holds, in order."""
     return sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
 
@@ -267,7 +267,7 @@ def compare_identities(stored: Mapping[str, Any], new: Mapping[str, Any], prefix
     return changes
 
 
-def locked(folder: Path) -> AbstractContextManager[None]:
+def lock_run(folder: Path) -> AbstractContextManager[None]:
     """Hold the folder's lock, which the system releases when the process ends for any reason.
 
     Raises:
@@ -339,7 +339,7 @@ def check_writable(folder: Path, name: str) -> None:
         raise ResourceError(f"there is a file where {name} should be", "choose another --output", file=folder)
     # The nearest existing folder decides whether the missing ones can be created.
     place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    with creating(folder, name):
+    with folder_errors(folder, name):
         if place != folder and not place.is_dir():
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(place, os.W_OK):
@@ -347,7 +347,7 @@ def check_writable(folder: Path, name: str) -> None:
 
 
 @contextmanager
-def creating(folder: Path, name: str) -> Iterator[None]:
+def folder_errors(folder: Path, name: str) -> Iterator[None]:
     """Raise ResourceError, with a name for the folder, if the system does not allow writing it."""
     try:
         yield

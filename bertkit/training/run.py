@@ -99,7 +99,7 @@ def open_run(plan: RunPlan, *, fresh: bool) -> Iterator[Run]:
         fresh: Whether to move the content of the folder aside.
 
     Raises:
-        BertkitError: If the folder cannot be used; see `bertkit.storage.runs.claim`.
+        BertkitError: If the folder cannot be used; see `bertkit.storage.runs.prepare_run_folder`.
     """
     with ExitStack() as locks:
         with _main_process_first():
@@ -299,10 +299,10 @@ def wait_for_all() -> None:
 def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack) -> RunRecord:
     """Claim and lock the folder, and write the record of a new run or of one that is resumed."""
     folder = plan.folder
-    record = runs.claim(folder, plan.identity, fresh=fresh)
+    record = runs.prepare_run_folder(folder, plan.identity, fresh=fresh)
     if record is not None and record["status"] == "finished":
         return record
-    locks.enter_context(runs.locked(folder))
+    locks.enter_context(runs.lock_run(folder))
     # A killed process of the run may have left files that it had not yet deleted or renamed.
     for leftover in (folder / _STAGING, *folder.glob(".discarded-checkpoint-*")):
         shutil.rmtree(leftover, ignore_errors=True)

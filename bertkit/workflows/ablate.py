@@ -193,7 +193,7 @@ def _check_inputs(job: Ablation) -> dict[str, dict[str, int]]:
     for variant, recipe in job.recipes.items():
         inputs = read_pretrain_data(recipe, job.pretrained(variant))
         with _for_another(job):
-            runs.check_claim(inputs.plan.folder, inputs.plan.identity)
+            runs.check_run_folder(inputs.plan.folder, inputs.plan.identity)
         held_out_features(inputs.corpus["validation"], inputs.objective, inputs.context)
     return rows
 

@@ -45,7 +45,7 @@ from bertkit.storage.fingerprints import list_files
 from bertkit.storage.hub.encoders import list_encoders
 from bertkit.storage.outputs import check_empty, create_folder_atomically
 from bertkit.storage.run_list import count_bytes
-from bertkit.storage.runs import take
+from bertkit.storage.runs import select_entries
 
 if TYPE_CHECKING:
     from bertkit.modeling.inference.graphs import Converted
@@ -308,7 +308,7 @@ def describe_export(
         task=saved.recipe.task,
         tokenizer=tokenizer_settings(before.context.tokenizer),
         options=dict(before.context.recipe.options),
-        record=take(saved.record, *_IN_RECORD),
+        record=select_entries(saved.record, *_IN_RECORD),
         versions=runs.versions(),
     )
 

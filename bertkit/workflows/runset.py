@@ -99,7 +99,7 @@ class RunSet:
         same time as an earlier run waits for the record of that run.
         """
         while True:
-            machine = runs.find_machine(map(self.folder.joinpath, runs.runs_in(self.folder)), is_alike)
+            machine = runs.find_machine(map(self.folder.joinpath, runs.list_runs(self.folder)), is_alike)
             # All processes compare names, so that no two wait for each other.
             earlier = [run for run in self.taken_runs() if run < name]
             if machine is not None or all("machine" in (self.record(run) or {}) for run in earlier):
@@ -168,7 +168,7 @@ class RunSet:
                     message = f"another process still trains {self.title(taken[0])}"
                     raise ResourceError(message, "wait until it has ended", file=self.folder)
                 runs.move_aside(self.folder)
-        with runs.creating(self.folder, runs.SEVERAL):
+        with runs.folder_errors(self.folder, runs.SEVERAL):
             self.folder.mkdir(parents=True, exist_ok=True)
         with self._lock():
             yield
@@ -296,7 +296,7 @@ def _take_run(runset: RunSet, tried: set[str], held: ExitStack) -> str | None:
 def _train_in_workers(runset: RunSet, at_once: int) -> Failures:
     """Train several runs at the same time, each in a process that takes runs until none is left."""
     # A run is resumed with the threads that it started with, and all runs compute as the first one.
-    machine = runs.find_machine(map(runset.folder.joinpath, runs.runs_in(runset.folder)))
+    machine = runs.find_machine(map(runset.folder.joinpath, runs.list_runs(runset.folder)))
     threads = machine["threads"] if machine else max(1, available_threads().number // at_once)
     log.info(f"{at_once} runs at a time; threads of each: {threads}")
     failures, failed, is_stopping = Failures(), None, False

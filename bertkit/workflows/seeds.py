@@ -85,7 +85,7 @@ class SeedRuns(RunSet):
     def check_run(self, name: str) -> None:
         """Check that the folder of a seed is free, or holds this run unchanged; log if the run is finished."""
         plan = self.read(name).plan
-        record = runs.check_claim(plan.folder, plan.identity)
+        record = runs.check_run_folder(plan.folder, plan.identity)
         if record is not None and record["status"] == "finished":
             check_model(plan.folder)
             log.info(f"{self.title(name)}: finished on {record['finished']}")

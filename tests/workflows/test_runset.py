@@ -33,7 +33,7 @@ def stand_ins(folder: Path, *names: str) -> StandIns:
 
 
 def statuses(folder: Path) -> dict[str, str]:
-    return {name: runs.read_record(folder / "set" / name)["status"] for name in runs.runs_in(folder / "set")}
+    return {name: runs.read_record(folder / "set" / name)["status"] for name in runs.list_runs(folder / "set")}
 
 
 def began(folder: Path, name: str) -> int:
@@ -94,8 +94,8 @@ def test_fresh_moves_an_earlier_set_aside_unless_a_run_is_being_trained(tmp_path
     ):
         job.claimed(fresh=True).__enter__()
     with job.claimed(fresh=True):
-        assert runs.runs_in(job.folder) == []
-    assert len(runs.runs_in(tmp_path / "set.before")) == 2
+        assert runs.list_runs(job.folder) == []
+    assert len(runs.list_runs(tmp_path / "set.before")) == 2
 
 
 def test_options_that_cannot_be_are_refused(tmp_path, monkeypatch):
