@@ -25,7 +25,7 @@ from bertkit.recipe.sections import Row, expand_path
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.storage.hub.models import recipe_of
-from bertkit.storage.run_sets import is_seeds_folder, members_of, read_seeds
+from bertkit.storage.run_sets import is_seeds_folder, list_members, read_seeds
 from bertkit.storage.runs import RunRecord
 from bertkit.tasks import Task, load_family, with_options
 from bertkit.tokens import truncation
@@ -284,7 +284,7 @@ def find_members(recipe: Recipe) -> CheckpointInfo:
         message = "the runs of these seeds are not finished"
         raise ModelError(message, "repeat the command that started them, or name one of the run folders", file=folder)
     task = load_family(recipe)
-    names = members_of(summary)
+    names = list_members(summary)
     if len(names) < 2:
         message = f"an ensemble takes at least two finished runs, and there {'is' if names else 'are'} {len(names)}"
         raise ModelError(message, "train with more --seeds, or name a run folder", file=folder)

@@ -22,7 +22,7 @@ from bertkit.progress import log
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.space import Point
 from bertkit.storage.fingerprints import is_complete
-from bertkit.storage.run_sets import parse_number
+from bertkit.storage.run_sets import parse_run_index
 from bertkit.storage.runs import RunRecord
 from bertkit.tasks import RowScores, Task, with_options
 from bertkit.tokens.features import TaskContext
@@ -237,7 +237,7 @@ class SeedsSummary:
         """Return the content of ``seeds.json`` and of the printed JSON."""
         entries = [
             {
-                "seed": parse_number(run.name),
+                "seed": parse_run_index(run.name),
                 "folder": run.name,
                 "status": run.status,
                 "scores": {result.split: result.scores for result in run.results},

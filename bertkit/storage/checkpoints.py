@@ -58,7 +58,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def find_fault(folder: Path) -> str | None:
+def find_defect(folder: Path) -> str | None:
     """Return why a checkpoint cannot be used, or None if it is complete."""
     try:
         manifest = read_manifest(folder)
@@ -83,19 +83,19 @@ def get_last_checkpoint(run: Path, *, to_train: bool = False) -> tuple[Path | No
     skipped: list[str] = []
     # Start with the newest, so that no checksums of checkpoints before the newest complete one are computed.
     for folder in reversed(_by_step(run)):
-        fault = find_fault(folder) or (_find_lack(folder) if to_train else None)
+        fault = find_defect(folder) or (_find_lack(folder) if to_train else None)
         if fault is None:
             return folder, skipped
         skipped.append(f"skipping {folder.name}: {fault}")
     return None, skipped
 
 
-def newest_model(folder: Path) -> Path | None:
+def find_last_model(folder: Path) -> Path | None:
     """Return the last checkpoint in a folder that has a model, also of another program, or None."""
     return next((path for path in reversed(_by_step(folder)) if (path / "config.json").is_file()), None)
 
 
-def trim(run: Path) -> int:
+def delete_optimizer_states(run: Path) -> int:
     """Delete the optimizer states in a run's checkpoints, which stay complete, and return the number of freed bytes."""
     freed = 0
     for folder, manifest in _list_manifests(run):

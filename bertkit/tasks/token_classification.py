@@ -34,7 +34,7 @@ from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.storage import hub
-from bertkit.storage.run_sets import members_of, read_seeds
+from bertkit.storage.run_sets import list_members, read_seeds
 from bertkit.tasks import Answer, Outputs, Prediction, Predictions, RowScores, RunModule, TaskReport, score_table
 from bertkit.tokens.features import (
     IGNORE_INDEX,
@@ -151,7 +151,7 @@ def _load_splitter(model: str) -> Any:
     """Load the tokenizer of a model, of the first one for a folder of seeds, to split texts into its tokens."""
     folder = Path(model) if Path(model).is_dir() else hub.find_model(model)
     if (summary := read_seeds(folder)) is not None:
-        folder = Path(folder, members_of(summary)[0])
+        folder = Path(folder, list_members(summary)[0])
     return read_light_tokenizer(folder) or plain(load_tokenizer(folder).backend_tokenizer)
 
 

@@ -192,7 +192,7 @@ def finish(run: Run, record: RunRecord, fit_result: FitResult, published: Iterab
     else:
         checkpoints.keep_only(folder, {fit_result.best_step, fit_result.steps})
     if not run.plan.recipe.training.keep_optimizer:
-        checkpoints.trim(folder)
+        checkpoints.delete_optimizer_states(folder)
     runs.write_record(folder, {**record, "files": list_files(folder, [*published, _RECIPE])})
 
 
@@ -259,7 +259,7 @@ def load_best(model: Model, folder: Path) -> FitResult:
     state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
     best_step = state["best_global_step"] or state["global_step"]
     best = checkpoints.checkpoint_folder(folder, best_step)
-    fault = checkpoints.find_fault(best)
+    fault = checkpoints.find_defect(best)
     if fault:
         raise ModelError(f"the best checkpoint is damaged: {fault}", "--fresh starts over", file=best)
     restore_weights(model, best / "model.safetensors")

@@ -301,7 +301,7 @@ def _find_damage(folder: Path, record: RunRecord) -> Iterator[Finding]:
         if name != runs.TRAINING_ROWS or (folder / name).exists():
             yield from _find_fault(exports.compare_files, folder, {name: entry}, again)
     for checkpoint in sorted(folder.glob("checkpoint-*")):
-        if fault := checkpoints.find_fault(checkpoint):
+        if fault := checkpoints.find_defect(checkpoint):
             yield judge("files", "damaged_checkpoint", f"{checkpoint}: {fault}", warn="delete it: a resume skips it")
 
 
