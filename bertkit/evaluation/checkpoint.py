@@ -24,7 +24,7 @@ from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row, expand_path
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
-from bertkit.storage.hub.models import recipe_of
+from bertkit.storage.hub.models import get_recipe_file
 from bertkit.storage.run_sets import is_seeds_folder, list_members, read_seeds
 from bertkit.storage.runs import RunRecord
 from bertkit.tasks import Task, load_family, with_options
@@ -266,7 +266,7 @@ def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, An
     """
     settings = {name: value for name, value in (changes or {}).items() if value is not None}
     folder = hub.find_model(model)
-    loaded = load_recipe(recipe or recipe_of(model), {**settings, "model": model})
+    loaded = load_recipe(recipe or get_recipe_file(model), {**settings, "model": model})
     return open_checkpoint(loaded, load_family(loaded), folder)
 
 

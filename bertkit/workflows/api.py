@@ -32,7 +32,7 @@ from bertkit.progress import Events, Progress, use_progress, with_progress
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import expand_path
-from bertkit.storage.hub.models import find_run, recipe_of
+from bertkit.storage.hub.models import find_run, get_recipe_file
 from bertkit.storage.runs import run_folder
 from bertkit.tasks import row_columns
 from bertkit.workflows.evaluate import score_splits
@@ -260,7 +260,9 @@ def load(model: str | Path, recipe: str | Recipe | None = None, *, changes: Chan
     name = str(folder.absolute()) if folder.is_dir() else str(model)
     if isinstance(recipe, Recipe):
         return LoadedModel(recipe.model_copy(update={"model": name})).load()
-    recipe = recipe or recipe_of(str(find_run(str(model))), "name a run folder, or the recipe: load(MODEL, RECIPE)")
+    recipe = recipe or get_recipe_file(
+        str(find_run(str(model))), "name a run folder, or the recipe: load(MODEL, RECIPE)"
+    )
     return LoadedModel(load_recipe(recipe, {**(changes or {}), "model": name})).load()
 
 

@@ -161,7 +161,7 @@ def read_finetune_data(
         identity=identity,
         facts={
             "model": recipe.model,
-            "commit": hub.commit_of(model_folder),
+            "commit": hub.get_commit(model_folder),
             "rows": rows,
             "split_file": file_fingerprint(file) if file else None,
             "automatic": chosen,

@@ -123,7 +123,7 @@ def split_revision(name: str) -> tuple[str, str | None]:
     return repository, revision or None
 
 
-def commit_of(folder: Path) -> str | None:
+def get_commit(folder: Path) -> str | None:
     """Return the commit of a folder in the Hub's cache, or None for any other folder."""
     return folder.name if is_cached(folder) else None
 
@@ -368,7 +368,7 @@ def has_recipe(name: str) -> bool:
     return expand_path(name).is_dir() or is_hub_name(name)
 
 
-def recipe_of(model: str, remedy: str = "name a run folder, or add --recipe RECIPE") -> str:
+def get_recipe_file(model: str, remedy: str = "name a run folder, or add --recipe RECIPE") -> str:
     """Return the recipe of a trained model on disk or on the Hub.
 
     Raises:
