@@ -16,13 +16,13 @@ from bertkit.data.checks import (
     find_rare_names,
     find_suspicious_columns,
     find_unseen_names,
+    get_label_types,
     rows_by_label,
-    types_of,
 )
 from bertkit.data.columns import ColumnSpec, describe_unread
 from bertkit.data.labels import add_unseen_names, find_names, labels_to_strs, list_names, replace_raw_labels
 from bertkit.data.rows import NO_TEXT, RowLocation, Split
-from bertkit.data.sources import ALL, files_by_split, is_validation, missing_split, single_file
+from bertkit.data.sources import ALL, files_by_split, is_validation, missing_split_error, single_file
 from bertkit.errors import BertkitError, DataError, UnavailableError, shorten
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.recipe.records import DataConfig, Recipe
@@ -66,7 +66,7 @@ def read_all(recipe: Recipe, task: Task) -> ReadResult:
             readings.faults.append(error)
         return readings
     if "train" not in readings.splits:
-        raise missing_split("train", recipe.data, readings.splits)
+        raise missing_split_error("train", recipe.data, readings.splits)
     train, finds_names = readings.splits["train"], task.HAS_LABEL_NAMES and not recipe.labels
     if recipe.data.source != "demo":
         readings.findings += find_odd_values(train, task.COLUMNS, recipe.data, finds_names=finds_names)
@@ -199,7 +199,7 @@ def find_label_faults(
         name, rows = next(iter(by_split.items()))
         text = f"the label {label!r} is in {len(rows):,} {name} rows and in no training row"
         findings.append(Finding("warn", "labels", "unseen_labels", text, places_of(splits[name], rows), len(rows)))
-    absent = [label for label in types_of(declared or ()) if label != "O" and label not in label_rows]
+    absent = [label for label in get_label_types(declared or ()) if label != "O" and label not in label_rows]
     if absent:
         listed = _list_items([repr(label) for label in dict.fromkeys(absent)])
         findings.append(Finding("warn", "labels", "unseen_labels", f"no row has these labels of the recipe: {listed}"))
@@ -220,7 +220,7 @@ def count_gold(splits: Mapping[str, Split], gold: str) -> list[Finding]:
 def _describe_gold(values: Sequence[Any]) -> str:
     if isinstance(values[0], (int, float)) and not all(isinstance(value, int) for value in values):
         return f"numbers from {min(values):g} to {max(values):g}, mean {np.mean(values):.3g}"
-    names = (types_of(value) if isinstance(value, (str, list)) else [str(value)] for value in values)
+    names = (get_label_types(value) if isinstance(value, (str, list)) else [str(value)] for value in values)
     counts = Counter(chain.from_iterable(names))
     total = sum(counts.values())
     parts = [f"{list_names([name])} {count:,} ({100 * count / total:.1f}%)" for name, count in counts.most_common()]

@@ -119,10 +119,12 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
     if not names or len(names) > _MAX_NAMES:
         return []
     rows, is_single = len(train.rows), all(isinstance(value, str) for value in train.column(gold))
-    counts = Counter(chain.from_iterable([value] if is_single else types_of(value) for value in train.column(gold)))
+    counts = Counter(
+        chain.from_iterable([value] if is_single else get_label_types(value) for value in train.column(gold))
+    )
 
     def first_place(name: str) -> RowLocation:
-        return train.place(next(i for i, value in enumerate(train.column(gold)) if name in types_of(value)))
+        return train.place(next(i for i, value in enumerate(train.column(gold)) if name in get_label_types(value)))
 
     doubts = []
     for name in (name for name in counts if is_placeholder(name, counts)):
@@ -184,14 +186,14 @@ def rows_by_label(
     rows_by_name: dict[str, dict[str, list[int]]] = {}
     for name, split in splits.items():
         for index, value in enumerate(split.column(gold)):
-            for label in set(types_of(value or ())) - set(left_out):
+            for label in set(get_label_types(value or ())) - set(left_out):
                 rows_by_name.setdefault(label, {}).setdefault(name, []).append(index)
     return rows_by_name
 
 
 def find_unseen_names(splits: Mapping[str, Split], gold: str) -> dict[str, dict[str, list[int]]]:
     """Return the result of `rows_by_label` for the labels that no training row has."""
-    trained = {label for value in splits["train"].column(gold) for label in types_of(value or ())}
+    trained = {label for value in splits["train"].column(gold) for label in get_label_types(value or ())}
     return rows_by_label({name: split for name, split in splits.items() if name != "train"}, gold, trained)
 
 
@@ -267,7 +269,7 @@ def format_fraction(part: int, total: int) -> str:
     return f"{part:,} of {total:,} ({percent:.1f}%)" if percent >= 1 else f"{part:,} of {total:,} ({percent:.1g}%)"
 
 
-def types_of(gold: Any) -> list[str]:
+def get_label_types(gold: Any) -> list[str]:
     """Return the label names in a gold value; an entity tag such as B-PER becomes its type."""
     if isinstance(gold, str):
         return [gold]

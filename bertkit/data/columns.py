@@ -159,7 +159,9 @@ def describe_unread(unread: Sequence[str], data: DataConfig, optional: Sequence[
     return [f"{names} {verbs} not read.{remedy}"]
 
 
-def missing_column(canonical: str, actual: str, source_names: list[str], source: str, data: DataConfig) -> DataError:
+def missing_column_error(
+    canonical: str, actual: str, source_names: list[str], source: str, data: DataConfig
+) -> DataError:
     """Return the error for a column that a source lacks; it lists the columns of the source."""
     file_format = guess_format(source)[0]
     # These formats read each line as one text.
@@ -178,7 +180,9 @@ def missing_column(canonical: str, actual: str, source_names: list[str], source:
     )
 
 
-def missing_header(fault: DataError, first: Row, rest: Iterator[Record], columns: ColumnSpec, source: str) -> DataError:
+def missing_header_error(
+    fault: DataError, first: Row, rest: Iterator[Record], columns: ColumnSpec, source: str
+) -> DataError:
     """Return the error for a file without a header, or the given fault if its first line is a header.
 
     The first line is a row if one of its values recurs below it, or is a number above other numbers. Column names of
@@ -234,7 +238,7 @@ def map_columns(source_names: list[str], data: DataConfig, columns: ColumnSpec, 
             raise DataError(f"{canonical} is one column, not {len(actual)}", "name one in data.columns", file=source)
         for name in actual:
             if name not in source_names:
-                raise missing_column(canonical, name, source_names, source, data)
+                raise missing_column_error(canonical, name, source_names, source, data)
     used = [name for actual in mapping.values() for name in actual]
     duplicates = {name for name in used if used.count(name) > 1}
     if duplicates:

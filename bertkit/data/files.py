@@ -129,7 +129,7 @@ def guess_format(file_name: str) -> tuple[Format | None, str]:
     return None, ""
 
 
-def format_of_folder(folder: Path) -> Format | None:
+def guess_folder_format(folder: Path) -> Format | None:
     """Return the format that reads all files of a folder as one source of rows, or None if its files are splits."""
     formats = (candidate for candidate in FORMATS.values() if candidate.folder)
     return next((candidate for candidate in formats if next(folder.glob(candidate.folder), None)), None)
@@ -165,12 +165,12 @@ def read_records(file: Path | str, data: DataConfig) -> Iterator[Record]:
     name = name_source(path)
     mode = _find_mode(path)
     if stat.S_ISDIR(mode):
-        folder_format = named_format or format_of_folder(path) or FORMATS["documents"]
+        folder_format = named_format or guess_folder_format(path) or FORMATS["documents"]
         if folder_format.name != "documents" and not folder_format.folder:
             raise UsageError("a folder, not a file", "name one of its files", file=name)
         return folder_format.read(path, data, name)
     if not stat.S_ISREG(mode):
-        raise not_a_file(path)
+        raise not_a_file_error(path)
     file_format = named_format or guess_format(path.name)[0]
     _check_content(path, file_format, name)
     if file_format is None:
@@ -179,7 +179,7 @@ def read_records(file: Path | str, data: DataConfig) -> Iterator[Record]:
     return file_format.read(path, data, name)
 
 
-def not_a_file(path: Path) -> UsageError:
+def not_a_file_error(path: Path) -> UsageError:
     """Return the error for a path that exists, but is neither a file nor a folder."""
     return UsageError("a pipe or device, not a file", "for standard input write -", file=path)
 
@@ -234,7 +234,7 @@ def _group_files(folder: Path, data: DataConfig) -> dict[_Group, list[Path]]:
     groups: dict[_Group, list[Path]] = {}
     for path in sorted([*folder.glob("*"), *folder.glob("data/*")]):
         ending = _ending(path, data)
-        is_source = format_of_folder(path) if path.is_dir() else path.is_file() and (ending or data.format != "auto")
+        is_source = guess_folder_format(path) if path.is_dir() else path.is_file() and (ending or data.format != "auto")
         if is_source and not path.name.startswith("."):
             name = path.name.lower().removesuffix(ending).strip()
             shard = _SHARD.fullmatch(name)
@@ -289,7 +289,7 @@ def _ending(path: Path, data: DataConfig) -> str:
     return ending or (compression if data.format != "auto" and compression in COMPRESSED else "")
 
 
-def first_of(items: Iterable[_Item], limit: int | None) -> Iterator[_Item]:
+def take_first(items: Iterable[_Item], limit: int | None) -> Iterator[_Item]:
     """Return the first `limit` items; without a limit, return all items.
 
     Raises:
@@ -320,10 +320,10 @@ def _find_mode(path: Path) -> int:
     except PermissionError:
         raise ResourceError("no permission to read", "check its folder's permissions", file=path) from None
     except (OSError, ValueError):
-        raise not_there(path) from None
+        raise missing_path_error(path) from None
 
 
-def not_there(path: Path) -> DataError:
+def missing_path_error(path: Path) -> DataError:
     """Return the error for a path that does not exist, with similar names."""
     if re.match(r"\w{2,}:/", str(path)):  # `Path` drops one of the two slashes.
         address = str(path).replace(":/", "://", 1)

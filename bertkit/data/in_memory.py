@@ -71,7 +71,7 @@ def as_records(rows: Any, inputs: Sequence[str] = (), columns: ColumnSpec | None
     return records
 
 
-def map_given(names: Sequence[str], canonical_names: Iterable[str], data: DataConfig) -> DataConfig:
+def map_canonical_names(names: Sequence[str], canonical_names: Iterable[str], data: DataConfig) -> DataConfig:
     """Return settings that read these columns by their names in the recipe's data, or else by canonical names."""
     columns = dict(data.columns)
     for name in canonical_names:

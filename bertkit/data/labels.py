@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_of, joined_labels, place_row
+from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_error, joined_labels, place_row
 from bertkit.data.text import describe_record, normalize, source_column
 from bertkit.errors import DataError, ModelError, RecipeError, did_you_mean
 from bertkit.recipe.records import DataConfig
@@ -247,7 +247,7 @@ def replace_raw_labels(
 
     rows = offload_to_disk(name_rows())
     if faults and collected is None:
-        raise first_of(faults)
+        raise first_error(faults)
     if dropped:
         log_once(f"rows of {split.source} without a label, left out: {len(dropped):,}")
     return replace(split, rows=rows, lines=lines)

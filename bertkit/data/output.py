@@ -116,7 +116,7 @@ def write_new(records: Records, output: str | Path, inputs: Iterable[tuple[str, 
         ResourceError: If another process is writing it, or it cannot be written.
     """
     file = expand_path(output)
-    writer_for(file)
+    find_writer(file)
     check_not_inputs(file, inputs)
     with lock_output(file):
         return write_records(records, file)
@@ -138,7 +138,7 @@ def write_records(records: Records, file: Path, layout: FileLayout = PLAIN) -> i
         DataError: If a character is not in the encoding of the layout.
         ResourceError: If the file cannot be written.
     """
-    write = writer_for(file)
+    write = find_writer(file)
     layout = replace(layout, delimiter=layout.delimiter or SEPARATED.get(file.suffix))
     with _replace_file(file) as temporary:
         try:
@@ -202,7 +202,7 @@ def _replace_file(file: Path) -> Iterator[Path]:
         raise ResourceError(f"cannot be written: {reason}", "choose another --output", file=file) from None
 
 
-def writer_for(file: Path) -> Callable[[Records, Path, FileLayout], int]:
+def find_writer(file: Path) -> Callable[[Records, Path, FileLayout], int]:
     """Return the function that writes the format of a file's ending.
 
     Raises:

@@ -21,7 +21,7 @@ from bertkit.data.columns import (
     ColumnSpec,
     join_words,
     map_columns,
-    missing_header,
+    missing_header_error,
     source_columns,
     unread_columns,
     with_span_columns,
@@ -145,7 +145,7 @@ def canonical_records(
             try:
                 names = map_columns(list(values), data, columns, source)
             except DataError as error:
-                raise missing_header(error, values, records, columns, source) from None
+                raise missing_header_error(error, values, records, columns, source) from None
             if PAIR in names and PAIR not in data.columns:
                 remedy = f"--set data.columns.{PAIR}=null drops it"
                 log_once(f"the column {PAIR!r} is read as the second text of a pair; {remedy}")
@@ -186,7 +186,7 @@ def read_split(
     def read_rows() -> Iterator[Row]:
         for line, values, row in chain(first_record, canonical):
             try:
-                with placed(source, line, data, values):
+                with add_row_location(source, line, data, values):
                     dropped = is_dropped(values, row, data, columns)
                     checked = None if dropped else read(row)
                     if checked is None:
@@ -206,7 +206,7 @@ def read_split(
     rows = offload_to_disk(islice(read_rows(), data.limit))
     _correct_remedies(faults, rows, columns.gold)
     if faults and collected is None:
-        raise first_of(faults)
+        raise first_error(faults)
     for missing, count in left_out.items():
         log.info(f"rows of {source} without {missing}, left out: {count:,}")
     if not rows and not faults:
@@ -221,7 +221,7 @@ def find_unread(splits: Mapping[str, Split]) -> tuple[str, ...]:
 
 
 @contextmanager
-def placed(source: str | Path, line: int, data: DataConfig, values: Row) -> Iterator[None]:
+def add_row_location(source: str | Path, line: int, data: DataConfig, values: Row) -> Iterator[None]:
     """Add the place of a row with these values, and the source's name of the column, to every DataError."""
     try:
         yield
@@ -298,7 +298,7 @@ def _correct_remedies(faults: Iterable[DataError], rows: Iterable[Row], gold: st
             fault.remedy = f"{joined[0]}: {joined[1]}, so that an empty label means none of them"
 
 
-def first_of(faults: list[DataError]) -> DataError:
+def first_error(faults: list[DataError]) -> DataError:
     """Return the first error, with the lines of the others that have the same message."""
     first = faults[0]
     lines = [fault.row or fault.file for fault in faults[1:] if fault.message == first.message]

@@ -17,10 +17,10 @@ from bertkit.data.files import (
     find_files,
     find_format,
     find_splits,
-    format_of_folder,
+    guess_folder_format,
     guess_format,
-    not_a_file,
-    not_there,
+    missing_path_error,
+    not_a_file_error,
     read_records,
 )
 from bertkit.data.remote import find_source, name_source, read_hub_split
@@ -193,7 +193,7 @@ def single_file(data: DataConfig | CorpusConfig) -> Path | None:
     if data.files or not data.source:
         return None
     file = find_source(data.source)
-    return file if file.is_file() or (file.is_dir() and format_of_folder(file)) else None
+    return file if file.is_file() or (file.is_dir() and guess_folder_format(file)) else None
 
 
 def unsplit_file(data: DataConfig) -> Path | None:
@@ -228,15 +228,15 @@ def files_by_split(data: DataConfig) -> dict[str, list[Path]] | None:
     if folder.is_dir():
         return find_files(folder, data)
     if folder.exists():
-        raise not_a_file(folder)
+        raise not_a_file_error(folder)
     # For a name that looks like a path, the Hub would return a less helpful error.
     name = hub.split_revision(data.source)[0]
     if name.startswith((".", "/", "~")) or Path(name).suffix or name.count("/") > 1:
-        raise not_there(folder)
+        raise missing_path_error(folder)
     return None
 
 
-def missing_split(split: str, data: DataConfig, found_splits: Iterable[str]) -> DataError:
+def missing_split_error(split: str, data: DataConfig, found_splits: Iterable[str]) -> DataError:
     """Return the error for a split that a source lacks; for a folder, it lists the files that are not splits."""
     message, remedy = (
         f"no {split} split (found: {', '.join(found_splits) or 'none'}",

@@ -68,7 +68,9 @@ def read_lines(source: Source, encoding: str, name: str) -> Iterator[str]:
         row += len(lines)
         yield from lines
     if len(returns) < row - 1:
-        warn_of_lines("a carriage return ends the line, unlike others", name, returns, "remove it if it splits a text")
+        warn_about_lines(
+            "a carriage return ends the line, unlike others", name, returns, "remove it if it splits a text"
+        )
     if rest:
         yield rest
 
@@ -164,7 +166,7 @@ def name_lines(lines: Iterable[int | str | None]) -> str:
     return f" (also in {kind if names[0].isdigit() else ''}{listed})" if names else ""
 
 
-def warn_of_lines(problem: str, name: str, lines: Sequence[int], remedy: str) -> None:
+def warn_about_lines(problem: str, name: str, lines: Sequence[int], remedy: str) -> None:
     """Log a warning about the lines of a file, if there are any."""
     if lines:
         log_once(f"warning: {name}:{lines[0]}: {problem}{name_lines(lines[1:])}; {remedy}")
@@ -285,7 +287,7 @@ def is_blank_line(line: str) -> bool:
     return not line.strip(" \t\r\n")
 
 
-def empty_file(name: str) -> DataError:
+def empty_file_error(name: str) -> DataError:
     """Return the error for a file without rows."""
     return DataError("the file is empty", "add rows", file=name)
 

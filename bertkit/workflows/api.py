@@ -19,7 +19,7 @@ from bertkit.data.in_memory import (
     add_columns,
     as_records,
     is_dataframe,
-    map_given,
+    map_canonical_names,
 )
 from bertkit.data.output import PLAIN, FileLayout
 from bertkit.data.sources import ALL, ROWS
@@ -172,7 +172,7 @@ class LoadedModel:
         if rows is not None:
             records, split = as_records(rows), ALL
             columns = saved.task.COLUMNS
-            data = map_given(list(records[0]) if records else [], [*columns.names], saved.recipe.data)
+            data = map_canonical_names(list(records[0]) if records else [], [*columns.names], saved.recipe.data)
             data = data.with_rows({ALL: records}).model_copy(update={"split_column": None, "limit": None})
             saved = replace(saved, recipe=saved.recipe.model_copy(update={"data": data}))
         splits = judge_training_rows(saved, splits_to_score(saved, split, strict=False), training_rows)
@@ -210,7 +210,7 @@ class LoadedModel:
         """Return the checkpoint with a recipe that reads rows of these columns, and warn of columns that it ignores."""
         if names not in self._by_columns:
             saved = self.saved
-            data = map_given(names, [*row_columns(saved.task, saved.recipe), "id"], saved.recipe.data)
+            data = map_canonical_names(names, [*row_columns(saved.task, saved.recipe), "id"], saved.recipe.data)
             reader = replace(saved, recipe=saved.recipe.model_copy(update={"data": data}))
             warn_of_unread(names, reader)
             self._by_columns[names] = reader

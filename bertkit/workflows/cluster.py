@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.columns import check_clash
-from bertkit.data.output import write_records, writer_for
+from bertkit.data.output import find_writer, write_records
 from bertkit.errors import DataError, UsageError
 from bertkit.insight.map import project
 from bertkit.progress import log, stage
@@ -166,7 +166,7 @@ def _check_outputs(texts: TextFile, source: VectorSource, output: Path | None, s
     if save is not None:
         check_empty(save, *([] if output is None else [output]))
     if output is not None:
-        writer_for(output)
+        find_writer(output)
         vectors = [("the file with the vectors", file) for file in source.files]
         check_not_inputs(output, [("the file to cluster", texts.path), *vectors])
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.output import PLAIN, copy_parquet, follow_source, write_records, writer_for
+from bertkit.data.output import PLAIN, copy_parquet, find_writer, follow_source, write_records
 from bertkit.errors import UsageError
 from bertkit.storage.outputs import check_not_inputs, lock_output
 from bertkit.vectors import duplicates as found_rows
@@ -127,7 +127,7 @@ def _check_outputs(
     reads += [("a file of --against", file.path) for file in against]
     reads += [("a file with vectors", file) for file in (source.files if source else ())]
     for file in outputs:
-        writer_for(file)
+        find_writer(file)
         check_not_inputs(file, reads)
     # Links are resolved: the second output would overwrite the first.
     if len({file.resolve() for file in outputs}) < len(outputs):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.files import first_of
+from bertkit.data.files import take_first
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, find_checkpoint
 from bertkit.evaluation.rows_to_predict import Chunk, open_rows, read_chunks
@@ -73,7 +73,7 @@ def explain(
         chunks = iter([Chunk(str(recipe.model), 0, list(map(dict, rows)), rows)])
     else:
         saved, records = open_rows(saved, source, row)
-        chunks = read_chunks(saved, first_of(records, limit), str(source or "--row"))
+        chunks = read_chunks(saved, take_first(records, limit), str(source or "--row"))
     # A wrong row is reported before the model is loaded.
     first = next(chunks)
     with stage(f"loading {saved.recipe.model_name}"):

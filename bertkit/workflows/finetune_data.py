@@ -21,7 +21,7 @@ from bertkit.data.columns import PAIR, describe_unread
 from bertkit.data.draw import check_draw, draw_training_rows, oversample
 from bertkit.data.labels import add_unseen_names, find_names, replace_raw_labels
 from bertkit.data.rows import Digests, Split, find_unread
-from bertkit.data.sources import as_recorded, is_validation, missing_split, unsplit_file
+from bertkit.data.sources import as_recorded, is_validation, missing_split_error, unsplit_file
 from bertkit.errors import UnavailableError, install_command
 from bertkit.evaluation.splits import find_training_rows, read_task_splits
 from bertkit.hardware.device import check_launch, check_requested_device
@@ -243,7 +243,7 @@ def _read_splits(recipe: Recipe, task: Task) -> dict[str, Split]:
     splits = read_task_splits(recipe, task, lambda name: name == "train" or is_validation(name), check_rest=True)
     for required in ("train", "validation"):
         if required not in splits:
-            raise missing_split(required, recipe.data, splits)
+            raise missing_split_error(required, recipe.data, splits)
     return splits
 
 

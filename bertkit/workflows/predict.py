@@ -18,11 +18,11 @@ from bertkit.data.output import (
     FileLayout,
     as_columns,
     check_layout,
+    find_writer,
     follow_source,
     pack_records,
     unpack_records,
     write_records,
-    writer_for,
 )
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, find_members
@@ -90,7 +90,7 @@ def predict_to_file(
     """
     # 1. Check the output against all files that are read, before the model is loaded.
     output = expand_path(output)
-    writer_for(output)
+    find_writer(output)
     layout = check_layout(layout, output)
     saved = find_members(recipe)
     check_not_inputs(output, find_input_files(source, saved))

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.files import first_of
+from bertkit.data.files import take_first
 from bertkit.errors import DataError, UnavailableError, UsageError, shorten
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.retrieval import average_queries, query_intervals, score_rankings
@@ -379,7 +379,7 @@ def evaluate(
     if reranker is not None:
         _ = reranker.saved
     # 2. Read the queries. Their relevant ids belong to rows or to documents, and so do the ids of results.
-    relevance = dict(first_of(read_relevance(file).items(), limit))
+    relevance = dict(take_first(read_relevance(file).items(), limit))
     by_document, id_by_row = _is_by_document(index, relevance, file), dict[int, str]()
     find_ids = partial(_find_ids, index=index, column="document" if by_document else "id", id_by_row=id_by_row)
     # 3. Rank the rows of each query in every way, chunk by chunk.

@@ -12,7 +12,7 @@ from bertkit.data.text import (
     Source,
     check_duplicates,
     check_nul,
-    empty_file,
+    empty_file_error,
     excerpt,
     is_blank_line,
     read_lines,
@@ -79,7 +79,7 @@ def parse(lines: Iterable[str], data: DataConfig, name: str) -> Iterator[Record]
     if comments:
         log_once(f"{name}: comments that start with # are skipped ({len(comments):,}, from line {comments[0]} on)")
     if not names:
-        raise empty_file(name)
+        raise empty_file_error(name)
 
 
 def to_columns(names: Iterable[str], words: list[list[str]]) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def parse_conllu(lines: Iterable[str], data: DataConfig, name: str) -> Iterator[
             start = start if words else row
             words.append(fields)
     if not count:
-        raise empty_file(name)
+        raise empty_file_error(name)
 
 
 def _split_line(line: str, expected_id: int, name: str, row: int) -> list[str]:

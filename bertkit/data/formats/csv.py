@@ -20,7 +20,7 @@ from bertkit.data.text import (
     nul_remedy,
     read_lines,
     starts_with_mark,
-    warn_of_lines,
+    warn_about_lines,
     without_compression,
 )
 from bertkit.errors import DataError, RecipeError
@@ -76,7 +76,7 @@ def read(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
         message, remedy, column = _explain_fault(str(error), "".join(record_lines), names, dialect)
         raise DataError(message, remedy, file=name, row=row, column=column) from None
     remedy = "if the quotes are text, --set data.quoting=none"
-    warn_of_lines("quotes join lines that look like rows", name, joined, remedy)
+    warn_about_lines("quotes join lines that look like rows", name, joined, remedy)
     if is_empty:
         hint = "name its columns with --set data.header=[...]" if looks_like_data(names) else "add rows"
         raise DataError("the file has a header but no rows", hint, file=name)

@@ -16,7 +16,7 @@ from bertkit.data.text import (
     JsonItem,
     Record,
     Source,
-    empty_file,
+    empty_file_error,
     excerpt,
     nul_remedy,
     read_lines,
@@ -201,7 +201,7 @@ def check_objects(items: Iterator[JsonItem], name: str, *, same_keys: bool = Tru
             shape = row_shape
         yield row, value
     if shape is None:
-        raise empty_file(name)
+        raise empty_file_error(name)
 
 
 def _check_shape(value: dict[str, Any], types: dict[str, tuple[str, int] | None], name: str, row: int) -> None:

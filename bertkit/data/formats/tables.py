@@ -11,7 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.text import Record, Source, check_duplicates, empty_file, name_columns
+from bertkit.data.text import Record, Source, check_duplicates, empty_file_error, name_columns
 from bertkit.errors import DataError
 from bertkit.progress import log
 from bertkit.recipe.plugins import import_extra
@@ -185,7 +185,7 @@ def _read_sheet(openpyxl: Any, source: Source, data: DataConfig, name: str) -> I
     start, first = (0, data.header) if data.header else (1, next(iter(rows), (0, []))[1])
     width = max((column for column, cell in enumerate(first, 1) if cell is not None), default=0)
     if not width:
-        raise empty_file(name)
+        raise empty_file_error(name)
     if len(rows) <= start:
         raise DataError("the file has columns but no rows", "add rows", file=name)
     header = name_columns(["" if cell is None else str(cell).strip() for cell in first[:width]], name)

@@ -15,7 +15,7 @@ from bertkit.data.text import (
     Record,
     Source,
     check_nul,
-    empty_file,
+    empty_file_error,
     read_lines,
     read_text,
     source_column,
@@ -76,7 +76,7 @@ def parse_texts(lines: Iterable[str], data: DataConfig, name: str) -> Iterator[R
             yield from blank
             blank = []
     if len(blank) == row:
-        raise empty_file(name)
+        raise empty_file_error(name)
 
 
 _WEB = (".html", ".htm")
@@ -115,7 +115,7 @@ def read_document(file: Path, data: DataConfig) -> str:
     if _ending(file) in _WEB:
         text = visible_text(text)
     if not text.strip():
-        raise empty_file(str(file))
+        raise empty_file_error(str(file))
     return text
 
 
@@ -158,7 +158,7 @@ def _read_folder(folder: Path, files: list[Path], data: DataConfig) -> Iterator[
         try:
             text = read_document(file, data)
         except DataError as error:
-            if error.message != empty_file("").message:
+            if error.message != empty_file_error("").message:
                 raise
             empty.append(str(file.relative_to(folder)))
             continue
@@ -167,7 +167,7 @@ def _read_folder(folder: Path, files: list[Path], data: DataConfig) -> Iterator[
     if empty:
         log.info("files of %s without text, left out: %d (%s)", folder, len(empty), ", ".join(empty[:5]))
     if not row:
-        raise empty_file(str(folder))
+        raise empty_file_error(str(folder))
 
 
 def _ending(file: Path) -> str:
