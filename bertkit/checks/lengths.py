@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from bertkit.checks import Finding, get_severity, places_of, read_texts
+from bertkit.checks import Finding, get_example_places, get_severity, read_texts
 from bertkit.checks.reading import describe_refusal
 from bertkit.data.checks import format_fraction
 from bertkit.data.rows import Split
@@ -53,7 +53,7 @@ def _describe_tokens(split: Split, task: Task, context: TaskContext) -> list[Fin
     is_odd = fertility >= _WARN_FERTILITY and level == "good"
     text = f"{split.name}: {fertility:.2f} tokens per word, {unknown:.2%} of the tokens unknown"
     level = "warn" if is_odd else level
-    return [Finding(level, "tokens", "unknown_tokens", text, places_of(split, rows), sum(is_unknown))]
+    return [Finding(level, "tokens", "unknown_tokens", text, get_example_places(split, rows), sum(is_unknown))]
 
 
 def _texts_of(split: Split, task: Task) -> Iterator[str]:
@@ -82,7 +82,7 @@ def _find_truncated(split: Split, task: Task, context: TaskContext) -> list[Find
         }
         text = f"{split.name}: {describe_lost_gold(len(lost_rows), len(rows), task.OPTIONS)}"
         level = get_severity(len(lost_rows) / len(rows), warn=_WARN_LOST)
-        places = places_of(split, [indices[row] for row in sorted(lost_rows)])
+        places = get_example_places(split, [indices[row] for row in sorted(lost_rows)])
         lost_gold = [Finding(level, "tokens", "lost_gold", text, places, len(lost_rows))]
     if not long:
         text = f"{split.name}: no row is longer than {limit} tokens ({spread})"
@@ -93,7 +93,7 @@ def _find_truncated(split: Split, task: Task, context: TaskContext) -> list[Find
     fraction = format_fraction(len(long), len(rows))
     text = f"{split.name}: {fraction} rows are longer than {limit} tokens and {treatment} ({spread})"
     level = "good" if is_windowed else get_severity(share, warn=_WARN_LOST)
-    places = places_of(split, [indices[index] for index in long])
+    places = get_example_places(split, [indices[index] for index in long])
     findings = [Finding(level, "tokens", "truncated", text, places, len(long))]
     # Report the fraction of the long rows that each option would read.
     if "long_text" in task.OPTIONS:

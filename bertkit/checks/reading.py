@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.checks import EXAMPLES, Finding, places_of
+from bertkit.checks import EXAMPLES, Finding, get_example_places
 from bertkit.data.checks import (
     check_swapped,
     find_rare_names,
@@ -192,13 +192,15 @@ def find_label_faults(
     rare = {label: rows for label, rows in in_training.items() if len(rows) < _FEW}
     if rare:
         listed = _list_items([f"{label!r} ({len(rows)})" for label, rows in rare.items()])
-        places = places_of(train, [rows[0] for rows in rare.values()])
+        places = get_example_places(train, [rows[0] for rows in rare.values()])
         text = f"labels with fewer than {_FEW} training rows: {listed}"
         findings.append(Finding("warn", "labels", "rare_labels", text, places, len(rare)))
     for label, by_split in find_unseen_names(splits, gold).items():
         name, rows = next(iter(by_split.items()))
         text = f"the label {label!r} is in {len(rows):,} {name} rows and in no training row"
-        findings.append(Finding("warn", "labels", "unseen_labels", text, places_of(splits[name], rows), len(rows)))
+        findings.append(
+            Finding("warn", "labels", "unseen_labels", text, get_example_places(splits[name], rows), len(rows))
+        )
     absent = [label for label in get_label_types(declared or ()) if label != "O" and label not in label_rows]
     if absent:
         listed = _list_items([repr(label) for label in dict.fromkeys(absent)])

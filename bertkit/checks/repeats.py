@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from bertkit.checks import Finding, Level, digest_inputs, digest_others, get_severity, pairs_of, read_texts
+from bertkit.checks import Finding, Level, digest_inputs, digest_others, get_pair_places, get_severity, read_texts
 from bertkit.data.checks import find_contradictions, format_fraction
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import Digests, Split
@@ -73,7 +73,7 @@ def _find_within(split: Split, digests: Digests, gold: str, result: Repeats) -> 
             else f"{split.name}: no rows {predicate}"
         )
         level = get_severity(len(pairs) / count, warn=min_share) if pairs else "good"
-        places = pairs_of([(split.place(row), split.place(earlier)) for earlier, row in pairs])
+        places = get_pair_places([(split.place(row), split.place(earlier)) for earlier, row in pairs])
         if pairs or (name == "repeated_rows" and split.name == "train"):
             result.findings.append(Finding(level, "repeats", name, text, places, len(pairs)))
     if split.name == "train":
@@ -86,7 +86,7 @@ def _describe_leak(split: Split, train: Split, pairs: Sequence[tuple[int, int]],
     contradictions = sum(split.rows[row].get(gold) != train.rows[twin].get(gold) for row, twin in pairs) if gold else 0
     text = f"{split.name}: {format_fraction(len(pairs), len(split.rows))} rows are training rows too"
     text += f", {contradictions:,} of them with another label" if contradictions and gold in split.rows[0] else ""
-    places = pairs_of([(split.place(row), train.place(twin)) for row, twin in pairs])
+    places = get_pair_places([(split.place(row), train.place(twin)) for row, twin in pairs])
     level = get_severity(len(pairs) / len(split.rows), warn=0.0, fail=_LEAKED)
     return Finding(level, "repeats", "leaked_rows", text, places, len(pairs))
 
@@ -144,5 +144,5 @@ def _describe_near(split: Split, train: Split, pairs: Sequence[tuple[tuple[Split
         level = get_severity(len(pairs) / len(train.rows), warn=_REPEATED)
         name, predicate = "near_repeats", "nearly repeat an earlier one"
     text = f"train: {format_fraction(len(pairs), len(train.rows))} rows {predicate}"
-    places = pairs_of([(Split.place(*row), Split.place(*twin)) for row, twin in pairs])
+    places = get_pair_places([(Split.place(*row), Split.place(*twin)) for row, twin in pairs])
     return Finding(level, "repeats", name, text, places, len(pairs))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from bertkit.checks import Finding, Level, get_severity, places_of, predict_unseen, read_texts
+from bertkit.checks import Finding, Level, get_example_places, get_severity, predict_unseen, read_texts
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import Split
 from bertkit.evaluation.baselines import fit_and_score
@@ -42,7 +42,7 @@ def find_shortcuts(splits: Mapping[str, Split], task: Task, recipe: Recipe, labe
     """Find features that predict the labels of training rows; gold values must be labels or numbers."""
     train, columns = splits["train"], task.COLUMNS
     findings = []
-    classes = classes_of([row.get(columns.gold) for row in train.rows]) if columns.gold else None
+    classes = get_classes([row.get(columns.gold) for row in train.rows]) if columns.gold else None
     if classes is not None:
         rows = draw_rows(len(train.rows), _MAX_ROWS, 42).tolist()
         sampled, row_classes = [train.rows[row] for row in rows], [classes[row] for row in rows]
@@ -87,7 +87,7 @@ def _find_words(train: Split, columns: ColumnSpec, rows: Sequence[int], classes:
             text = f"{word!r} is in {covered:.0%} of the rows labeled {label_name}, and {precision:.1%} of its rows are"
             text += f" ({prior:.1%} of all)"
             examples = (row for row, row_words in zip(rows, words, strict=True) if word in row_words)
-            places = places_of(train, examples)
+            places = get_example_places(train, examples)
             findings.append(Finding("warn", "shortcuts", "words", text, places, totals[word]))
     return findings[:5] or [Finding("good", "shortcuts", "words", "no single word predicts the label of many rows")]
 
@@ -166,7 +166,7 @@ class Gain(NamedTuple):
         return 0.0 if gain <= _MIN_STANDARD_ERRORS * error else gain / (1 - self.chance)
 
 
-def classes_of(gold: Sequence[Any]) -> list[int] | None:
+def get_classes(gold: Sequence[Any]) -> list[int] | None:
     """Return the gold values as classes: labels, or numbers above and below their median.
 
     Too few rows, other values, one class or more than 20 classes give None, because no comparison is possible.

@@ -149,7 +149,7 @@ def usage_error(error: Any) -> UsageError:
         elif message.endswith("requires an argument"):
             message, remedy = f"{option} needs a value", f"write {option} VALUE"
     elif hasattr(error.__cause__, "errors"):  # typer converts values with pydantic
-        from bertkit.recipe.validation import format_value, rule_of
+        from bertkit.recipe.validation import format_value
 
         (fault, *_) = error.__cause__.errors()
         message = f"{'/'.join(error.param.opts)} = {format_value(fault['input'])} is wrong: {rule_of(fault)}"

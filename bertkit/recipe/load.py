@@ -18,7 +18,7 @@ from bertkit.progress import log
 from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.records import PretrainRecipe, Recipe
 from bertkit.recipe.sections import Section, expand_path
-from bertkit.recipe.validation import describe
+from bertkit.recipe.validation import build_recipe_error
 from bertkit.recipe.yaml import KeyPath, Lines, read_value, read_yaml
 
 _Record = TypeVar("_Record", bound=Section)
@@ -152,7 +152,7 @@ def _load(source: _Source, record: type[_Record], changes: Mapping[str, Any]) ->
         # A recipe.yaml comes with a downloaded model; code that it names runs only if the user trusts it.
         recipe = record.model_validate(values, context={"trusted": source.is_trusted or trusts_folders()})
     except ValidationError as error:
-        raise describe(error.errors(), record, changes, source.file, source.lines) from None
+        raise build_recipe_error(error.errors(), record, changes, source.file, source.lines) from None
     # Records distinguish explicit values from defaults: `auto` and budgets change only values that the user left open.
     _note_what_was_given(recipe, "", origin, 2 if _is_shipped(source.file) else 1)
     return recipe

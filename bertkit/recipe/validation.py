@@ -38,7 +38,7 @@ _VARIANTS = ("literal[", "function-", "dict[", "list[", "int", "float", "bool", 
 """How pydantic names the types of a union, as a part of the path to a wrong value."""
 
 
-def describe(
+def build_recipe_error(
     errors: Sequence[Any], record: type[Section], changes: Mapping[str, Any], file: Path, lines: Lines
 ) -> RecipeError:
     """Turn pydantic's errors into one that names the first wrong key, its line or override, and what is allowed."""
@@ -55,13 +55,13 @@ def describe(
         return RecipeError(f"the key {'.'.join(path)!r} is missing", record.EXAMPLE, **position)
     name = _name_key(error["loc"])
     fault = f"{shorten(name)} = {format_value(error['input'])} is"
-    bounds = "" if error["type"] == "value_error" else _range_of(record, name)
+    bounds = "" if error["type"] == "value_error" else _describe_range(record, name)
     if bounds:
         out_of_range = error["type"].startswith(("greater", "less"))
         return RecipeError(f"{fault} {'out of range' if out_of_range else 'wrong'}", f"give {bounds}", **position)
     # A union has one error per type.
     variants = [variant for variant in errors if _name_key(variant["loc"]) == name]
-    rules = dict.fromkeys(map(rule_of, variants))
+    rules = dict.fromkeys(map(describe_rule, variants))
     message = f"{fault} wrong: {' or '.join(rules).replace(' or must be ', ' or ')}"
     return RecipeError(message, _closest_choice(str(error["input"]), variants), **position)
 
@@ -78,7 +78,7 @@ def _closest_choice(value: str, variants: Sequence[Any]) -> str:
     return remedy if remedy.startswith("did you mean") else ""
 
 
-def rule_of(error: Mapping[str, Any]) -> str:
+def describe_rule(error: Mapping[str, Any]) -> str:
     """Describe the values that are allowed; pydantic's messages name Python types."""
     if error["type"] == "literal_error":
         return f"must be {error['ctx']['expected']}"
@@ -110,7 +110,7 @@ def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
     return all(key == other_key for key, other_key in zip(first, second, strict=False))
 
 
-def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]:
+def _find_section(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]:
     """Return the record that a dotted key belongs to, and the last part of the key."""
     from pydantic import BaseModel
 
@@ -127,18 +127,18 @@ def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]
 
 
 def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
-    section, last = _section_of(record, path)
+    section, last = _find_section(record, path)
     key = other_names().get(last)
     if remedy := read_names("hints").get(last) or (key and f"write {key}"):
         return remedy
     return did_you_mean(last, section.model_fields)
 
 
-def _range_of(record: type[Section], name: str) -> str:
+def _describe_range(record: type[Section], name: str) -> str:
     """Describe the numbers that a field allows by the bounds in its record; the text is empty without bounds."""
     from pydantic import WrapValidator
 
-    section, last = _section_of(record, tuple(name.split(".")))
+    section, last = _find_section(record, tuple(name.split(".")))
     field = section.model_fields.get(last)
     bounds = [
         f"{words} {getattr(bound, attribute):,}"

@@ -16,7 +16,7 @@ from bertkit.insight.behavior import BehaviorResult, BehaviorTest, CaseFile, fil
 from bertkit.insight.edits import EDITS
 from bertkit.progress import stage
 from bertkit.recipe.sections import Row, expand_path
-from bertkit.recipe.validation import describe
+from bertkit.recipe.validation import build_recipe_error
 from bertkit.recipe.yaml import read_yaml
 from bertkit.reports.cases import Case
 from bertkit.workflows.errors import read_predictions
@@ -88,7 +88,7 @@ def read_tests(file: Path) -> list[BehaviorTest]:
     try:
         tests = CaseFile.model_validate(values).tests
     except ValidationError as error:
-        raise describe(error.errors(), CaseFile, {}, file, lines) from None
+        raise build_recipe_error(error.errors(), CaseFile, {}, file, lines) from None
     named, names = [], set[str]()
     for index, test in enumerate(tests, start=1):
         name = test.name or f"{test.change or test.kind} {index}"
