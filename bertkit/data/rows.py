@@ -91,19 +91,15 @@ class Split:
 
     def first(self, count: int | None) -> Split:
         """Return the first `count` rows; without a count, return all rows."""
-        return (
-            self
-            if count is None
-            else replace(self, rows=offload_to_disk(islice(self.rows, count)), lines=self.lines[:count])
-        )
+        if count is None:
+            return self
+        return replace(self, rows=offload_to_disk(islice(self.rows, count)), lines=self.lines[:count])
 
     def select(self, indices: Iterable[int]) -> Split:
         """Return the rows at some indices, without the marks of training rows."""
         positions = array("q", indices)
-        rows, lines = (
-            offload_to_disk(self.rows[index] for index in positions),
-            array("q", map(self.lines.__getitem__, positions)),
-        )
+        rows = offload_to_disk(map(self.rows.__getitem__, positions))
+        lines = array("q", map(self.lines.__getitem__, positions))
         return replace(self, rows=rows, lines=lines, training_rows=frozenset(), nearly_trained=0)
 
     def place(self, index: int) -> RowLocation:

@@ -29,7 +29,7 @@ def start():
     started = []
 
     def start_script(script: str) -> subprocess.Popen:
-        head = "import os, sys, time\nfrom pathlib import Path\nfrom bertkit.storage.files import locked\n"
+        head = "import os, sys, time\nfrom pathlib import Path\nfrom bertkit.storage.files import hold_lock\n"
         process = subprocess.Popen([sys.executable, "-c", head + script], stdout=subprocess.PIPE, text=True)
         started.append(process)
         return process
@@ -119,7 +119,7 @@ def test_a_held_lock_is_waited_for(tmp_path):
 
 def test_the_lock_of_a_killed_process_is_no_obstacle(tmp_path, start):
     lock = tmp_path / "lock"
-    holder = start(f"with locked(Path({str(lock)!r})):\n    print('held', flush=True)\n    time.sleep(60)\n")
+    holder = start(f"with hold_lock(Path({str(lock)!r})):\n    print('held', flush=True)\n    time.sleep(60)\n")
     assert holder.stdout.readline() == "held\n"
     with pytest.raises(ResourceError, match=f"process {holder.pid} on "), files.hold_lock(lock, refuse=refuse):
         pass
@@ -133,7 +133,7 @@ def test_the_lock_of_a_killed_process_is_no_obstacle(tmp_path, start):
 def test_a_forked_child_does_not_hold_the_lock_of_its_parent(tmp_path, start):
     lock = tmp_path / "lock"
     holder = start(
-        f"with locked(Path({str(lock)!r})):\n"
+        f"with hold_lock(Path({str(lock)!r})):\n"
         "    child = os.fork()\n"
         "    if child == 0:\n        print(os.getpid(), flush=True)\n        time.sleep(60)\n        os._exit(0)\n"
         "    time.sleep(60)\n"

@@ -15,8 +15,8 @@ from bertkit.storage import runs
 
 def test_a_lock_ends_with_its_process(tmp_path):
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom bertkit.storage.runs import locked\n"
-        f"with locked(Path({str(tmp_path)!r})):\n    print('held', flush=True)\n    time.sleep(60)\n"
+        "import sys, time\nfrom pathlib import Path\nfrom bertkit.storage.runs import lock_run\n"
+        f"with lock_run(Path({str(tmp_path)!r})):\n    print('held', flush=True)\n    time.sleep(60)\n"
     )
     holder = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
