@@ -198,9 +198,8 @@ def find_label_faults(
     for label, by_split in find_unseen_names(splits, gold).items():
         name, rows = next(iter(by_split.items()))
         text = f"the label {label!r} is in {len(rows):,} {name} rows and in no training row"
-        findings.append(
-            Finding("warn", "labels", "unseen_labels", text, get_example_places(splits[name], rows), len(rows))
-        )
+        places = get_example_places(splits[name], rows)
+        findings.append(Finding("warn", "labels", "unseen_labels", text, places, len(rows)))
     absent = [label for label in get_label_types(declared or ()) if label != "O" and label not in label_rows]
     if absent:
         listed = _list_items([repr(label) for label in dict.fromkeys(absent)])

@@ -72,6 +72,7 @@ def find_suspicious_columns(train: Split, columns: ColumnSpec, data: DataConfig,
     label = source_column(columns.gold, data)
     if finds_names and all(isinstance(value, (str, int, float)) for value in gold()):
         names = len(set(map(label_to_str, gold())))
+        # A class usually has many rows. Ids and texts rarely repeat.
         if names > count / 2:
             warnings.append(f"{count:,} training rows have {names:,} different labels. Is {label!r} their column?")
     elif all(isinstance(value, float) and value.is_integer() for value in gold()) and all(
@@ -80,6 +81,7 @@ def find_suspicious_columns(train: Split, columns: ColumnSpec, data: DataConfig,
         example = ", ".join(f"{value:g}" for value in islice(gold(), 3))
         warnings.append(f"The labels are integers in ascending order: {example}, ... Is {label!r} their column?")
     for column in columns.inputs:
+        # Texts without any letter are probably ids or numbers that were mapped by mistake.
         if not any(map(_has_letter, train.column(column))):
             name = source_column(column, data)
             example = str(train.rows[0].get(column))[:40]
@@ -101,6 +103,8 @@ def find_odd_rows(splits: Mapping[str, Split], columns: ColumnSpec, *, found_nam
 
 def _key(row: Row, inputs: Iterable[str]) -> int:
     """Return a hash of the columns that the model reads; an integer takes less memory than a text."""
+    # Lists, such as the words of a sentence, cannot be hashed, but their `repr` can. Python salts the hash of a text
+    # for each process, so these numbers must not be stored.
     values = (row.get(name) for name in inputs)
     return hash(tuple(value if isinstance(value, str) else repr(value) for value in values))
 
@@ -118,10 +122,9 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
     """
     if not names or len(names) > _MAX_NAMES:
         return []
+    # Tags and lists of labels hold several names per row, which are counted separately.
     rows, is_single = len(train.rows), all(isinstance(value, str) for value in train.column(gold))
-    counts = Counter(
-        chain.from_iterable([value] if is_single else get_label_types(value) for value in train.column(gold))
-    )
+    counts = Counter(chain.from_iterable(map(get_label_types, train.column(gold))))
 
     def first_place(name: str) -> RowLocation:
         return train.place(next(i for i, value in enumerate(train.column(gold)) if name in get_label_types(value)))
@@ -138,6 +141,8 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
         twins = (label for label in counts if forms[label] == forms[name] and (counts[label], label) > (count, name))
         typos = (label for label in counts if counts[label] >= _TYPO * count and _is_typo(name, label))
         meant = next(chain(twins, typos), None)
+        # Equally frequent labels would have rows / len(counts) rows each. With 4 labels in 40,000 rows, a label is rare
+        # if it has at most 10.
         if meant is None and not (is_single and count * len(counts) * _RARE <= rows):
             continue
         first = first_place(name)
@@ -167,6 +172,8 @@ def describe_skew(train: Split, gold: str, labels: Sequence[str], recipe: Recipe
         advice.append("give the other labels more weight (--set training.class_weights=balanced)")
     # F1 scores the second label, so it suits a rare second label.
     rare_metrics = ("f1",) if len(labels) == 2 and label == labels[0] else ()
+    # A model that always predicts the frequent label has a high accuracy, and the best checkpoint would be chosen by
+    # it.
     if recipe.best_metric not in (*_BALANCED_METRICS, *rare_metrics):
         better = next((name for name in recipe.metrics if name in _BALANCED_METRICS), "")
         metrics = ", ".join([_BALANCED_METRICS[0], *recipe.metrics])
@@ -250,6 +257,7 @@ def _find_shared(splits: Mapping[str, Split], columns: ColumnSpec) -> list[str]:
     keys = {name: np.fromiter((_key(row, inputs) for row in split.rows), np.int64) for name, split in splits.items()}
     train, train_keys, warnings = splits["train"], keys.pop("train"), []
     for name, split_keys in keys.items():
+        # Rows with equal hashes count as equal: with 64 bits, other rows almost never collide.
         shared = np.flatnonzero(np.isin(split_keys, train_keys))
         if len(shared):
             first = np.flatnonzero(train_keys == split_keys[shared[0]])[0]
@@ -287,11 +295,14 @@ def _is_typo(name: str, label: str) -> bool:
     a, b = (text.casefold().replace("_", " ").replace("-", " ") for text in (name, label))
     if a == b:
         return name != label
+    # In short names, one letter often makes another word: sad and mad.
     if min(len(a), len(b)) < 5:
         return False
     for _ in range(2):  # drop the common start, then the common end
         while a and b and a[0] == b[0]:
             a, b = a[1:], b[1:]
         a, b = a[::-1], b[::-1]
+    # What remains differs: at most one letter on each side, or two letters in the other order. Digits and signs
+    # distinguish classes, so only letters count as typos.
     is_single_edit = max(len(a), len(b)) == 1 or (len(a) == 2 and a == b[::-1])
     return is_single_edit and (a + b).isalpha()

@@ -53,6 +53,7 @@ class _Groups:
 
     def share(self, group: int) -> float:
         """Return the draw of a group as a number from 0 to 1; the draws are distributed uniformly."""
+        # All rows of a group have the same draw, so the first row is enough.
         high, low = self.draws[self.order[self.starts[group]]].tolist()
         return float((high << 64 | low) / (1 << 128))
 
@@ -114,6 +115,8 @@ def _group_by_text(rows: Sequence[Row], columns: ColumnSpec, named: bool) -> _Gr
         return digest_text({name: row[name] for name in read}, columns.gold)
 
     draws, order = _order_digests(map(draw, rows))
+    # A group starts where the draw differs from the draw before it. The inverted bits of the first draw precede it, so
+    # that the first row always starts a group.
     starts = np.flatnonzero(np.diff(draws[order], axis=0, prepend=~draws[order[:1]]).any(axis=1))
     return _Groups(draws, order, np.append(starts, len(order)), np.array(names), list(index_by_set))
 
@@ -122,19 +125,23 @@ def _order_digests(digests: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Return digests of 16 bytes as two numbers each, (rows, 2), and the indices that sort them, (rows,)."""
     import numpy as np
 
+    # Bytes take 16 per row. A Python integer of 128 bits would take 44.
     content = bytearray()
     for digest in digests:
         content += digest
-    numbers = np.frombuffer(content, ">u8").astype(np.uint64).reshape(-1, 2)
-    return numbers, np.lexsort((numbers[:, 1], numbers[:, 0]))
+    halves = np.frombuffer(content, ">u8").astype(np.uint64).reshape(-1, 2)
+    # `lexsort` sorts by its last key first, so the high half comes last.
+    return halves, np.lexsort((halves[:, 1], halves[:, 0]))
 
 
 def _choose_groups(groups: _Groups, data: DataConfig, count: int) -> Iterator[int]:
     """Yield the groups to hold out."""
+    # 1. Count the rows of each label, all of which are training rows at first.
     remaining = Counter[str]()
     for index, rows in Counter(groups.names.tolist()).items():
         remaining.update(dict.fromkeys(groups.sets[index], rows))
     by_hash, share = data.hold_out == "by_hash", data.validation_fraction
+    # 2. Go through the groups by draw or by label, until the share is reached. Each side gets at least one row.
     max_rows = min(max(1, round(count * share)), count - 1)
     kept_labels: set[str] = set()
     rest, held_out = len(groups), 0
@@ -152,6 +159,7 @@ def _choose_groups(groups: _Groups, data: DataConfig, count: int) -> Iterator[in
         remaining.subtract(labels)
         rest, held_out = rest - 1, held_out + len(groups.rows(group))
         yield group
+    # 3. Log the labels that could not give rows, because their scores will be missing or uncertain.
     if kept_labels:
         names = ", ".join(sorted(kept_labels)[:5])
         more = f" and {len(kept_labels) - 5:,} more" if len(kept_labels) > 5 else ""
@@ -170,11 +178,14 @@ def _order_by_label(groups: _Groups, label_counts: Mapping[str, int]) -> list[in
     stratum = np.minimum.reduceat(rarest[groups.names[groups.order]], groups.starts[:-1])
     sizes, by_stratum = np.diff(groups.starts), np.argsort(stratum, kind="stable")
     totals = np.bincount(stratum, sizes)
+    # `before` counts the rows of earlier groups with the same rarest label.
     before = np.empty(len(groups))
     before[by_stratum] = np.cumsum(sizes[by_stratum]) - sizes[by_stratum]
     before -= (np.cumsum(totals) - totals)[stratum]
     # Order by the middle of a group, as a fraction of its label's rows. Any first part of the ordered groups then has
-    # about the same fraction of each label (the divisor method of Webster and Sainte-Laguë).
+    # about the same fraction of each label (the divisor method of Webster and Sainte-Laguë). For a label a with 4 rows,
+    # the middles are 0.125, 0.375, 0.625 and 0.875. For a label b with 2 rows, they are 0.25 and 0.75. So the order is
+    # a b a a b a.
     order: list[int] = np.argsort((before + sizes / 2) / totals[stratum], kind="stable").tolist()
     return order
 
@@ -251,6 +262,7 @@ def oversample(split: Split, column: str, seed: int) -> Split:
     """
     message = "data.oversample counts rows by one value, and this row has a list"
     by_value = _shuffle_by_value(split, column, seed, (message, "leave it out"))
+    # `cycle` goes through the shuffled rows of a value, so the numbers of copies of its rows differ by at most one.
     max_rows = max(map(len, by_value.values()))
     repeated = split.select(sorted(index for rows in by_value.values() for index in islice(cycle(rows), max_rows)))
     log_once(f"data.oversample: {len(split.rows):,} training rows, {len(repeated.rows):,} with repeated rows")
@@ -273,6 +285,7 @@ def _shuffle_rows(split: Split, seed: int) -> list[int]:
 
     def digest(row: Row) -> bytes:
         hashed = hashlib.blake2b(str(seed).encode(), digest_size=16)
+        # The id may be the position in the file, and the order of the file must not matter.
         update_hash(hashed, {name: value for name, value in row.items() if name != "id"})
         return hashed.digest()
 

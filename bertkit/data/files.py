@@ -172,6 +172,7 @@ def read_records(file: Path | str, data: DataConfig) -> Iterator[Record]:
     if not stat.S_ISREG(mode):
         raise not_a_file_error(path)
     file_format = named_format or guess_format(path.name)[0]
+    # The content is checked first: that a file is a web page or compressed explains more than an unknown ending.
     _check_content(path, file_format, name)
     if file_format is None:
         hint = f"known are {known_endings()}; or name its format: --set data.format=conll"
@@ -211,6 +212,7 @@ def find_files(folder: Path, data: DataConfig, named: Collection[str] = ()) -> d
             message = f"the {split} split has {len(files[split])} of its {groups[0].shards} shards"
             raise DataError(message, "add the missing ones", file=folder)
     read = list(chain(*files.values()))
+    # Only files with an ending of the read files may hold rows by mistake. A license or a README is no surprise.
     unread = {path.name for path in chain(*paths.values()) if path.suffix in {file.suffix for file in read}}
     if not named and (unread := unread.difference(file.name for file in read)):
         log_once(f"files of {folder} that are not read ({len(unread)}): {', '.join(sorted(unread)[:10])}")
@@ -232,6 +234,7 @@ class _Group(NamedTuple):
 
 def _group_files(folder: Path, data: DataConfig) -> dict[_Group, list[Path]]:
     groups: dict[_Group, list[Path]] = {}
+    # `Dataset.push_to_hub` writes its files to the folder `data`.
     for path in sorted([*folder.glob("*"), *folder.glob("data/*")]):
         ending = _ending(path, data)
         is_source = guess_folder_format(path) if path.is_dir() else path.is_file() and (ending or data.format != "auto")
@@ -246,8 +249,10 @@ def _group_files(folder: Path, data: DataConfig) -> dict[_Group, list[Path]]:
 def _candidates(groups: list[_Group], data: DataConfig, named: Collection[str]) -> dict[str, list[_Group]]:
     """Return the groups that could be each unnamed split: groups with its name, or else with a similar name."""
     names, splits = find_splits([group.name for group in groups], data.splits), {**SPLIT_NAMES, **data.splits}
+    # 1. Files that have exactly the name of a split.
     candidates = {split: [group for group in groups if group.name in names.get(split, ())] for split in splits}
     taken = {group for exact in candidates.values() for group in exact}
+    # 2. For splits without such a file, files whose name starts or ends with the name.
     similar = {split: [group for group in groups if _is_named_after(split, group)] for split in SPLIT_NAMES}
     # A file called train_test could be either split.
     splits_per_group = Counter(group for matches in similar.values() for group in matches)
@@ -278,6 +283,7 @@ def find_splits(names: Collection[str], mapped: Mapping[str, str]) -> dict[str, 
 
 def _is_named_after(split: str, group: _Group) -> bool:
     """Return whether a name starts or ends with a name of the split: train-v1.1, en_ewt-ud-train, wnut17train."""
+    # Between a digit and a letter too: wnut17train is split into wnut17 and train.
     words = re.split(r"[-_. ]|(?<=\d)(?=[a-z])", group.name)
     return words[0] in SPLIT_NAMES[split] or words[-1] in SPLIT_NAMES[split]
 
@@ -295,6 +301,7 @@ def take_first(items: Iterable[_Item], limit: int | None) -> Iterator[_Item]:
     Raises:
         UsageError: If the limit is not a positive number.
     """
+    # `islice` accepts no larger integer.
     if limit is not None and not 0 < limit < 2**63:
         raise UsageError(f"--limit {limit}", "give a number of rows, from 1")
     return islice(items, limit)
@@ -303,6 +310,7 @@ def take_first(items: Iterable[_Item], limit: int | None) -> Iterator[_Item]:
 def _read_stdin(data: DataConfig) -> Iterator[Record]:
     """Read standard input in the format of ``data.format``, or else as jsonl if it starts with an object, or as csv."""
     stream: Any = sys.stdin.buffer
+    # `peek` consumes nothing. Byte order marks, and the zero bytes of UTF-16, precede the first character.
     first = stream.peek(1).lstrip(b"\xef\xbb\xbf\xff\xfe\0 \t\r\n")[:1] if data.format == "auto" else b""
     file_format = find_format(data.format) or FORMATS["jsonl" if first == b"{" else "csv"]
     return file_format.read(stream, data, "standard input")

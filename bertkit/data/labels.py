@@ -44,6 +44,8 @@ def label_to_str(value: object) -> str | None:
     Raises:
         DataError: If the value cannot be a name, such as an object.
     """
+    # Only NaN differs from itself. pandas has it in empty cells, and reads a column of integers with an empty cell as
+    # floats.
     if value is None or value != value:
         return None
     if isinstance(value, (dict, list, tuple, bytes)):
@@ -132,13 +134,11 @@ def add_unseen_names(names: Sequence[str], values: Iterable[Any]) -> list[str]:
     the names, except O, which means no entity.
     """
     row_names = {name for value in values for name in labels_to_strs(value)}
-    unknown, known_names = {name for name in row_names if not _is_known(name, names)}, set(map(fold_label, names))
+    unknown, known = {name for name in row_names if not _is_known(name, names)}, set(map(fold_label, names))
     if not row_names - unknown - {"O"}:
         return list(names)
     has_numbers = any(map(_is_integer, names))
-    unseen = {
-        name for name in unknown if fold_label(name) not in known_names and (has_numbers or not _is_integer(name))
-    }
+    unseen = {name for name in unknown if fold_label(name) not in known and (has_numbers or not _is_integer(name))}
     return _sort_names({*names, *unseen}) if unseen else list(names)
 
 
@@ -175,16 +175,16 @@ def get_label_name(value: object, names: Sequence[str], remedy: str = CORRECT) -
     if spelling is None or spelling in names:
         # Return the same object for all rows to save memory.
         return spelling and names[names.index(spelling)]
-    number, plain_names = normalize_label(spelling), list(map(normalize_label, names))
+    plain_name, plain_names = normalize_label(spelling), list(map(normalize_label, names))
     # CSV has text only, JSON has numbers and booleans: 1, 1.0 and "1" are one label.
-    if plain_names.count(number) == 1:
-        return names[plain_names.index(number)]
-    if number == "-1" or is_placeholder(number, names):
+    if plain_names.count(plain_name) == 1:
+        return names[plain_names.index(plain_name)]
+    if plain_name == "-1" or is_placeholder(plain_name, names):
         return None
     # Datasets on the Hub store labels as indices from 0. If names are numbers, a number is a name, never an index.
     are_indices_allowed = not any(map(_is_integer, plain_names))
-    if are_indices_allowed and _is_integer(number) and 0 <= int(number) < len(names):
-        return names[int(number)]
+    if are_indices_allowed and _is_integer(plain_name) and 0 <= int(plain_name) < len(names):
+        return names[int(plain_name)]
     listed = ", ".join(
         f"{index} {list_names([name])}" if are_indices_allowed else repr(name) for index, name in enumerate(names[:20])
     )
@@ -196,8 +196,9 @@ def get_label_name(value: object, names: Sequence[str], remedy: str = CORRECT) -
 
 def log_label_indices(values: Iterable[Any], names: Sequence[str]) -> None:
     """Log the label of each number, if rows have indices of labels instead of names."""
-    counted = {name for value in values for name in labels_to_strs(value)} - {*names, "-1"}
-    if counted and all(_is_integer(name) and _is_known(name, names) for name in counted):
+    # -1 is the label of unlabeled rows in datasets on the Hub, such as the test rows of GLUE.
+    indices = {name for value in values for name in labels_to_strs(value)} - {*names, "-1"}
+    if indices and all(_is_integer(index) and _is_known(index, names) for index in indices):
         log_once(f"labels are numbers, which are read as: {', '.join(f'{n} {name}' for n, name in enumerate(names))}")
 
 
@@ -222,6 +223,7 @@ def replace_raw_labels(
     Raises:
         DataError: If values are not labels, or rows have none; for the first, with the lines of the others.
     """
+    # With the names 0 and 1, a vector such as [0, 1] would be read as both labels of the row.
     if len(names) == 2 and all(value in (["0", "1"], ["1", "0"]) for value in split.column(gold)):
         raise DataError(*VECTOR, file=split.source, column=source_column(gold, data))
     lines = array("q")
@@ -231,8 +233,9 @@ def replace_raw_labels(
     def name_rows() -> Iterator[Row]:
         for line, row in zip(split.lines, split.rows, strict=True):
             try:
-                named = get_label_name(row[gold], names, remedy)
-                if named is None or (isinstance(named, list) and named and not any(named)):
+                label = get_label_name(row[gold], names, remedy)
+                # Some words of a row may lack a tag, but not all of them.
+                if label is None or (isinstance(label, list) and label and not any(label)):
                     raise DataError(NO_LABEL, FILL_IN)
             except DataError as error:
                 if error.message == NO_LABEL and data.empty_label == "drop":
@@ -243,8 +246,9 @@ def replace_raw_labels(
                 faults.append(error)
                 continue
             lines.append(line)
-            yield {**row, gold: named}
+            yield {**row, gold: label}
 
+    # The rows are read only here, which fills `lines`, `faults` and `dropped`.
     rows = offload_to_disk(name_rows())
     if faults and collected is None:
         raise first_error(faults)
@@ -304,6 +308,7 @@ def class_weights(weights: str | Mapping[str, float] | None, labels: Sequence[st
                 raise RecipeError(f"class_weights names no label {name!r}", did_you_mean(name, labels))
         return [float(weights.get(name, 1.0)) for name in labels]
     counts = Counter(name for names in gold for name in (names if isinstance(names, list) else [names]) if name)
+    # A label without rows adds no loss, so any finite weight will do.
     total = sum(counts.values())
     return [total / (len(labels) * counts[name]) if counts[name] else 1.0 for name in labels]
 

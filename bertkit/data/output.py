@@ -31,6 +31,7 @@ Records = Iterable[dict[str, Any]]
 
 _CHUNK_ROWS = 4096
 _EXACT = 2**53  # up to this size, every integer is a float too
+# Besides = + - and @, Excel interprets a tab, a line break, and the full-width forms (OWASP, CSV injection).
 _FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 _JSON_TYPES = (str, int, float, list, dict, type(None))
 _LINES = "records"  # column of packed records with their JSON
@@ -154,9 +155,9 @@ def _choose_columns(records: Records, columns: Sequence[str]) -> Iterator[dict[s
     Raises:
         UsageError: If the first record lacks one of them.
     """
-    for number, record in enumerate(records):
+    for index, record in enumerate(records):
         unknown = next((name for name in columns if name not in record), None)
-        if number == 0 and unknown is not None:
+        if index == 0 and unknown is not None:
             raise UsageError(f"--columns: there is no column {unknown!r}", did_you_mean(unknown, record))
         yield {name: record[name] for name in columns if name in record}
 
@@ -175,6 +176,7 @@ def copy_parquet(source: Path, file: Path, is_kept: Sequence[bool]) -> int:
         _replace_file(file) as temporary,
         parquet.ParquetWriter(temporary, read.schema_arrow) as writer,
     ):
+        # The rows stay in Arrow, because Python values would lose types such as int8 or dictionaries.
         for batch in read.iter_batches(_CHUNK_ROWS):
             rows = [row for row in range(len(batch)) if is_kept[start + row]]
             writer.write_batch(batch.take(rows))
@@ -230,9 +232,10 @@ def as_columns(prediction: Mapping[str, Any], digits: int | None) -> dict[str, A
     spread: dict[str, Any] = {}
     for name, value in prediction.items():
         if name == "probabilities" and isinstance(value, Mapping):
+            # With several labels per row, no single probability is the confidence of the prediction.
             if isinstance(prediction["prediction"], str):
                 spread["confidence"] = value[prediction["prediction"]]
-            spread.update({f"probability_{label}": number for label, number in value.items()})
+            spread.update({f"probability_{label}": probability for label, probability in value.items()})
         else:
             spread[name] = value
     return spread if digits is None else {name: _round_floats(value, digits) for name, value in spread.items()}
@@ -258,6 +261,7 @@ def _write_jsonl(records: Records, file: Path, _: FileLayout) -> int:
 def _write_separated(records: Records, file: Path, layout: FileLayout) -> int:
     escape = _escape_formula if layout.escape_formulas else lambda value: value
     types_by_column, records = _find_column_types(records)
+    # The csv module ends lines itself; on Windows, Python would turn its \r\n into \r\r\n.
     with file.open("w", encoding=layout.encoding or "utf-8", newline="") as stream:
         writer = csv.writer(stream, delimiter=layout.delimiter or ",")
         writer.writerow(map(escape, types_by_column))
@@ -274,6 +278,7 @@ def _write_parquet(records: Records, file: Path, _: FileLayout) -> int:
     with parquet.ParquetWriter(file, schema) as writer:
         for start in range(0, len(records), _CHUNK_ROWS):
             chunk = records[start : start + _CHUNK_ROWS]
+            # Values without a common type are converted to text here; nulls stay nulls.
             columns = []
             for field in schema:
                 values = [record.get(field.name) for record in chunk]
@@ -341,6 +346,7 @@ def unpack_records(content: Any) -> Iterator[dict[str, Any]]:
     from pyarrow import ipc
 
     table = ipc.open_stream(content).read_all()
+    # The first column has the JSON, and the others have the values that JSON lacks.
     lines, *columns = (column.to_pylist() for column in table.itercolumns())
     for index, line in enumerate(lines):
         record = json.loads(line)

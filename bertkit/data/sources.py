@@ -86,6 +86,7 @@ def read_splits(
         RecipeError: If ``data.format`` names no format.
         UnavailableError: If a dataset on the Hub cannot be reached.
     """
+    # 1. Find the splits of the source: files, a single file, a column, or the splits of a dataset on the Hub.
     data, opened = _open_source(recipe, choose, check_rest=check_rest)
     is_single = ALL in opened
     is_by_column = is_single and data.split_column is not None
@@ -96,7 +97,7 @@ def read_splits(
         source, records = opened[name]
         return read_split(name, records(), settings, columns, read, source, collected)
 
-    # Rows of a single source, or training rows without validation rows, are divided.
+    # 2. Divide the rows of a single source, or training rows without validation rows.
     undivided = ALL if is_single else "train"
     is_lacking = undivided in opened and not is_by_column and not any(map(is_validation, opened))
     if is_lacking and not (is_single and choose(ALL)) and (choose("train") or choose("validation")):
@@ -108,6 +109,7 @@ def read_splits(
         splits = {name: part.first(data.limit) for name, part in parts.items()}
         splits |= {name: read_named(name) for name in opened if name != undivided and choose(name)}
         return {name: split for name, split in splits.items() if choose(name)}
+    # 3. Otherwise read each split, and log the splits of the recipe that the source lacks.
     for name in sorted(set(data.splits) - set(opened)):
         if choose(name) and data.source and not is_single:
             log.info(f"no {data.splits[name]} in {data.source}: it is not scored")
@@ -238,10 +240,8 @@ def files_by_split(data: DataConfig) -> dict[str, list[Path]] | None:
 
 def missing_split_error(split: str, data: DataConfig, found_splits: Iterable[str]) -> DataError:
     """Return the error for a split that a source lacks; for a folder, it lists the files that are not splits."""
-    message, remedy = (
-        f"no {split} split (found: {', '.join(found_splits) or 'none'}",
-        "name it in data.splits or data.files",
-    )
+    message = f"no {split} split (found: {', '.join(found_splits) or 'none'}"
+    remedy = "name it in data.splits or data.files"
     folder = Path(data.source)
     if not data.source or not folder.is_dir():
         return DataError(f"{message})", remedy)

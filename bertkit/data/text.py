@@ -58,19 +58,20 @@ def read_lines(source: Source, encoding: str, name: str) -> Iterator[str]:
     """
     rest, row, returns = "", 1, array("q")
     for text in read_text(source, encoding, name):
+        # StringIO splits at LF, CRLF and CR only; `str.splitlines` would also split at U+2028 inside a text.
         lines = io.StringIO(rest + text, newline="").readlines()
         lengths = list(map(len, lines))
         if max(lengths, default=0) > MAX_CHARS:
             row += lengths.index(max(lengths))
             raise DataError(f"a line of more than {MAX_CHARS:,} characters", "split it", file=name, row=row)
+        # The last line of a block may continue in the next block. So may a CR at the end, if LF follows.
         rest = lines.pop() if lines and not lines[-1].endswith("\n") else ""
         returns.extend(index for index, line in enumerate(lines, row) if line.endswith("\r"))
         row += len(lines)
         yield from lines
+    # If every line ends in CR, this is a file of old Macs, and nothing is wrong.
     if len(returns) < row - 1:
-        warn_about_lines(
-            "a carriage return ends the line, unlike others", name, returns, "remove it if it splits a text"
-        )
+        warn_of_lines("a carriage return ends the line, unlike others", name, returns, "remove it if it splits a text")
     if rest:
         yield rest
 
@@ -84,6 +85,7 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
     """
     decoder = _find_decoder(encoding)
     is_utf8 = codecs.lookup(encoding).name == "utf-8"
+    # `breaks` counts LF and CR in earlier blocks. The larger count is the number of lines, whichever ends them.
     size, breaks, is_start, is_ascii = 0, Counter[str](), True, True
     with _open_source(source) as stream:
         while True:
@@ -132,6 +134,7 @@ def guess_encoding(start: bytes) -> str:
     """
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
+    # Latin letters in UTF-16 have a zero byte each, which comes second in little-endian order.
     if start.count(0) > max(2, len(start) / 4):
         return "utf-16-le" if start[1::2].count(0) > start[::2].count(0) else "utf-16-be"
     return "cp1252"
@@ -166,7 +169,7 @@ def name_lines(lines: Iterable[int | str | None]) -> str:
     return f" (also in {kind if names[0].isdigit() else ''}{listed})" if names else ""
 
 
-def warn_about_lines(problem: str, name: str, lines: Sequence[int], remedy: str) -> None:
+def warn_of_lines(problem: str, name: str, lines: Sequence[int], remedy: str) -> None:
     """Log a warning about the lines of a file, if there are any."""
     if lines:
         log_once(f"warning: {name}:{lines[0]}: {problem}{name_lines(lines[1:])}; {remedy}")
@@ -192,6 +195,7 @@ def _name_damage(error: Exception, name: str) -> Exception:
 
 def _find_decoder(encoding: str) -> codecs.IncrementalDecoder:
     try:
+        # Codecs of bytes, such as base64, are not text encodings: this raises LookupError for them.
         " ".encode(encoding)
         return codecs.getincrementaldecoder(encoding)()
     except (LookupError, ValueError):

@@ -229,10 +229,8 @@ def find_warnings(
 
 def describe_missing_labels(gold: Sequence[Any], predictions: Predictions) -> list[str]:
     """Warn of labels that are never predicted, unless at most one is: such a model learned nothing."""
-    missing, names = (
-        find_missing_labels(gold, predictions),
-        {name for value in gold for name in get_label_types(value or ())},
-    )
+    missing = find_missing_labels(gold, predictions)
+    names = {name for value in gold for name in get_label_types(value or ())}
     warning = f"Never predicted: {len(missing)} of {len(names)} labels ({shorten(', '.join(missing))})."
     return [warning] if 0 < len(missing) < len(names) - 1 else []
 

@@ -69,8 +69,9 @@ class DataConfig(Section):
     cache: bool = True
     """Keep the encoded rows of each split on disk for the next run."""
     _rows: dict[str, list[Row]] | None = PrivateAttr(None)
-    _same_keys: bool = PrivateAttr(True)  # whether all rows of a jsonl file must have them
     """Rows in memory, which a program passes instead of a source: split -> rows; ``all`` are not split yet."""
+    _same_keys: bool = PrivateAttr(True)
+    """Whether all rows of a jsonl file must have the same keys."""
 
     def with_rows(self, rows: dict[str, list[Row]]) -> DataConfig:
         """Return the same settings for rows in memory, which no file of the run will name."""
@@ -105,7 +106,7 @@ class DataConfig(Section):
     @field_validator("language")
     @classmethod
     def _language_is_a_plain_name(cls, language: str | None) -> str | None:
-        # folders are called so
+        # The language replaces a part of a path, so it must not contain a slash or lead out of the folder.
         if language is not None and not re.fullmatch(r"\w[\w.-]*", language):
             raise ValueError("must be a code such as en, made of letters, digits, `_`, `-` and `.`")
         return language
@@ -116,6 +117,7 @@ class DataConfig(Section):
         columns = values.get("columns") if isinstance(values, dict) else None
         if not isinstance(columns, dict) or None not in columns.values():
             return values
+        # `columns` holds only names, so that the other modules need not check for None.
         nulls = [name for name, column in columns.items() if column is None]
         rest = {name: column for name, column in columns.items() if name not in nulls}
         return {**values, "columns": rest, "ignore_columns": [*values.get("ignore_columns", []), *nulls]}
@@ -255,6 +257,7 @@ class Recipe(Section):
     def _numbers_and_truth_values_are_names(cls, names: Any) -> Any:
         if not isinstance(names, list):
             return names
+        # YAML reads the labels 0 and true as values. They become the text that JSON and `label_to_str` have for them.
         return [json.dumps(name) if isinstance(name, (bool, int, float)) else name for name in names]
 
     @field_validator("labels", "model_labels")
@@ -268,6 +271,7 @@ class Recipe(Section):
     @classmethod
     def _best_metric_is_the_first(cls, values: Any) -> Any:
         metrics = values.get("metrics") if isinstance(values, dict) else None
+        # Set before the check, so that the stored recipe of a run names the metric.
         if metrics and isinstance(metrics, list) and not values.get("best_metric"):
             return {**values, "best_metric": metrics[0]}
         return values

@@ -191,7 +191,7 @@ class LayerTraining(Section):
     @field_validator("head_only_epochs", "gradual_unfreezing", "layerwise_lr_decay", "reinit_layers", "lora")
     @classmethod
     def _encoder_is_trained(cls, value: Any, info: ValidationInfo) -> Any:
-        # reinit_layers: 0 is the pooler alone, which is trained with the head
+        # `reinit_layers: 0` initializes only the pooler, which is trained with the head.
         if value and info.data.get("freeze") == "encoder":
             raise ValueError("does not go with training.freeze = encoder: leave one of them out")
         return value
@@ -200,7 +200,7 @@ class LayerTraining(Section):
     @classmethod
     def _the_rest_is_trained_too(cls, value: float | None, info: ValidationInfo) -> float | None:
         epochs = info.data.get("epochs", 0)
-        # `auto` is NaN
+        # `epochs: auto` is NaN. No comparison with NaN is true, so this is an error too.
         if value is not None and info.data.get("steps") is None and not value < epochs:
             limit = "given as a number" if math.isnan(epochs) else f"{epochs:g}"
             raise ValueError(f"must be less than training.epochs ({limit}); `freeze: encoder` trains only the head")

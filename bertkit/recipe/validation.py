@@ -44,8 +44,10 @@ def build_recipe_error(
     """Turn pydantic's errors into one that names the first wrong key, its line or override, and what is allowed."""
     first = _name_key(errors[0]["loc"])
     first_key_errors = [error for error in errors if _name_key(error["loc"]).startswith(first)]
+    # Of several errors below one key, the deepest is the most precise: `data.limit` rather than `data`.
     error = max(first_key_errors, key=lambda error: _name_key(error["loc"]).count("."))
     path = tuple(str(key) for key in error["loc"])
+    # A missing key has no line, so the line of the nearest section is named.
     written = max((path[:end] for end in range(len(path) + 1) if path[:end] in lines), key=len, default=())
     override = next((key for key in changes if _overlap(path, tuple(key.split(".")))), None)
     position: dict[str, Any] = {"row": lines.get(written), "file": file} if override is None else {}
@@ -57,6 +59,7 @@ def build_recipe_error(
     fault = f"{shorten(name)} = {format_value(error['input'])} is"
     bounds = "" if error["type"] == "value_error" else _describe_range(record, name)
     if bounds:
+        # The bounds of the record are clearer than the message of pydantic, which names only the violated one.
         out_of_range = error["type"].startswith(("greater", "less"))
         return RecipeError(f"{fault} {'out of range' if out_of_range else 'wrong'}", f"give {bounds}", **position)
     # A union has one error per type.

@@ -86,7 +86,7 @@ def delete_unused(folder: Path) -> None:
     A folder is as old as its most recent file. It is renamed before it is deleted, so that it is never incomplete.
     """
     for entry in folder.iterdir():
-        with suppress(OSError):
+        with suppress(OSError):  # Another process may have deleted the entry, or another user may own it.
             times = [file.stat().st_mtime for file in (entry, *(entry.iterdir() if entry.is_dir() else ()))]
             if time.time() - max(times) <= _DAYS * 24 * 3600:
                 continue
@@ -106,6 +106,7 @@ def lock_folder(folder: Path, refuse: Callable[[str], ResourceError] | None = No
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = folder.with_name(f"{folder.name}.lock")
+    # A new time keeps `delete_unused` from deleting the lock while it is held.
     lock.touch()
     touch(lock)
     # Processes of a launch write many folders at the same time, so the line is logged once for all of them.

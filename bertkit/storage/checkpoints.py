@@ -83,10 +83,10 @@ def get_last_checkpoint(run: Path, *, to_train: bool = False) -> tuple[Path | No
     skipped: list[str] = []
     # Start with the newest, so that no checksums of checkpoints before the newest complete one are computed.
     for folder in reversed(_by_step(run)):
-        fault = find_defect(folder) or (_find_lack(folder) if to_train else None)
-        if fault is None:
+        reason = find_defect(folder) or (_find_lack(folder) if to_train else None)
+        if reason is None:
             return folder, skipped
-        skipped.append(f"skipping {folder.name}: {fault}")
+        skipped.append(f"skipping {folder.name}: {reason}")
     return None, skipped
 
 
@@ -185,4 +185,5 @@ def _find_lack(folder: Path) -> str | None:
 
 def _by_step(run: Path) -> list[Path]:
     folders = [folder for folder in run.glob("checkpoint-*") if folder.name.rpartition("-")[2].isdigit()]
+    # As text, checkpoint-1000 would come before checkpoint-900.
     return sorted(folders, key=lambda folder: int(folder.name.rpartition("-")[2]))

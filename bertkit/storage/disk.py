@@ -52,10 +52,11 @@ class DiskList(Sequence[Item]):
 
     def __init__(self, items: Iterable[Item], block: int = _BLOCK) -> None:
         self._block, self._count = block, 0
-        self._file, self._ends = _open_file(), array("q", [0])
+        self._file, self._ends = _open_file(), array("q", [0])  # bytes; block i is between ends i and i + 1
         weakref.finalize(self, self._file.close)
         self._last: tuple[int, list[Item]] = (-1, [])
         remaining = iter(items)
+        # A block is one pickle, which stores the keys of its rows once; a pickle per row would repeat them.
         while chunk := list(islice(remaining, block)):
             with files.disk_errors(_offload_folder()):
                 self._file.write(pickle.dumps(chunk, pickle.HIGHEST_PROTOCOL))
@@ -82,8 +83,8 @@ class DiskList(Sequence[Item]):
     def __iter__(self) -> Iterator[Item]:
         return chain.from_iterable(map(self._read_block, range(len(self._ends) - 1)))
 
-    def _read_block(self, number: int) -> list[Item]:
-        start, size = self._ends[number], self._ends[number + 1] - self._ends[number]
+    def _read_block(self, index: int) -> list[Item]:
+        start, size = self._ends[index], self._ends[index + 1] - self._ends[index]
         if os.name == "nt":
             self._file.seek(start)
             content = self._file.read(size)
@@ -97,11 +98,11 @@ def offload_to_disk(items: Iterable[Item], block: int = _BLOCK) -> Sequence[Item
     """Return items as a sequence whose memory does not grow with their number, or as a list if they are few.
 
     Args:
-        items: they are read once.
+        items: Items, which are read once.
         block: Number of items that are read from disk together; a few if they are read in random order.
 
     Raises:
-        ResourceError: the disk of the cache is full.
+        ResourceError: If the disk of the cache is full.
     """
     remaining = iter(items)
     first = list(islice(remaining, IN_MEMORY + 1))
@@ -113,6 +114,7 @@ def sort_on_disk(items: Iterable[Item], key: Callable[[Item], Any]) -> Sequence[
     remaining, parts = iter(items), list[Sequence[Item]]()
     while part := sorted(islice(remaining, _PART), key=key):
         parts.append(offload_to_disk(part))
+    # `merge` keeps one block of each part in memory. It is stable like `sorted`, because the parts are in order.
     return parts[0] if len(parts) == 1 else offload_to_disk(heapq.merge(*parts, key=key))
 
 
@@ -214,6 +216,7 @@ def map_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]] | None:
             return None
         arrays = {name: _map_checked(folder / f"{name}.npy", **entry) for name, entry in content["arrays"].items()}
     except (ResourceError, ValueError, FileNotFoundError):
+        # Without its manifest, the folder does not count, even if the next process is killed while it writes.
         log.info(f"the numbers in {folder} are damaged and are computed again")
         manifest.unlink(missing_ok=True)
         return None
@@ -231,6 +234,7 @@ def map_or_write(folder: Path, write: Callable[[], None]) -> tuple[dict[str, Arr
         ResourceError: If the files differ from what was written.
     """
     with lock_folder(folder):
+        # Look under the lock: another process may have written the arrays while this one waited.
         stored = map_arrays(folder)
         if stored is None:
             write()

@@ -31,6 +31,7 @@ def atomic_write(file: Path) -> Iterator[Path]:
     """Yield a temporary file, unique to this call, that replaces the file once it is written without an error."""
     import secrets  # Imported late, as `socket` below, because `bertkit --help` imports this module.
 
+    # The temporary file is in the same folder, because a rename is atomic only within a file system.
     temporary = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
@@ -45,6 +46,7 @@ def to_json(values: object, indent: int | None = None) -> str:
     >>> to_json({"loss": math.nan, "word": "é"})
     '{"loss": null, "word": "é"}'
     """
+    # Few values have a NaN, and replacing it takes longer than writing JSON.
     try:
         return json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=False, default=str)
     except ValueError:
@@ -125,6 +127,7 @@ def check_links(folder: Path) -> None:
         UsageError: If a link leads out of the folder.
     """
     for file in folder.rglob("*"):
+        # A link within the folder is harmless, because it moves with the folder.
         if file.is_symlink() and not file.resolve().is_relative_to(folder.resolve()):
             raise UsageError("a link to a file elsewhere", f"replace it with {file.resolve()}", file=file)
 
@@ -159,6 +162,7 @@ def hold_lock(
 
     if not lock.parent.is_dir():  # filelock would create it
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(lock.parent))
+    # The process signs its lock, so that the error of another process can name it.
     try:
         held = _acquire_lock(FileLock(lock, on_acquired=_sign_lock), refuse, on_wait)
     except OSError as error:
@@ -273,7 +277,7 @@ def disk_errors(folder: Path, *, needed: int = 0) -> Iterator[None]:
     """
     try:
         yield
-    except BertkitError:
+    except BertkitError:  # It already has a message and a remedy.
         raise
     except Exception as error:  # Each library has its own errors; errors that are not of the disk are raised again.
         converted = _convert_error(error, folder, needed)
@@ -282,16 +286,16 @@ def disk_errors(folder: Path, *, needed: int = 0) -> Iterator[None]:
         raise converted from error
 
 
-def disk_error(number: int | None, file: object, *, needed: int = 0) -> ResourceError:
+def disk_error(code: int | None, file: object, *, needed: int = 0) -> ResourceError:
     """Return the error for a write that failed with this errno, or with None for an unknown reason."""
-    message = os.strerror(number) if number else "torch could not write a file"
+    message = os.strerror(code) if code else "torch could not write a file"
     # "No space" can mean bytes or inodes, which have different remedies.
-    if number == errno.ENOSPC and file:
+    if code == errno.ENOSPC and file:
         free, files = free_space(Path(str(file)))
         message += "; no more files can be created" if files == 0 else ""
         message += f"; {_megabytes(free)} are free" if free is not None else ""
         message += f", {_megabytes(needed)} are needed" if needed and files != 0 else ""
-    remedy = REMEDIES.get(number or 0, "check the disk")
+    remedy = REMEDIES.get(code or 0, "check the disk")
     return ResourceError(message, f"{remedy}, then repeat the command", file=file)
 
 

@@ -115,7 +115,10 @@ def lock_output_folder(output: Path) -> AbstractContextManager[None]:
 
 @contextmanager
 def create_folder_atomically(folder: Path) -> Iterator[Path]:
-    """Hold the lock of a folder, and yield a temporary folder; see `lock_output_folder` and `stage_folder`."""
+    """Hold the lock of a new folder, and yield a temporary folder that becomes it when the block ends.
+
+    See `lock_output_folder` and `stage_folder`.
+    """
     with lock_output_folder(folder), stage_folder(folder) as staging:
         yield staging
 
@@ -129,12 +132,14 @@ def stage_folder(folder: Path) -> Iterator[Path]:
         OSError: If a write fails.
     """
     check_empty(folder)
+    # If a link leads to an empty folder, the link stays, and its target is replaced.
     real = folder.resolve()
     staging = real.with_name(f".{real.name}.building")
     shutil.rmtree(staging, ignore_errors=True)  # leftovers of a killed process
     try:
         staging.mkdir()
         yield staging
+        # Another program may have written to the folder in the meantime. A rename replaces an empty folder only.
         check_empty(folder)
         staging.rename(real)
     finally:
@@ -152,6 +157,7 @@ def check_empty(folder: Path, *outputs: Path) -> None:
     Raises:
         UsageError: If it is not empty, or is a file or the working directory.
     """
+    # If the working directory were replaced, the user's shell would be left in a deleted folder.
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir()) or folder.samefile(Path.cwd())):
         delete_leftover_locks([folder, *outputs])
         raise UsageError("it exists already, and is kept as it is", "name a new folder", file=folder)

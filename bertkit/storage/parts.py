@@ -113,6 +113,7 @@ class PartFolder:
         """
         files = []
         for index, rows in enumerate(parts):
+            # The third part has a name such as 000002-9f86d081884c7d65.part.
             file = self.folder / f"{index:06}-{rows.digest()[:16]}.part"
             if index % self.launch.size == self.launch.rank and not is_part_complete(file):
                 write(file, rows)
@@ -128,6 +129,7 @@ class PartFolder:
         Raises:
             ResourceError: If a process of the launch has read other rows.
         """
+        # 1. Find out whether all parts exist. Processes of a launch wait for each other; shards do not.
         self.launch.wait_for_all()
         missing = sum(not file.exists() for file in files)
         if missing and self.launch.is_first:
@@ -137,6 +139,7 @@ class PartFolder:
         if missing or not (self.launch.is_first or self.launch.is_shard):
             yield False
             return
+        # 2. Join the parts under the lock of the output, because two shards may finish at the same time.
         with lock_output(self.output, wait=True) if self.launch.size > 1 else nullcontext():
             joins = self.folder.exists()  # Otherwise, another shard has joined them in the meantime.
             yield joins

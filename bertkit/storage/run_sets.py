@@ -96,13 +96,13 @@ def list_members(summary: Mapping[str, Any]) -> list[str]:
 # --- Sweeps ---
 
 
-def name_trial(number: int) -> str:
+def name_trial(index: int) -> str:
     """Return the name of the run folder of a trial.
 
     >>> name_trial(7)
     'trial-0007'
     """
-    return f"trial-{number:04}"
+    return f"trial-{index:04}"
 
 
 def find_trials(folder: Path) -> list[str]:

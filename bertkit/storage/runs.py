@@ -6,7 +6,7 @@ runs/cola/
 ├── run.json             the record: identity, versions, status, scores, checksums
 ├── metrics.jsonl        losses and scores, a line per log entry
 ├── predictions.jsonl    one line per row of the validation split
-├── baselines.json       what baselines have learned from the training rows
+├── baselines.json       the baselines, fitted to the training rows
 ├── training_rows.npy    digests of the rows that it was trained on
 ├── report.html, README.md
 ├── .gitignore           what `hf upload` and git leave out
@@ -34,7 +34,7 @@ RECORD = "run.json"
 TRAINING_ROWS = "training_rows.npy"
 LOCK = ".lock"
 IDENTITY_VERSION = 2
-"""Raised if a run that computes the same has another identity in ``run.json``."""
+"""Version of the identity in ``run.json``; a higher one if unchanged settings give another identity."""
 _NAME = "the run folder"
 SEVERAL = "the folder of the runs"
 """Name of a folder of several runs in messages."""
@@ -81,27 +81,27 @@ class RunRecord(TypedDict, total=False):
     best_step: int
     best_checkpoint: str | None
     step_times: dict[str, float]
-    """How its last process trained: for ``seconds``, for ``loading_seconds`` of them without a batch yet, and for a
-    ``waiting_share`` of the time of its threads without a core."""
+    """Times of its last process: ``seconds`` of training, ``loading_seconds`` of them spent waiting for batches, and
+    ``waiting_share``, the fraction of the time in which its threads were ready but had no core."""
     truncated: dict[str, int]
-    """``training_rows`` that reach ``max_tokens``, where longer ones are truncated, and validation rows whose gold
-    value is beyond that, ``lost_gold``."""
+    """Number of ``training_rows`` with at least ``max_tokens`` tokens, where texts are truncated, and of validation
+    rows whose gold value is behind that token, ``lost_gold``."""
     tuned: dict[str, Any]
     """Options that were tuned on validation rows."""
     tokenizer: dict[str, Any]
     """Settings that ``tokenizer.json`` lacks; see `bertkit.runtime.tokenizer`."""
     baselines: str
-    """The checksum of the file of what baselines have learned."""
+    """Checksum of the file with the fitted baselines."""
     result: dict[str, Any]
     """Result of a pretraining: the fields of `bertkit.workflows.pretrain_results.Pretrained`."""
     results: list[dict[str, Any]]
     """Result of each split: the fields of `bertkit.evaluation.scoring.Result`."""
     budget_settings: dict[str, Any]
-    """Settings that the first process of a pretraining by the clock has timed."""
+    """Settings that the first process of a pretraining with a time budget measured."""
     trackers: dict[str, str]
     """Experiment tracker -> what it calls the run; ``run`` is the part of its name that no other run has."""
     format: int
-    """Number of the form that an evaluation is recorded in."""
+    """Version of the format of an evaluation's record."""
     compared_models: list[dict[str, Any]]
     """Teachers and student of a distillation, the student last."""
     predictions: dict[str, Any]
@@ -170,6 +170,7 @@ def prepare_run_folder(folder: Path, identity: Mapping[str, Any], *, fresh: bool
     if fresh and (folder / RECORD).is_file():
         with lock_run(folder):
             move_aside(folder)
+    # Nothing is created before the checks, so that an error leaves no empty folder behind.
     record = check_run_folder(folder, identity)
     with folder_errors(folder, _NAME):
         folder.mkdir(parents=True, exist_ok=True)
@@ -231,10 +232,10 @@ def free_name(folder: Path) -> Path:
     >>> free_name(Path("nowhere/cola"))
     PosixPath('nowhere/cola')
     """
-    number = 2
+    index = 2
     free = folder
     while free.exists():
-        free, number = folder.with_name(f"{folder.name}-{number}"), number + 1
+        free, index = folder.with_name(f"{folder.name}-{index}"), index + 1
     return free
 
 
@@ -260,6 +261,7 @@ def compare_identities(stored: Mapping[str, Any], new: Mapping[str, Any], prefix
     changes = []
     for key in sorted({*stored, *new}):
         before, after = stored.get(key), new.get(key)
+        # A section that only one of them has is a single change, not a change per key.
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             changes += compare_identities(before, after, f"{prefix}{key}.")
         elif before != after:

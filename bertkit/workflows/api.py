@@ -260,9 +260,8 @@ def load(model: str | Path, recipe: str | Recipe | None = None, *, changes: Chan
     name = str(folder.absolute()) if folder.is_dir() else str(model)
     if isinstance(recipe, Recipe):
         return LoadedModel(recipe.model_copy(update={"model": name})).load()
-    recipe = recipe or get_recipe_file(
-        str(find_run(str(model))), "name a run folder, or the recipe: load(MODEL, RECIPE)"
-    )
+    remedy = "name a run folder, or the recipe: load(MODEL, RECIPE)"
+    recipe = recipe or get_recipe_file(str(find_run(str(model))), remedy)
     return LoadedModel(load_recipe(recipe, {**(changes or {}), "model": name})).load()
 
 

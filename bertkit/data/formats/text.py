@@ -51,6 +51,7 @@ def _find_parser(head: list[str]) -> tuple[_Parser, str]:
     if _CONLLU_LINE.fullmatch(first):
         return parse_conllu, "CoNLL-U"
     words = [line for line in lines if not line.startswith((DOCUMENT, "#"))]
+    # A line of running text almost never ends in a separate O or B-PER, and never do all lines.
     if (words and all(map(_TAGGED_LINE.fullmatch, words))) or (lines and lines[0].startswith(DOCUMENT)):
         return parse, "CoNLL columns"
     return parse_texts, ""
@@ -96,6 +97,7 @@ def read_documents(source: Path, data: DataConfig, name: str) -> Iterator[Record
         return iter([(1, {"id": source.name, "text": read_document(source, data)})])
     files = sorted(file for file in source.rglob("*") if guess_format(file.name)[0] and file.is_file())
     files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(source).parts)]
+    # Files of rows in the folder show that it is a dataset, whose splits must be named.
     if not files or any(_ending(file) not in _IN_FOLDER for file in files):
         hint = f"name one of its files; only folders of documents ({', '.join(_IN_FOLDER)}) can be read"
         raise UsageError("a folder, not a file", hint, file=source)

@@ -19,23 +19,23 @@ NO_REVISION = {"X-Error-Code": "RevisionNotFound"}
 LOG_IN = "log in with `hf auth login`"
 ANSWERS = [
     (401, {}, "the Hub does not show it without a login (401)", f"check the name, or {LOG_IN}"),
-    (401, GATED, "it is gated (401)", f"ask for access on its page of the Hub, then {LOG_IN}"),
-    (403, GATED, "it is gated (403)", f"ask for access on its page of the Hub, then {LOG_IN}"),
+    (401, GATED, "it is gated (401)", f"request access on its page on the Hub, then {LOG_IN}"),
+    (403, GATED, "it is gated (403)", f"request access on its page on the Hub, then {LOG_IN}"),
     (403, {}, "the Hub forbids it (403)", f"check what your token permits, or {LOG_IN}"),
     (404, {"X-Error-Code": "RepoNotFound"}, "the Hub does not have it (404)", "check the name"),
-    (404, NO_REVISION, "the Hub does not have this revision of it (404)", "check the revision"),
-    (418, {}, "the Hub answers 418 I'm a Teapot", "try again later"),
+    (404, NO_REVISION, "the Hub does not have this revision (404)", "check the revision"),
+    (418, {}, "the Hub answered 418 I'm a Teapot", "try again later"),
     (
         429,
         {"Retry-After": "30"},
-        "the Hub takes no more requests for now (429)",
+        "the Hub accepts no more requests for now (429)",
         "try again in 30 s; `hf auth login` raises the limit",
     ),
-    (429, {}, "the Hub takes no more requests for now (429)", "try again later"),
-    (500, {}, "the Hub fails (500 Internal Server Error)", "try again later"),
-    (502, {}, "the Hub fails (502 Bad Gateway)", "try again later"),
-    (503, {}, "the Hub fails (503 Service Unavailable)", "try again later"),
-    (504, {}, "the Hub fails (504 Gateway Timeout)", "try again later"),
+    (429, {}, "the Hub accepts no more requests for now (429)", "try again later"),
+    (500, {}, "the Hub failed (500 Internal Server Error)", "try again later"),
+    (502, {}, "the Hub failed (502 Bad Gateway)", "try again later"),
+    (503, {}, "the Hub failed (503 Service Unavailable)", "try again later"),
+    (504, {}, "the Hub failed (504 Gateway Timeout)", "try again later"),
 ]
 
 
