@@ -108,6 +108,7 @@ def digest_inputs(rows: Sequence[Row], columns: ColumnSpec) -> Digests:
 
 def digest_others(row: Row, columns: ColumnSpec, column: str) -> int:
     """Return a digest of all columns that a model reads but one."""
+    # Python salts the hash of a text for each process, so the digest must not be stored.
     return hash(tuple(_parts({**row, column: None}, columns)))
 
 

@@ -34,11 +34,11 @@ def find_lost_tokens(splits: Mapping[str, Split], task: Task, context: TaskConte
 def _describe_tokens(split: Split, task: Task, context: TaskContext) -> list[Finding]:
     """Describe the number of tokens per word, and the fraction of unknown tokens."""
     # Tokenize only the first of equal texts, which have equal hashes, because repetitions add no information.
-    hashes = np.fromiter(map(hash, _texts_of(split, task)), np.int64)
+    hashes = np.fromiter(map(hash, _read_all_texts(split, task)), np.int64)
     if not len(hashes):
         return []
     sampled = set(sample(np.sort(np.unique(hashes, return_index=True)[1]).tolist(), _MAX_TEXTS))
-    texts = [text for number, text in enumerate(_texts_of(split, task)) if number in sampled]
+    texts = [text for index, text in enumerate(_read_all_texts(split, task)) if index in sampled]
     encodings, splitting = tokenize_texts(context.tokenizer, texts), Splitting()
     for text, encoding in zip(texts, encodings, strict=True):
         splitting.add(text, encoding.ids, encoding.offsets, context.tokenizer.unk_token_id)
@@ -56,7 +56,7 @@ def _describe_tokens(split: Split, task: Task, context: TaskContext) -> list[Fin
     return [Finding(level, "tokens", "unknown_tokens", text, get_example_places(split, rows), sum(is_unknown))]
 
 
-def _texts_of(split: Split, task: Task) -> Iterator[str]:
+def _read_all_texts(split: Split, task: Task) -> Iterator[str]:
     return (text for row in split.rows for text in read_texts(row, task.COLUMNS).values() if text)
 
 

@@ -91,44 +91,48 @@ def _describe_leak(split: Split, train: Split, pairs: Sequence[tuple[int, int]],
     return Finding(level, "repeats", "leaked_rows", text, places, len(pairs))
 
 
-def _read_text(split: Split, row: int, columns: ColumnSpec, column: str) -> str:
-    return normalize(read_texts(split.rows[row], columns).get(column, ""))
-
-
 def _find_near(splits: Mapping[str, Split], columns: ColumnSpec, exact: set[int]) -> list[Finding]:
     """Find training rows that nearly repeat another row: one long text is similar, and other columns are equal."""
     ordered = [*(split for name, split in splits.items() if name != "train"), splits["train"]]
-    fixed = sum(len(split.rows) for split in ordered[:-1])
+    other_rows = sum(len(split.rows) for split in ordered[:-1])
     # Compare the column with the most text.
     sizes = Counter[str]()
     for early_row in splits["train"].rows[:1000]:
         sizes.update({name: len(text) for name, text in read_texts(early_row, columns).items()})
     column = max(sizes, key=lambda name: sizes[name], default="")
     groups: dict[int, array[int]] = {}
+    # Rows of all splits have positions in one sequence, the training rows last. With 3 validation rows and 5 training
+    # rows, `ends` is 3 and 8, and position 4 is training row 1.
     ends = list(accumulate(len(split.rows) for split in ordered))
 
-    def locate(number: int) -> tuple[Split, int]:
-        split = bisect_right(ends, number)
-        return ordered[split], number - ends[split] + len(ordered[split].rows)
+    def locate(position: int) -> tuple[Split, int]:
+        split = bisect_right(ends, position)
+        return ordered[split], position - ends[split] + len(ordered[split].rows)
 
-    for number in range(ends[-1]) if column else ():
-        split, row = locate(number)
-        if number < fixed or row not in exact:
-            groups.setdefault(digest_others(split.rows[row], columns, column), array("q")).append(number)
-    kept_for: dict[int, int] = {}
-    for numbers in groups.values():
-        if len(numbers) > 1 and numbers[-1] >= fixed:
-            signed = ((number, sign(_read_text(*locate(number), columns, column))) for number in numbers)
-            signatures = {number: signature for number, signature in signed if signature is not None}
+    def read_text(position: int) -> str:
+        split, row = locate(position)
+        return normalize(read_texts(split.rows[row], columns).get(column, ""))
 
-            def read(chosen: Collection[int]) -> dict[int, Shingles]:
-                return {number: cut_shingles(_read_text(*locate(number), columns, column)) for number in sorted(chosen)}
+    for position in range(ends[-1]) if column else ():
+        split, row = locate(position)
+        if position < other_rows or row not in exact:
+            # Only rows that are equal in all other columns can be near repeats, so each group is compared on its own.
+            groups.setdefault(digest_others(split.rows[row], columns, column), array("q")).append(position)
+    earlier_by_repeat: dict[int, int] = {}
+    for positions in groups.values():
+        # A pair needs two rows, one of which is a training row; positions ascend, so the last one shows it.
+        if len(positions) > 1 and positions[-1] >= other_rows:
+            signed = ((position, sign(read_text(position))) for position in positions)
+            signatures = {position: signature for position, signature in signed if signature is not None}
 
-            other_split_rows = sum(number < fixed for number in signatures)
+            def read(selected: Collection[int]) -> dict[int, Shingles]:
+                return {position: cut_shingles(read_text(position)) for position in sorted(selected)}
+
+            other_split_rows = sum(position < other_rows for position in signatures)
             with use_progress(None if len(groups) == 1 else SILENT):
                 matches = find_near(signatures, _NEAR, read, other_split_rows)
-            kept_for |= {number: earlier for number, (earlier, _) in matches.items()}
-    pairs = [(locate(repeat), locate(earlier)) for repeat, earlier in sorted(kept_for.items())]
+            earlier_by_repeat |= {position: earlier for position, (earlier, _) in matches.items()}
+    pairs = [(locate(repeat), locate(earlier)) for repeat, earlier in sorted(earlier_by_repeat.items())]
     return [
         _describe_near(split, splits["train"], pairs_of_split)
         for split in ordered

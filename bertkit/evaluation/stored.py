@@ -109,9 +109,8 @@ class StoredPredictionScorer:
             except ValidationError as error:
                 message = f"the prediction {shorten(repr(value))}: {error.errors()[0]['msg']}"
                 raise DataError(message, _AGAIN, file=run.file, row=row) from None
-            if self.task.HAS_LABEL_NAMES and (
-                unknown := [name for name in labels_to_strs(value) if name not in labels]
-            ):
+            names = labels_to_strs(value) if self.task.HAS_LABEL_NAMES else []
+            if unknown := [name for name in names if name not in labels]:
                 message = f"the prediction {unknown[0]!r} is not one of the labels ({', '.join(self.labels[:12])})"
                 raise DataError(message, "compare models of one task", file=run.file, row=row)
         with _report_missing_keys(run, self.recipe.task):

@@ -155,7 +155,7 @@ def _load(source: _Source, record: type[_Record], changes: Mapping[str, Any]) ->
         recipe = record.model_validate(values, context={"trusted": source.is_trusted or trusts_folders()})
     except ValidationError as error:
         raise build_recipe_error(error.errors(), record, changes, source.file, source.lines) from None
-    # 4. Records distinguish explicit values from defaults: `auto` and budgets change only values that the user left open.
+    # 4. Distinguish explicit values from defaults: `auto` and budgets change only values that the user left open.
     _mark_explicit_keys(recipe, "", origin, 2 if _is_shipped(source.file) else 1)
     return recipe
 
@@ -260,6 +260,7 @@ def _read_with_parents(file: Path, command: str, seen: tuple[Path, ...]) -> _Sou
     except UnicodeDecodeError as error:
         raise RecipeError(f"not UTF-8 text: byte {error.start}", "save it as UTF-8", file=file) from None
     name = values.pop("extends", None)
+    # A recipe that came with a model is called recipe.yaml. Under another name, the user has chosen the file.
     source = _Source(file, values, {} if _is_shipped(file) else values, lines, file.name != FOLDER_RECIPE)
     if name is None:
         return source
@@ -290,6 +291,7 @@ def _merge_values(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, An
 
 def _set_value(values: dict[str, Any], key: str, value: object) -> None:
     *sections, last = key.split(".")
+    # Each section on the way is copied, because the merged values share their sections with the parents.
     for section in sections:
         content = values.get(section)
         values[section] = dict(content) if isinstance(content, dict) else {}

@@ -153,4 +153,5 @@ def _is_custom(file: str) -> bool:
     """Return whether a file of code belongs neither to bertkit, nor to an installed package, nor to Python."""
     bertkit = str(Path(__file__).parent.parent)
     libraries = [f"{folder}/" for folder in (bertkit, *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))]
+    # Names such as <frozen importlib._bootstrap> and <string> are not files.
     return not file.startswith(("<", *libraries)) or file in _CUSTOM.values()

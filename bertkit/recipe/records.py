@@ -139,6 +139,7 @@ def read_layers(value: Any) -> int | list[int] | None:
         return None
     layers = value
     if isinstance(value, str):
+        # A comma makes a list: "3" is a number of layers, and "3," is the layer with index 3.
         is_list, parts = "," in value, value.rstrip().removesuffix(",").split(",")
         layers = parts if is_list else int(value) if _is_layer(value) else value
     if isinstance(layers, int) and not isinstance(layers, bool) and 1 <= layers <= _MAX_LAYERS:
@@ -152,6 +153,7 @@ def read_layers(value: Any) -> int | list[int] | None:
 
 def _is_layer(value: Any) -> bool:
     text = str(value).strip()
+    # Python refuses to convert more than 4,300 digits, so the length is checked before the value.
     return text.isdecimal() and len(text) <= len(str(_MAX_LAYERS))
 
 

@@ -90,6 +90,7 @@ Rate = Annotated[float, Gt(0), Lt(1), *_OR_AUTO]
 
 
 def _folder_name(name: str) -> str:
+    # File systems allow 255 bytes. bertkit appends endings such as `.before-2`.
     if not name.strip(". ") or "/" in name or not name.isprintable() or len(name.encode()) > 200:
         raise ValueError("must be a plain name of at most 200 bytes, without a slash: the run folder is called so")
     return name
@@ -292,7 +293,7 @@ class BaseTrainingConfig(Section):
 
     def steps_per_epoch(self, rows: int) -> int:
         """Return the number of optimizer steps in one epoch."""
-        return -(-rows // self.batch_size)
+        return -(-rows // self.batch_size)  # rounded up: the last batch may be smaller
 
     def total_steps(self, rows: int | None) -> int:
         """Return the number of optimizer steps of a run; without `rows`, as in pretraining, that is `steps`."""
@@ -320,7 +321,7 @@ class BaseTrainingConfig(Section):
 
     def kept_checkpoints(self, saves: int) -> int:
         """Return how many of the checkpoints that a run saves it keeps."""
-        return saves if self.keep_all_checkpoints else min(saves, 2)
+        return saves if self.keep_all_checkpoints else min(saves, 2)  # the best and the last
 
     @property
     def decay_share(self) -> float:

@@ -92,6 +92,7 @@ def describe_rule(error: Mapping[str, Any]) -> str:
     if error["type"] in _BOUNDS:
         words, bound = _BOUNDS[error["type"]]
         return f"must be {words} {error['ctx'][bound]:,}"
+    # The longer names come first: string_pattern starts with string as well.
     return next((f"must be {words}" for start, words in _TYPES.items() if error["type"].startswith(start)), "not valid")
 
 

@@ -177,7 +177,7 @@ def test_two_writers_of_one_file_do_not_mix(tmp_path):
     def records():
         yield {"writer": 1, "record": 1}
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(output, "sweep_temporaries", lambda _: None)
+            patched.setattr(output, "delete_leftover_files", lambda _: None)
             write_records(iter([{"writer": 2}] * 3), file)
         assert file.read_text() == '{"writer": 2}\n' * 3
         yield {"writer": 1, "record": 2}
