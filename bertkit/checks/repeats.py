@@ -19,9 +19,9 @@ from bertkit.data.text import normalize
 from bertkit.progress import SILENT, use_progress
 from bertkit.vectors.minhash import Shingles, cut_shingles, find_near, find_repeated, sign
 
-_REPEATED = 0.01  # share of the rows of a split; fewer do no harm
-_LEAKED = 0.1  # as large a share of its rows as `eval` accepts to be training rows
-_NEAR = 0.9  # the share of their runs of five characters that long texts have in common
+_REPEATED = 0.01  # fraction of the rows of a split; fewer do no harm
+_LEAKED = 0.1  # `eval` accepts this fraction of training rows among the rows to score
+_NEAR = 0.9  # fraction of runs of five characters that two long texts share
 
 
 @dataclass
@@ -120,7 +120,7 @@ def _find_near(splits: Mapping[str, Split], columns: ColumnSpec, exact: set[int]
             groups.setdefault(digest_others(split.rows[row], columns, column), array("q")).append(position)
     earlier_by_repeat: dict[int, int] = {}
     for positions in groups.values():
-        # A pair needs two rows, one of which is a training row; positions ascend, so the last one shows it.
+        # A pair has at least one training row. Positions ascend, so the last one shows whether the group has any.
         if len(positions) > 1 and positions[-1] >= other_rows:
             signed = ((position, sign(read_text(position))) for position in positions)
             signatures = {position: signature for position, signature in signed if signature is not None}

@@ -302,7 +302,7 @@ def _is_typo(name: str, label: str) -> bool:
         while a and b and a[0] == b[0]:
             a, b = a[1:], b[1:]
         a, b = a[::-1], b[::-1]
-    # What remains differs: at most one letter on each side, or two letters in the other order. Digits and signs
+    # The remaining letters differ: at most one letter on each side, or two letters in the other order. Digits and signs
     # distinguish classes, so only letters count as typos.
     is_single_edit = max(len(a), len(b)) == 1 or (len(a) == 2 and a == b[::-1])
     return is_single_edit and (a + b).isalpha()

@@ -107,7 +107,7 @@ def join_words(
     first word of a sentence.
 
     Raises:
-        DataError: If every row is one word, and nothing shows where sentences begin.
+        DataError: If every row is one word, and nothing shows where sentences start.
     """
     words = source_columns("tokens", data)[0]
     head = list(islice(records, 1)) if "tokens" in columns.inputs else []

@@ -62,15 +62,15 @@ def hold_out(split: Split, data: DataConfig, columns: ColumnSpec, *, named: bool
     """Split rows into ``train`` and ``validation``, which has about ``data.validation_fraction`` of them.
 
     A row is drawn by a hash of its text, so the draw does not depend on the order, the limit or the seed. Rows with the
-    same text stay in one split, and a larger share holds out the same rows and more. Each label keeps training rows.
+    same text stay in one split, and a larger fraction holds out the same rows and more. Each label keeps training rows.
 
-    ``data.hold_out`` is the method. `by_hash` holds out rows whose hash, as a number from 0 to 1, is below the share,
-    and at least one row. New rows move no other row, but the share is only approximate. `by_label` holds out the same
-    exact share of each label, but new rows may move other rows.
+    ``data.hold_out`` is the method. `by_hash` holds out rows whose hash, as a number from 0 to 1, is below the
+    fraction, and at least one row. New rows move no other row, but the fraction is only approximate. `by_label` holds
+    out the same exact fraction of each label, but new rows may move other rows.
 
     Args:
         split: Rows to split.
-        data: Settings with the share and the method.
+        data: Settings with the fraction and the method.
         columns: Columns of the task family.
         named: Whether gold answers are label names, or lists of them.
 
@@ -136,17 +136,17 @@ def _order_digests(digests: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
 
 def _choose_groups(groups: _Groups, data: DataConfig, count: int) -> Iterator[int]:
     """Yield the groups to hold out."""
-    # 1. Count the rows of each label, all of which are training rows at first.
+    # 1. Count the rows of each label. At first, all rows are training rows.
     remaining = Counter[str]()
     for index, rows in Counter(groups.names.tolist()).items():
         remaining.update(dict.fromkeys(groups.sets[index], rows))
     by_hash, share = data.hold_out == "by_hash", data.validation_fraction
-    # 2. Go through the groups by draw or by label, until the share is reached. Each side gets at least one row.
+    # 2. Go through the groups by draw or by label, until the fraction is reached. Each side gets at least one row.
     max_rows = min(max(1, round(count * share)), count - 1)
     kept_labels: set[str] = set()
     rest, held_out = len(groups), 0
     for group in range(len(groups)) if by_hash else _order_by_label(groups, remaining):
-        # `by_hash` holds out a text regardless of other rows; `by_label` stops when the share is reached.
+        # `by_hash` holds out a text regardless of other rows; `by_label` stops when the fraction is reached.
         is_enough = held_out > 0 and groups.share(group) >= share if by_hash else held_out >= max_rows
         if is_enough or rest == 1:
             break
@@ -168,7 +168,7 @@ def _choose_groups(groups: _Groups, data: DataConfig, count: int) -> Iterator[in
 
 
 def _order_by_label(groups: _Groups, label_counts: Mapping[str, int]) -> list[int]:
-    """Order groups so that any first part has the same share of each label; a row counts for its rarest label."""
+    """Order groups so that any first part has the same fraction of each label; a row counts for its rarest label."""
     import numpy as np
 
     # The stratum of a group, (groups,), is the rank of its rarest label.
@@ -183,9 +183,9 @@ def _order_by_label(groups: _Groups, label_counts: Mapping[str, int]) -> list[in
     before[by_stratum] = np.cumsum(sizes[by_stratum]) - sizes[by_stratum]
     before -= (np.cumsum(totals) - totals)[stratum]
     # Order by the middle of a group, as a fraction of its label's rows. Any first part of the ordered groups then has
-    # about the same fraction of each label (the divisor method of Webster and Sainte-Laguë). For a label a with 4 rows,
-    # the middles are 0.125, 0.375, 0.625 and 0.875. For a label b with 2 rows, they are 0.25 and 0.75. So the order is
-    # a b a a b a.
+    # about the same fraction of each label (the divisor method of Webster and Sainte-Laguë). With 4 rows of
+    # label x, the middles are 0.125, 0.375, 0.625 and 0.875; with 2 rows of label y, they are 0.25 and 0.75. So the
+    # order is x y x x y x.
     order: list[int] = np.argsort((before + sizes / 2) / totals[stratum], kind="stable").tolist()
     return order
 
@@ -270,7 +270,7 @@ def oversample(split: Split, column: str, seed: int) -> Split:
 
 
 def _shuffle_by_value(split: Split, column: str, seed: int, refusal: tuple[str, str]) -> dict[str, list[int]]:
-    """Return value -> indices of its rows, in the order of `_shuffle_rows`; raise the refusal for a list."""
+    """Return value -> indices of its rows, in the order of `_shuffle_rows`; raise the error for a list."""
     by_value = defaultdict[str, list[int]](list)
     values = list(split.column(column))
     for index in _shuffle_rows(split, seed):

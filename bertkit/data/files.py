@@ -212,7 +212,7 @@ def find_files(folder: Path, data: DataConfig, named: Collection[str] = ()) -> d
             message = f"the {split} split has {len(files[split])} of its {groups[0].shards} shards"
             raise DataError(message, "add the missing ones", file=folder)
     read = list(chain(*files.values()))
-    # Only files with an ending of the read files may hold rows by mistake. A license or a README is no surprise.
+    # Only files with an ending of the read files may hold rows by mistake. A license or a README is expected.
     unread = {path.name for path in chain(*paths.values()) if path.suffix in {file.suffix for file in read}}
     if not named and (unread := unread.difference(file.name for file in read)):
         log_once(f"files of {folder} that are not read ({len(unread)}): {', '.join(sorted(unread)[:10])}")

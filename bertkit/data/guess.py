@@ -31,10 +31,10 @@ class Guess:
 
     extends: str
     columns: dict[str, str]
-    why: dict[str, str]
+    reasons: dict[str, str]
     """Canonical column -> reason for the choice of the column in the file."""
     rows: int
-    others: list[str] = field(default_factory=list)
+    alternatives: list[str] = field(default_factory=list)
     """Columns that could be the labels instead."""
 
 
@@ -49,7 +49,7 @@ def guess_recipe(file: str) -> Guess:
     names = list(dict.fromkeys(name for record in records for name in record))
     values = {name: [record.get(name) for record in records] for name in names}
     lower = {name.lower(): name for name in reversed(names)}
-    # 1. The names alone identify question answering, reranking and multiple choice.
+    # 1. The names of the columns identify question answering, reranking and multiple choice.
     for known_columns in (
         ("question", "context", "answers"),
         ("query", "passage", "relevance"),

@@ -134,11 +134,11 @@ def add_unseen_names(names: Sequence[str], values: Iterable[Any]) -> list[str]:
     the names, except O, which means no entity.
     """
     row_names = {name for value in values for name in labels_to_strs(value)}
-    unknown, known = {name for name in row_names if not _is_known(name, names)}, set(map(fold_label, names))
+    unknown, forms = {name for name in row_names if not _is_known(name, names)}, set(map(fold_label, names))
     if not row_names - unknown - {"O"}:
         return list(names)
     has_numbers = any(map(_is_integer, names))
-    unseen = {name for name in unknown if fold_label(name) not in known and (has_numbers or not _is_integer(name))}
+    unseen = {name for name in unknown if fold_label(name) not in forms and (has_numbers or not _is_integer(name))}
     return _sort_names({*names, *unseen}) if unseen else list(names)
 
 

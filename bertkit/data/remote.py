@@ -262,7 +262,7 @@ def _open_cached(data: DataConfig, split: str, refusal: UnavailableError) -> Dat
     """Open a split that bertkit or another program prepared in the cache of `datasets`.
 
     Raises:
-        UnavailableError: If the cache lacks it; with the refusal of the Hub.
+        UnavailableError: If the cache lacks it; the message has the reason of the Hub too.
     """
     import datasets
 

@@ -70,7 +70,7 @@ def read_splits(
 ) -> dict[str, Split]:
     """Read the chosen splits, ``train`` first.
 
-    If a source has no validation split, a share of its training rows is held out; see `hold_out`.
+    If a source has no validation split, a fraction of its training rows is held out; see `hold_out`.
 
     Args:
         recipe: Recipe, whose data section names the source.

@@ -100,7 +100,7 @@ def read_spans(
 
 
 def recount(spans: Sequence[TextSpan], text: str, counting: str) -> list[TextSpan]:
-    """Return spans with offsets in characters; -1 stands for an offset inside a character or outside the text.
+    """Return spans with offsets in characters; -1 means an offset inside a character or outside the text.
 
     >>> recount([TextSpan(1, 7, "LOC")], "é Oslo", "utf8"), recount([TextSpan(3, 7, "LOC")], "é Oslo", "one_based")
     ([TextSpan(start=-1, end=6, label='LOC')], [TextSpan(start=2, end=6, label='LOC')])

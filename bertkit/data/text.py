@@ -85,7 +85,8 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
     """
     decoder = _find_decoder(encoding)
     is_utf8 = codecs.lookup(encoding).name == "utf-8"
-    # `breaks` counts LF and CR in earlier blocks. The larger count is the number of lines, whichever ends them.
+    # `breaks` counts LF and CR in earlier blocks. Lines end in one of them or in both, so the larger count is the
+    # number of lines.
     size, breaks, is_start, is_ascii = 0, Counter[str](), True, True
     with _open_source(source) as stream:
         while True:

@@ -260,7 +260,7 @@ def _read_with_parents(file: Path, command: str, seen: tuple[Path, ...]) -> _Sou
     except UnicodeDecodeError as error:
         raise RecipeError(f"not UTF-8 text: byte {error.start}", "save it as UTF-8", file=file) from None
     name = values.pop("extends", None)
-    # A recipe that came with a model is called recipe.yaml. Under another name, the user has chosen the file.
+    # A recipe that came with a model is called recipe.yaml. A file with another name was chosen by the user.
     source = _Source(file, values, {} if _is_shipped(file) else values, lines, file.name != FOLDER_RECIPE)
     if name is None:
         return source
@@ -291,7 +291,7 @@ def _merge_values(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, An
 
 def _set_value(values: dict[str, Any], key: str, value: object) -> None:
     *sections, last = key.split(".")
-    # Each section on the way is copied, because the merged values share their sections with the parents.
+    # Each section on the way is copied, because the merged values contain the same sections as the parents.
     for section in sections:
         content = values.get(section)
         values[section] = dict(content) if isinstance(content, dict) else {}
@@ -389,7 +389,7 @@ def _find_divisor(batch_size: Any, micro_batches: Any) -> Any:
     counts = _read_counts(batch_size, micro_batches)
     if not counts or not counts[0] % counts[1]:
         return micro_batches
-    # Fewer micro-batches cost memory and change no result, so an error would help nobody: 30 rows in 4 become 30 in 3.
+    # Fewer micro-batches cost memory and change no result, so this is not an error. For 30 rows, 4 become 3.
     return max(count for count in range(1, counts[1]) if counts[0] % count == 0)
 
 

@@ -338,16 +338,16 @@ class PretrainRecipe(Section):
 
 @dataclass(frozen=True)
 class Option:
-    """A key of a recipe's ``options``: its default, and the values that are allowed."""
+    """Default and allowed values of a key of a recipe's ``options``."""
 
     default: Any
     choices: tuple[Any, ...] = ()
     minimum: float | None = None
-    """The smallest number; by default 0, or no limit if the option has no default."""
+    """Smallest number; by default 0, or no limit if the option has no default."""
     maximum: float = math.inf
-    """The largest number."""
+    """Largest number."""
     read: Callable[[Any], Any] | None = None
-    """Reads a value that is not a single number, word or boolean; raises ValueError with the remedy."""
+    """Function that reads a value other than a number, word or boolean; it raises ValueError with the remedy."""
 
 
 def read_option(options: Mapping[str, Any], recipe: Recipe | PretrainRecipe, name: str) -> Any:
@@ -359,7 +359,7 @@ def check_options(values: Mapping[str, Any], options: Mapping[str, Any]) -> None
     """Check a recipe's options: their names, and that values have the type of their defaults and are in range.
 
     Raises:
-        RecipeError: with the closest name, or the values that are allowed.
+        RecipeError: If one is wrong; the remedy has the closest name, or the allowed values.
     """
     check_names("options", values, options)
     for name, value in values.items():
@@ -377,7 +377,7 @@ def check_names(section: str, values: Mapping[str, Any], names: Sequence[str] | 
     """Check that the keys of a section are among its names.
 
     Raises:
-        RecipeError: an unknown key; the message suggests the closest name.
+        RecipeError: If a key is unknown; the remedy suggests the closest name.
     """
     for name in values:
         if name not in names:
@@ -385,7 +385,7 @@ def check_names(section: str, values: Mapping[str, Any], names: Sequence[str] | 
 
 
 def accept(is_right: Callable[[Any], bool], remedy: str) -> Callable[[Any], Any]:
-    """Build what reads a value as it is; it raises ValueError with the remedy where the value is not right."""
+    """Return a function that returns a valid value unchanged, and raises ValueError with the remedy otherwise."""
 
     def read(value: Any) -> Any:
         if not is_right(value):
@@ -400,22 +400,26 @@ def _as_option(value: object) -> Option:
 
 
 def _check_option(name: str, value: Any, option: Option) -> None:
-    """Refuse a value that is not among the choices, or not of the default's type."""
+    """Check that a value is among the choices, or has the type of the default.
+
+    Raises:
+        RecipeError: If it is not.
+    """
     if option.choices:
         if value not in option.choices:
             raise RecipeError(f"options.{name} is {value!r}", did_you_mean(str(value), map(str, option.choices)))
         return
     # A bool is an int to Python: `true` would pass for 1.
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     minimum = option.minimum if option.minimum is not None else -math.inf if option.default is None else 0
     if isinstance(option.default, bool):
         if not isinstance(value, bool):
             raise RecipeError(f"options.{name} is {value!r}", "give true or false")
-    elif isinstance(option.default, int) and (not number or value != int(value) or value < minimum):
+    elif isinstance(option.default, int) and (not is_number or value != int(value) or value < minimum):
         raise RecipeError(f"options.{name} is {value!r}", f"give an integer of at least {minimum:g}")
     elif isinstance(option.default, str) and not isinstance(value, str):
         raise RecipeError(f"options.{name} is {value!r}", "give text")
-    elif isinstance(option.default, float) and not (number and minimum <= value <= option.maximum):
+    elif isinstance(option.default, float) and not (is_number and minimum <= value <= option.maximum):
         raise RecipeError(f"options.{name} is {value!r}", f"give a number from {minimum:g} to {option.maximum:g}")
-    elif option.default is None and value is not None and not (number and minimum <= value <= option.maximum):
+    elif option.default is None and value is not None and not (is_number and minimum <= value <= option.maximum):
         raise RecipeError(f"options.{name} is {value!r}", "give a number")

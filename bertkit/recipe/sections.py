@@ -223,8 +223,8 @@ KEEPING_KEYS = {"keep_all_checkpoints", "keep_optimizer", "report_to"}
 """Keys of `training` that change no result, only which files are kept and where."""
 
 
-OwnName = Annotated[str, Field(pattern=r"\.")]
-"""The name of a function of one's own, ``package.module.name``."""
+CustomName = Annotated[str, Field(pattern=r"\.")]
+"""Name of a user's function, ``package.module.name``."""
 
 
 def _as_list(value: object) -> object:
@@ -367,11 +367,11 @@ class TrainingConfig(LayerTraining, BaseTrainingConfig):
     class_weights: Literal["balanced"] | dict[str, Finite] | None = None
     """`balanced`, or label name -> weight in the loss."""
     label_smoothing: Finite = Field(0.0, ge=0, lt=1)
-    loss: Literal["focal"] | OwnName | None = None
+    loss: Literal["focal"] | CustomName | None = None
     """`focal`, or your own function, `package.module.name`; by default, the loss of the model's head."""
     focal_gamma: Finite | None = Field(None, ge=0, le=10)
     """`focal`: how much less the loss of a label weighs that is well predicted; by default, 2."""
-    collator: OwnName | None = None
+    collator: CustomName | None = None
     """Your own function that makes training batches, `package.module.name`."""
 
     @field_validator("focal_gamma")

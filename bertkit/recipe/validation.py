@@ -44,7 +44,7 @@ def build_recipe_error(
     """Turn pydantic's errors into one that names the first wrong key, its line or override, and what is allowed."""
     first = _name_key(errors[0]["loc"])
     first_key_errors = [error for error in errors if _name_key(error["loc"]).startswith(first)]
-    # Of several errors below one key, the deepest is the most precise: `data.limit` rather than `data`.
+    # The deepest of the errors below one key is the most precise: `data.limit` rather than `data`.
     error = max(first_key_errors, key=lambda error: _name_key(error["loc"]).count("."))
     path = tuple(str(key) for key in error["loc"])
     # A missing key has no line, so the line of the nearest section is named.
@@ -105,6 +105,7 @@ def format_value(value: object) -> str:
 
 def _name_key(path: Sequence[int | str]) -> str:
     """Return a key's dotted name, without what pydantic adds to its path."""
+    # For a wrong key of a mapping, pydantic adds the key itself and the marker [key].
     keys = path[:-2] if path[-1:] == ("[key]",) else path
     return ".".join(str(key) for key in keys if not str(key).startswith(_VARIANTS))
 
@@ -153,6 +154,7 @@ def _describe_range(record: type[Section], name: str) -> str:
     if not bounds:
         return ""
     kind = "an integer" if field and int in (field.annotation, *get_args(field.annotation)) else "a number"
+    # Fields that can also be `auto` have a validator that passes it through; see `_OR_AUTO` in `sections.py`.
     or_auto = ", or auto" if field and any(isinstance(part, WrapValidator) for part in field.metadata) else ""
     return f"{kind} {'of ' if bounds[0].startswith('at') else ''}{' and '.join(bounds)}{or_auto}"
 

@@ -86,7 +86,7 @@ def delete_unused(folder: Path) -> None:
     A folder is as old as its most recent file. It is renamed before it is deleted, so that it is never incomplete.
     """
     for entry in folder.iterdir():
-        with suppress(OSError):  # Another process may have deleted the entry, or another user may own it.
+        with suppress(OSError):  # Another process may have deleted the entry, or it may belong to another user.
             times = [file.stat().st_mtime for file in (entry, *(entry.iterdir() if entry.is_dir() else ()))]
             if time.time() - max(times) <= _DAYS * 24 * 3600:
                 continue

@@ -126,7 +126,7 @@ def package_fingerprint() -> str:
 
 def tokenizer_content(tokenizer: Any) -> list[Any]:
     """Return the content that defines a fast tokenizer, without truncation and padding, which each call can change."""
-    # The JSON begins with the version, truncation and padding. From `added_tokens` on, it has all that defines tokens.
+    # The JSON starts with the version, truncation and padding. From `added_tokens` on, it has all that defines tokens.
     model = tokenizer.backend_tokenizer.to_str()
     return [
         type(tokenizer).__name__,

@@ -206,7 +206,7 @@ def _lock_path(output: Path) -> Path:
 
 
 def _delete_lock(lock: Path) -> None:
-    """Delete a lock file; one that cannot be deleted is not an error, because the output is complete."""
+    """Delete a lock file; a failure is not an error, because the output is complete."""
     with suppress(OSError):
         lock.unlink(missing_ok=True)
 

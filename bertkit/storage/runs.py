@@ -76,7 +76,7 @@ class RunRecord(TypedDict, total=False):
     rows: dict[str, int]
     split_file: str | None
     automatic: str
-    """Why `auto` has chosen its numbers."""
+    """Reason for the values that `auto` chose."""
     steps: int
     best_step: int
     best_checkpoint: str | None
@@ -84,7 +84,7 @@ class RunRecord(TypedDict, total=False):
     """Times of its last process: ``seconds`` of training, ``loading_seconds`` of them spent waiting for batches, and
     ``waiting_share``, the fraction of the time in which its threads were ready but had no core."""
     truncated: dict[str, int]
-    """Number of ``training_rows`` with at least ``max_tokens`` tokens, where texts are truncated, and of validation
+    """Number of ``training_rows`` that reach the limit of ``max_tokens`` and can be truncated, and of validation
     rows whose gold value is behind that token, ``lost_gold``."""
     tuned: dict[str, Any]
     """Options that were tuned on validation rows."""

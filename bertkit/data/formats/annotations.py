@@ -26,7 +26,7 @@ def read_brat(source: Path, data: DataConfig, name: str) -> Iterator[Record]:
     """Yield a row per text, with the name of its files as ``id``, ``text`` and ``spans`` (None without an ``.ann``).
 
     Raises:
-        DataError: If a text is missing, or a line that begins with T is not an entity.
+        DataError: If a text is missing, or a line that starts with T is not an entity.
     """
     unread = Counter[str]()
     stems = {file.with_suffix("") for pattern in ("*.ann", "*.txt") for file in source.glob(pattern)}

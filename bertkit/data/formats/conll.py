@@ -49,7 +49,7 @@ def parse(lines: Iterable[str], data: DataConfig, name: str) -> Iterator[Record]
         DataError: If the number of columns changes, a column is empty, or there are no words.
     """
     head = list(islice(lines := iter(lines), _HEAD_LINES))
-    # The first lines show the number of columns and the tags, which tell comments and column names apart from words.
+    # The first lines show the number of columns and the tags, by which comments are distinguished from words.
     sample = [_split(line) for line in head if not (is_blank_line(line) or line.startswith((DOCUMENT, "#")))]
     tags = {fields[-1] for fields in sample}
     names: list[str] = []

@@ -167,7 +167,7 @@ def _find_dialect(line: str, data: DataConfig, name: str) -> dict[str, Any]:
     if without_compression(name).endswith(".tsv"):
         return dialects["\t"]
     widths = {mark: _count_fields(line, dialect) for mark, dialect in dialects.items()}
-    # A delimiter that does not occur gives one field, which is no evidence for it.
+    # A delimiter that does not occur gives a single field, so one field does not count as a match.
     allowed = {len(data.header)} if data.header else set(widths.values())
     fits = [mark for mark in _DELIMITERS if widths[mark] in allowed - {1}]
     if "," in fits or not fits:
