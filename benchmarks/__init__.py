@@ -1,1 +1,1 @@
-"""bertkit beside its peers; run a module from the root of the checkout: `python -m benchmarks.speed --help`."""
+"""Measurements of bertkit and its peers; run them in the root of the checkout: `python -m benchmarks.speed --help`."""

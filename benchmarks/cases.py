@@ -1,4 +1,4 @@
-"""What all engines of one comparison train: the same recipe, model, rows and settings."""
+"""Cases: the recipe, model, rows and settings that all engines of a comparison train."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-FOLDERS = {
-    "ner": "conll2003",
-    "pos": "ud_en_ewt",
-    "mlm": "mlm_text",
-}  # recipe -> folder of its data, if named otherwise
+FOLDERS = {"ner": "conll2003", "pos": "ud_en_ewt", "mlm": "mlm_text"}
+"""Folders of the rows of recipes, if the names differ."""
 DEFAULTS: dict[str, dict[str, int]] = {
-    "squad": {"limit": 3000, "batch_size": 12},  # 12 is what scripts for SQuAD take
+    "squad": {"limit": 3000, "batch_size": 12},  # the batch size of scripts for SQuAD
     "mlm": {"batch_size": 16, "max_length": 128},
 }
-MANY = 100_000  # steps: no engine comes to the end of a pretraining
+MAX_STEPS = 100_000  # more than any measurement of pretraining runs
 
 
 @dataclass(frozen=True)
-class Written:
-    """Settings that one program writes to a file, and another reads."""
+class JsonFile:
+    """Settings that one program writes to a file and another reads."""
 
     def write(self, folder: Path) -> Path:
         """Write the file into a folder, and return its path."""
@@ -37,8 +34,8 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Case(Written):
-    """One comparison, of a recipe or of pretraining (`mlm`); `limit` is rows of each split."""
+class Case(JsonFile):
+    """A comparison of a recipe or of pretraining (`mlm`); `limit` is the maximum rows per split."""
 
     recipe: str
     model: str
@@ -62,11 +59,11 @@ class Case(Written):
             "training.max_length": self.max_length,
         }
         if self.recipe == "mlm":
-            changes |= {"data.files": None, "training.epochs": None, "training.steps": MANY}
+            changes |= {"data.files": None, "training.epochs": None, "training.steps": MAX_STEPS}
         return {key: value for key, value in changes.items() if value is not None}
 
     def load(self, more: dict[str, Any] | None = None) -> Any:
-        """Load the recipe with the case's changes and `more`."""
+        """Load the recipe with the changes of the case and `more`."""
         from bertkit.recipe import load_pretrain_recipe, load_recipe
 
         load = load_pretrain_recipe if self.recipe == "mlm" else load_recipe
@@ -77,13 +74,9 @@ class Case(Written):
         changes = {key: value for key, value in self.changes().items() if not isinstance(value, dict)}
         return [word for key, value in changes.items() for word in ("--set", f"{key}={value}")]
 
-    def has_equal_steps(self, engine: str) -> bool:
-        """Return whether all steps of an engine cost the same, since every row has, or is padded to, one length."""
-        return self.recipe == "mlm" or (engine == "hf-default" and self.recipe != "ner")
-
 
 def find_folder(data: Path, name: str) -> Path:
-    """Find the folder of a data set below `data`, which may have those of GLUE in a folder of their own."""
+    """Find the folder of a dataset in `data` or in its folder `glue`."""
     folders = [data / name, data / "glue" / name]
     folder = next((folder for folder in folders if folder.is_dir()), None)
     if folder is None:
@@ -92,7 +85,7 @@ def find_folder(data: Path, name: str) -> Path:
 
 
 def make_case(recipe: str, model: Path | str, data: Path, **options: Any) -> Case:
-    """Find the rows of a recipe below `data`; options that are None are the defaults of this recipe."""
+    """Find the rows of a recipe in `data`; an option that is None has its default for the recipe."""
     folder = find_folder(data, FOLDERS.get(recipe, recipe))
-    chosen = {key: value for key, value in options.items() if value is not None}
-    return Case(recipe, str(Path(model).resolve()), str(folder), **{**DEFAULTS.get(recipe, {}), **chosen})
+    settings = {key: value for key, value in options.items() if value is not None}
+    return Case(recipe, str(Path(model).resolve()), str(folder), **{**DEFAULTS.get(recipe, {}), **settings})

@@ -1,8 +1,8 @@
-"""Measure how often the 95 % interval of each metric holds the true score (`make scores`).
+"""Measure how often the 95% interval of each metric contains the true score (`make scores`).
 
-A trial draws rows from a population whose score is known, and asks for the interval that bertkit prints for them. The
-populations are made up. They differ in quality, from a model that is often wrong to one that is nearly always right.
-The trials take turns. The intervals are those that the commands print, from fewer resamples.
+A trial draws rows from a synthetic population with a known score, and computes the interval that bertkit prints, from
+fewer resamples. The trials alternate between populations, from a model that is often wrong to one that is almost always
+right.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ POPULATION = 20_000  # rows, drawn with replacement
 QUALITIES = (0.6, 0.75, 0.85, 0.92, 0.97)
 
 SURE = {"calibrated": 1.0, "overconfident": 1.15, "very overconfident": 2.0}
-"""What the logits of the true probabilities are multiplied by."""
+"""Factor of the logits of the true probabilities."""
 CALIBRATION = "calibration"
 CALIBRATION_SIZES = (300, 1000, 5000)
 CALIBRATION_TRIALS = 500
@@ -51,51 +51,51 @@ Random = np.random.Generator
 
 
 def two_labels(quality: float, draw: Random) -> RowScores:
-    """Two labels, of which the first is more frequent and easier."""
+    """Draw two labels; the first is more frequent and easier."""
     gold = (draw.random(POPULATION) < 0.4).astype(int)
     right = draw.random(POPULATION) < np.array([quality, quality - 0.05])[gold]
     return {"gold": gold, "predicted": np.where(right, gold, 1 - gold)}
 
 
 def four_labels(quality: float, draw: Random) -> RowScores:
-    """Four labels, the rarest a tenth of the rows."""
+    """Draw four labels; the rarest has a tenth of the rows."""
     gold = draw.choice(4, POPULATION, p=[0.4, 0.3, 0.2, 0.1])
     wrong = (gold + draw.choice([1, 2, 3], POPULATION, p=[0.6, 0.3, 0.1])) % 4
     return {"gold": gold, "predicted": np.where(draw.random(POPULATION) < quality, gold, wrong)}
 
 
 def several_labels(quality: float, draw: Random) -> RowScores:
-    """Four labels, of which a row has any number; some rows are harder than others."""
+    """Draw rows with any number of four labels; some rows are harder than others."""
     gold = (draw.random((POPULATION, 4)) < [0.5, 0.4, 0.3, 0.2]).astype(int)
-    of_row = draw.beta(8 * quality, 8 * (1 - quality), (POPULATION, 1))
-    return {"gold": gold, "predicted": np.where(draw.random((POPULATION, 4)) < of_row, gold, 1 - gold)}
+    ease = draw.beta(8 * quality, 8 * (1 - quality), (POPULATION, 1))
+    return {"gold": gold, "predicted": np.where(draw.random((POPULATION, 4)) < ease, gold, 1 - gold)}
 
 
 def numbers(quality: float, draw: Random) -> RowScores:
-    """Numbers from 0 to 5 in quarters, as in STS-B, and predictions that regress to the mean and stay within."""
+    """Draw numbers from 0 to 5 in quarters, as in STS-B, and predictions in this range that regress to the mean."""
     gold = np.round(20 * draw.beta(1.2, 1.0, POPULATION)) / 4
     noise = draw.normal(size=POPULATION) * np.sqrt(1 - quality**2)
     return {"gold": gold, "predicted": np.clip(2.7 + 1.4 * (quality * (gold - 2.7) / 1.4 + noise), 0, 5)}
 
 
 def sentences(quality: float, draw: Random) -> RowScores:
-    """Counts of tags and of entities of four types; words of a sentence are right or wrong together."""
+    """Draw counts of tags and of entities of four types; the words of a sentence are equally hard."""
     words, shares = draw.integers(3, 36, POPULATION), np.array([0.4, 0.3, 0.2, 0.1])
     gold = np.stack([draw.multinomial(count, shares) for count in draw.poisson(words / 9)])
-    of_row = draw.beta(8 * quality, 8 * (1 - quality), (POPULATION, 1))
-    right = draw.binomial(gold, of_row)
+    ease = draw.beta(8 * quality, 8 * (1 - quality), (POPULATION, 1))
+    right = draw.binomial(gold, ease)
     mistyped = np.roll(draw.binomial(gold - right, 0.6), 1, axis=1)
-    entities = np.stack([right, gold, right + mistyped + draw.poisson(0.3 * (1 - of_row) * shares)], axis=-1)
-    right_words = draw.binomial(words, 1 - (1 - of_row[:, 0]) / 4)
+    entities = np.stack([right, gold, right + mistyped + draw.poisson(0.3 * (1 - ease) * shares)], axis=-1)
+    right_words = draw.binomial(words, 1 - (1 - ease[:, 0]) / 4)
     return {"tags": np.stack([right_words, words, words], axis=-1)[:, None], "entities": entities, "strict": entities}
 
 
 def questions(quality: float, draw: Random) -> RowScores:
-    """Questions, half of which have an answer; a threshold of 0 is in force."""
+    """Draw questions with a threshold of 0; half of them have an answer."""
     has_answer = draw.random(POPULATION) < 0.5
-    near = np.where(draw.random(POPULATION) < 0.4, np.round(draw.beta(2, 2, POPULATION), 1), 0.0)
+    partial = np.where(draw.random(POPULATION) < 0.4, np.round(draw.beta(2, 2, POPULATION), 1), 0.0)
     exact = (has_answer & (draw.random(POPULATION) < quality)).astype(float)
-    f1 = np.where(has_answer & (exact == 0), near, exact)
+    f1 = np.where(has_answer & (exact == 0), partial, exact)
     odds = draw.normal(np.where(has_answer, -3, 3) * quality, 2.5)
     silent = (odds > 0).astype(float)
     return {
@@ -107,7 +107,7 @@ def questions(quality: float, draw: Random) -> RowScores:
 
 
 def senses(quality: float, draw: Random) -> RowScores:
-    """Four words with three senses each, of which the first is the most frequent."""
+    """Draw four words with three senses; the first sense is the most frequent."""
     word = draw.integers(0, 4, POPULATION)
     sense = draw.choice(3, POPULATION, p=[0.6, 0.3, 0.1])
     predicted = np.where(draw.random(POPULATION) < quality, sense, draw.integers(0, 3, POPULATION))
@@ -115,16 +115,16 @@ def senses(quality: float, draw: Random) -> RowScores:
 
 
 def rankings(quality: float, draw: Random) -> RowScores:
-    """Queries with one to four relevant ones of 30 documents, graded 1 to 3; some queries are harder than others."""
+    """Draw queries with 30 documents, one to four of them relevant (grades 1 to 3); some are harder."""
     relevant = draw.integers(1, 5, POPULATION)
     grades = np.where(np.arange(30) < relevant[:, None], draw.integers(1, 4, (POPULATION, 30)), 0)
     ease = 4 * draw.beta(4 * quality, 4 * (1 - quality), (POPULATION, 1))
     order = np.argsort(-(ease * (grades > 0) + draw.normal(size=grades.shape)), axis=1)
-    return score_rankings(order.tolist(), [dict(enumerate(of_query)) for of_query in grades.tolist()], 10, (1, 10))
+    return score_rankings(order.tolist(), [dict(enumerate(row)) for row in grades.tolist()], 10, (1, 10))
 
 
 def partners(quality: float, draw: Random) -> RowScores:
-    """Ranks of what belongs to a text among a thousand others; a fifth of the rows have no negative."""
+    """Draw ranks of a text's partner among a thousand texts; a fifth of the rows have no negative."""
     ranks = np.minimum(1000, np.floor(draw.pareto(0.8, POPULATION)) + 2)
     beats = (draw.random(POPULATION) < quality).astype(float)
     return {
@@ -135,7 +135,7 @@ def partners(quality: float, draw: Random) -> RowScores:
 
 @dataclass(frozen=True)
 class Case:
-    """A kind of rows, the task family that scores them, and its recipe."""
+    """Kind of rows, the task family that scores them, and its recipe."""
 
     rows: str
     task: ModuleType
@@ -145,7 +145,7 @@ class Case:
     labels: tuple[str, ...] = ()
     options: tuple[tuple[str, Any], ...] = ()
 
-    def context(self) -> TaskContext:
+    def make_setup(self) -> TaskContext:
         """Return the recipe with these metrics, and the labels."""
         changes = {"metrics": list(self.metrics), "best_metric": self.metrics[0]}
         recipe = load_recipe(self.recipe, {**changes, **{f"options.{name}": value for name, value in self.options}})
@@ -153,11 +153,11 @@ class Case:
 
 
 SEARCH_METRICS = ("recall@1", "recall@10")
-"""What `bertkit search eval` computes beside the metrics of a reranker."""
+"""Metrics of `bertkit search eval` in addition to the metrics of a reranker."""
 
 _SHARES = ("accuracy", "precision", "recall", "f1")
 _MEANS = ("f1_macro", "f1_weighted", "balanced_accuracy", "matthews_correlation")
-_TYPES = tuple(f"{side}-{name}" for name in ("A", "B", "C", "D") for side in "BI")
+_TYPES = tuple(f"{prefix}-{name}" for name in ("A", "B", "C", "D") for prefix in "BI")
 CASES = (
     Case("two labels", text_classification, two_labels, "classify", (*_SHARES, "matthews_correlation")),
     Case("four labels", text_classification, four_labels, "classify", ("accuracy", *_MEANS)),
@@ -177,41 +177,38 @@ CASES = (
 )  # fmt: skip
 
 
-def measure(number: int, rows: int, trials: int) -> dict[str, dict[str, Any]]:
-    """Return for each metric of a case how many trials had an interval, and how many of these held the truth."""
-    case, draw = CASES[number], np.random.default_rng((number, rows))
-    context = case.context()
+def measure(index: int, rows: int, trials: int) -> dict[str, dict[str, Any]]:
+    """Count for each metric of a case the trials with an interval, and the intervals that contain the true score."""
+    case, draw = CASES[index], np.random.default_rng((index, rows))
+    context = case.make_setup()
     populations = [case.draw(quality, draw) for quality in QUALITIES]
     truths = [case.task.score(population, context) for population in populations]
     counts: dict[str, dict[str, Any]] = {name: {"methods": [], "intervals": 0, "held": 0} for name in case.metrics}
     for trial in range(trials):
         population, truth = populations[trial % len(QUALITIES)], truths[trial % len(QUALITIES)]
         sample = draw.integers(0, POPULATION, rows)
-        compared = {name: values[sample] for name, values in population.items()}
+        row_scores = {name: values[sample] for name, values in population.items()}
 
-        def score(compared: Any) -> dict[str, float]:
-            return case.task.score(dict(compared), context)
+        def score(row_scores: Any) -> dict[str, float]:
+            return case.task.score(dict(row_scores), context)
 
-        found = find_intervals(case.task.METRICS, score(compared), compared, score, samples=SAMPLES)
-        for name, ends in found.ends.items():
+        intervals = find_intervals(case.task.METRICS, score(row_scores), row_scores, score, samples=SAMPLES)
+        for name, ends in intervals.ends.items():
             if ends:
-                counts[name]["methods"] = sorted({*counts[name]["methods"], found.methods[name]})
+                counts[name]["methods"] = sorted({*counts[name]["methods"], intervals.methods[name]})
                 counts[name]["intervals"] += 1
                 counts[name]["held"] += ends[0] - 1e-9 <= truth[name] <= ends[1] + 1e-9
     return counts
 
 
 def draw_decisions(count: int, sure: float, draw: Random) -> tuple[Any, Any]:
-    """Draw decisions between two labels: the probability of the chosen one, and the true probability that it is right.
-
-    Both are of shape (count,). Most decisions are easy.
-    """
+    """Draw decisions between two labels: confidence and true probability of being right, each of shape (count,)."""
     logits = np.abs(draw.normal(1.5, 1.5, count))
     return 1 / (1 + np.exp(-sure * logits)), 1 / (1 + np.exp(-logits))
 
 
 def measure_calibration(name: str, rows: int, trials: int) -> list[dict[str, Any]]:
-    """Return for each measure of a calibration how often its interval holds that of a million decisions."""
+    """Count how often the intervals of a calibration's measures contain the value of a million decisions."""
     draw = np.random.default_rng((list(SURE).index(name), rows))
     confidence, probability = draw_decisions(10**6, SURE[name], draw)
     losses = -probability * np.log(confidence) - (1 - probability) * np.log(1 - confidence)
@@ -221,9 +218,9 @@ def measure_calibration(name: str, rows: int, trials: int) -> list[dict[str, Any
         confidence, probability = draw_decisions(rows, SURE[name], draw)
         gold = (draw.random(rows) < probability).astype(int)
         probabilities = np.stack([1 - confidence, confidence], axis=1)
-        found = describe_calibration(probabilities, gold, np.arange(rows), samples=SAMPLES)
+        measures = describe_calibration(probabilities, gold, np.arange(rows), samples=SAMPLES)
         for metric, count in counts.items():
-            if ends := found[metric]["interval"]:
+            if ends := measures[metric]["interval"]:
                 count["intervals"] += 1
                 count["held"] += bool(ends[0] - 1e-9 <= truth[metric] <= ends[1] + 1e-9)
                 count["width"] += (ends[1] - ends[0]) / trials
@@ -234,21 +231,21 @@ def measure_calibration(name: str, rows: int, trials: int) -> list[dict[str, Any
 
 
 def main() -> None:
-    asked = read_options(__doc__, "", trials=200, processes=1)
+    options = read_options(__doc__, "", trials=200, processes=1)
     jobs = list(product(SIZES, range(len(CASES))))
-    with ProcessPoolExecutor(asked.processes) as pool:
-        counted = [pool.submit(measure, number, rows, asked.trials) for rows, number in jobs]
-        calibrated = [
+    with ProcessPoolExecutor(options.processes) as pool:
+        coverage = [pool.submit(measure, index, rows, options.trials) for rows, index in jobs]
+        calibrations = [
             pool.submit(measure_calibration, name, rows, CALIBRATION_TRIALS)
             for rows, name in product(CALIBRATION_SIZES, SURE)
         ]
     cells = [
-        {"rows": CASES[number].rows, "metric": name, "n": rows, **counts}
-        for (rows, number), metrics in zip(jobs, counted, strict=True)
+        {"rows": CASES[index].rows, "metric": name, "n": rows, **counts}
+        for (rows, index), metrics in zip(jobs, coverage, strict=True)
         for name, counts in metrics.result().items()
     ]
-    calibration = [cell for job in calibrated for cell in job.result()]
-    content = {"trials": asked.trials, "samples": SAMPLES, "cells": cells, CALIBRATION: calibration}
+    calibration = [cell for job in calibrations for cell in job.result()]
+    content = {"trials": options.trials, "samples": SAMPLES, "cells": cells, CALIBRATION: calibration}
     write_results(content, RESULTS)
 
 

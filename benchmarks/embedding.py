@@ -1,14 +1,11 @@
-"""Vectors of many texts: `bertkit.Embedder` beside sentence-transformers and ONNX Runtime with the same model.
+"""Vectors of many texts: `bertkit.Embedder` compared with sentence-transformers and ONNX Runtime on the same model.
 
     python -m benchmarks.embedding --model DIR --data DIR [--rows 10000]
 
-Every engine is a program of its own, loads the model once, and takes turns with the others. Vectors are compared with
-those of sentence-transformers at its defaults. Writes benchmarks/results/embedding-SET-ROWS.json. The engines of ONNX
-Runtime are left out where `onnxruntime` and `onnx` are not installed. An engine is `bertkit PRECISION`,
-`sentence-transformers` (its defaults), `sentence-transformers PRECISION` (the fastest of several batch sizes), or
-`onnxruntime fp32` or `int8`, as bertkit exports. `bertkit@FOLDER PRECISION` is bertkit of another checkout. One alone:
-`python -m benchmarks.embedding ENGINE CASE.json FOLDER`, which embeds the texts each time that it is told to, and
-writes the vectors to FOLDER/vectors.npy.
+Every engine is a program that loads the model once and takes turns with the others: `bertkit PRECISION`,
+`bertkit@FOLDER PRECISION` (another checkout), `sentence-transformers` (its defaults, the reference of the cosines),
+`sentence-transformers PRECISION` (the fastest of several batch sizes), and `onnxruntime fp32` or `int8`, as bertkit
+exports. ONNX Runtime needs the packages onnxruntime and onnx. Writes benchmarks/results/embedding-SET-ROWS.json.
 """
 
 from __future__ import annotations
@@ -25,16 +22,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import Written, make_case
+import numpy as np
+
+from benchmarks.cases import JsonFile, make_case
 from benchmarks.engines import Gate
 from benchmarks.harness import (
     Report,
-    ratio,
-    read_columns,
+    format_ratio,
+    log,
+    make_table,
+    read_column,
     read_options,
-    say,
     summarize_runs,
-    table,
     take_turns,
     with_names,
     write_results,
@@ -55,14 +54,14 @@ ENGINES = (
 )
 COLUMNS = {"sst2": ("train", "sentence"), "stsb": ("train", "sentence1"), "squad": ("validation", "context")}
 BATCH_SIZES = (16, 32, 64, 128, 256)
-TRIED = 512  # texts that each batch size is tried with, all over the file
+TRIAL_TEXTS = 512  # per batch size
 
 Encode = Callable[[Sequence[str]], Any]
 
 
 @dataclass(frozen=True)
-class Texts(Written):
-    """What all engines embed."""
+class Texts(JsonFile):
+    """Texts that all engines embed, and the model."""
 
     model: str
     texts: list[str]
@@ -73,7 +72,7 @@ class Texts(Written):
 
 
 def load_sentence_transformers(model: str, precision: str, texts: Sequence[str]) -> tuple[Encode, int]:
-    """Load sentence-transformers, and find its fastest batch size; without a precision, leave it at its defaults."""
+    """Load sentence-transformers and find its fastest batch size; without a precision, use its defaults."""
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -84,16 +83,16 @@ def load_sentence_transformers(model: str, precision: str, texts: Sequence[str])
 
     def seconds(size: int) -> float:
         start = time.process_time()
-        encoder.encode(tried, batch_size=size)
+        encoder.encode(trial, batch_size=size)
         return time.process_time() - start
 
-    tried = texts[:: max(1, len(texts) // TRIED)]
+    trial = texts[:: max(1, len(texts) // TRIAL_TEXTS)]
     size = min(BATCH_SIZES, key=lambda size: min(seconds(size) for _ in range(3)))
     return lambda texts: encoder.encode(texts, batch_size=size), size
 
 
 def load_exported(case: Texts, precision: str, folder: Path) -> Encode:
-    """Export the encoder as `bertkit export` and `quantize` do, and run it under ONNX Runtime."""
+    """Export the encoder as `bertkit export` and `quantize` do, and load it into ONNX Runtime."""
     from bertkit.vectors.embedder import Embedder
     from bertkit.workflows import export
 
@@ -105,9 +104,7 @@ def load_exported(case: Texts, precision: str, folder: Path) -> Encode:
 
 
 def run_engine(name: str, file: str, folder: str) -> None:
-    """Embed the texts each time that the coordinator says so."""
-    import numpy as np
-
+    """Embed the texts of a case whenever it is requested, and write FOLDER/vectors.npy."""
     case, (engine, _, precision) = Texts.read(file), name.partition(" ")
     gate, size = Gate(), None
     if engine == "bertkit":
@@ -118,11 +115,10 @@ def run_engine(name: str, file: str, folder: str) -> None:
         encode = load_exported(case, precision, Path(folder))
     else:
         encode, size = load_sentence_transformers(case.model, precision, case.texts)
-    encode(case.texts[:64])  # what is prepared with the first batch
+    encode(case.texts[:64])  # warm-up
 
     def embed() -> Report:
-        vectors = encode(case.texts)
-        np.save(Path(folder) / "vectors.npy", np.asarray(vectors, dtype=np.float32))
+        np.save(Path(folder) / "vectors.npy", np.asarray(encode(case.texts), dtype=np.float32))
         return {"batch_size": size}
 
     gate.answer(embed)
@@ -132,102 +128,79 @@ def run_engine(name: str, file: str, folder: str) -> None:
 
 
 def read_texts(data: str, name: str, rows: int) -> list[str]:
-    """Read the first distinct texts of a data set, over and over again where it has fewer."""
+    """Read the first distinct texts of a dataset, and repeat them if it has fewer."""
     split, column = COLUMNS[name]
-    distinct = list(dict.fromkeys(row[column] for row in read_columns(Path(data, f"{split}.parquet"), column)))
+    distinct = list(dict.fromkeys(read_column(Path(data, f"{split}.parquet"), column)))
     return (distinct * (rows // len(distinct) + 1))[:rows]
 
 
-def compare(asked: argparse.Namespace, folder: Path) -> Report:
-    """Let the engines take turns, and return what each took, and how near its vectors are to the reference."""
-    case = make_case(asked.set, asked.model, asked.data)
-    texts = Texts(case.model, read_texts(case.data, asked.set, asked.rows), asked.threads)
-    engines: dict[str, Engine] = {}
-    with ExitStack() as stack:
-        for name in asked.engines.split(","):
-            if name.startswith("onnxruntime") and not (find_spec("onnxruntime") and find_spec("onnx")):
-                say(f"  {name} is left out: pip install onnxruntime onnx")
-                continue
-            say(f"  starting {name}")
-            engine = Engine(name, texts, folder / str(len(engines)), texts.threads, "benchmarks.embedding")
-            engines[name] = stack.enter_context(engine)
-        rounds = take_turns({name: partial(engine.run, 1) for name, engine in engines.items()}, asked.rounds)
-    tokens = count_tokens(texts)
-    return {
-        "set": asked.set,
-        "rows": len(texts.texts),
-        "tokens": tokens,
-        "model": Path(texts.model).name,
-        "machine": machine(texts.threads),
-        "engines": {
-            name: summarize(done, asked.rows, tokens, asked.foreign) | nearness(engines[name], engines.get(REFERENCE))
-            for name, done in rounds.items()
-        },
-    }
-
-
-def count_tokens(texts: Texts) -> int:
-    """Count the tokens that the model reads."""
+def compare(options: argparse.Namespace, folder: Path) -> Report:
+    """Measure the engines in turns, and compare their vectors with the reference."""
     from bertkit.vectors.embedder import Embedder
 
+    case = make_case(options.set, options.model, options.data)
+    texts = Texts(case.model, read_texts(case.data, options.set, options.rows), options.threads)
+    engines: dict[str, Engine] = {}
+    with ExitStack() as stack:
+        for name in options.engines.split(","):
+            if name.startswith("onnxruntime") and not (find_spec("onnxruntime") and find_spec("onnx")):
+                log(f"  {name} is skipped - pip install onnxruntime onnx")
+                continue
+            engine = Engine(name, texts, folder / str(len(engines)), texts.threads, "benchmarks.embedding")
+            engines[name] = stack.enter_context(engine)
+        rounds = take_turns({name: partial(engine.run, 1) for name, engine in engines.items()}, options.rounds)
     encoded = Embedder(texts.model).tokenizer(texts.texts, truncation=True, return_attention_mask=False)
-    return sum(map(len, encoded["input_ids"]))
+    tokens = sum(map(len, encoded["input_ids"]))
+    reports = {}
+    for name, runs in rounds.items():
+        summary = summarize_runs(runs, options.foreign)
+        summary["texts_per_second"] = round(options.rows / summary["seconds"], 1)
+        summary["tokens_per_second"] = round(tokens / summary["seconds"])
+        summary["cpu_seconds"] = round(min(run["cpu"] for run in runs), 3)
+        summary["batch_size"] = runs[-1]["batch_size"]
+        reports[name] = summary | compute_cosines(engines[name], engines.get(REFERENCE))
+    facts = {"set": options.set, "rows": len(texts.texts), "tokens": tokens, "model": Path(texts.model).name}
+    return {**facts, "machine": machine(texts.threads), "engines": reports}
 
 
-def summarize(rounds: list[Report], texts: int, tokens: int, foreign: float) -> Report:
-    """Add rates, and the least processor time, which other programs hardly change."""
-    summary = summarize_runs(rounds, foreign)
-    return {
-        **summary,
-        "texts_per_second": round(texts / summary["seconds"], 1),
-        "tokens_per_second": round(tokens / summary["seconds"]),
-        "cpu_seconds": round(min(each["cpu"] for each in rounds), 3),
-        "batch_size": rounds[-1]["batch_size"],
-    }
-
-
-def nearness(engine: Engine, reference: Engine | None) -> dict[str, float]:
-    """Compute the least and the mean cosine of vectors to those of the reference, and the largest difference."""
-    import numpy as np
-
+def compute_cosines(engine: Engine, reference: Engine | None) -> dict[str, float]:
+    """Compute the minimum and mean cosine of vectors to the reference, and the largest difference of a value."""
     if reference is None:
         return {}
-    ours, theirs = (np.load(each.folder / "vectors.npy") for each in (engine, reference))
+    ours, theirs = (np.load(folder / "vectors.npy") for folder in (engine.folder, reference.folder))
     lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
     cosines = (ours * theirs).sum(axis=1, dtype=np.float64) / lengths
-    return {
-        "cosine_min": round(float(cosines.min()), 7),
-        "cosine_mean": round(float(cosines.mean()), 7),
-        "difference": float(np.abs(ours - theirs).max()),
-    }
+    means = {"cosine_min": round(float(cosines.min()), 7), "cosine_mean": round(float(cosines.mean()), 7)}
+    return {**means, "difference": float(np.abs(ours - theirs).max())}
 
 
 def embedding_part(reports: Sequence[Report]) -> str:
-    """Build a table for each report: speed, memory, and how near vectors are to those of the reference."""
+    """Build a table per report: speed, memory, and the lowest cosine to the vectors of the reference."""
     parts = []
     for report in reports:
         engines = with_names(report["engines"])
         columns: dict[str, Any] = {
-            "engine": lambda each: each["name"] + (f", batches of {each['batch_size']}" if each["batch_size"] else ""),
+            "engine": lambda row: row["name"] + (f", batches of {row['batch_size']}" if row["batch_size"] else ""),
             "texts/s": "{texts_per_second:,.0f}",
-            "speed": lambda each, first=engines[0]["seconds"]: ratio(first, each["seconds"]),
+            "speed": lambda row, first=engines[0]["seconds"]: format_ratio(first, row["seconds"]),
             "MB": "{memory_mb:,}",
-            "lowest cosine": lambda each: f"{each['cosine_min']:.6f}" if "cosine_min" in each else "",
+            "lowest cosine": lambda row: f"{row['cosine_min']:.6f}" if "cosine_min" in row else "",
         }
         tokens = report["tokens"] / report["rows"]
-        what = f"**{report['set']}**: {report['rows']:,} texts of {tokens:.0f} tokens on average"
-        parts.append(f"{what}, {report['model']}. {describe_machine(report['machine'])}\n\n{table(columns, engines)}")
+        title = f"**{report['set']}**: {report['rows']:,} texts of {tokens:.0f} tokens on average, {report['model']}."
+        parts.append(f"{title} {describe_machine(report['machine'])}\n\n{make_table(columns, engines)}")
     return "\n\n".join(parts)
 
 
 def main() -> None:
     if len(sys.argv) == 4 and not sys.argv[1].startswith("-"):
         run_engine(*sys.argv[1:])
-    own = {"set": ("sst2", f"of {', '.join(COLUMNS)}"), "rows": (10_000, "texts to embed"), "rounds": 3}
-    asked = read_options(__doc__, "model data threads foreign output", **own, engines=",".join(ENGINES))
+    settings = {"set": ("sst2", f"one of {', '.join(COLUMNS)}"), "rows": (10_000, "number of texts"), "rounds": 3}
+    engines = ",".join(ENGINES)
+    options = read_options(__doc__, "model data threads foreign output", **settings, engines=engines)
     with tempfile.TemporaryDirectory() as folder:
-        report = compare(asked, Path(folder))
-    write_results(report, asked.output / f"embedding-{asked.set}-{asked.rows}.json")
+        report = compare(options, Path(folder))
+    write_results(report, options.output / f"embedding-{options.set}-{options.rows}.json")
     print(embedding_part([report]))
 
 

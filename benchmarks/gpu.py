@@ -1,9 +1,9 @@
-"""Training steps of BERT base and ModernBERT base on a GPU, with random weights: bertkit beside its peers.
+"""Training steps of BERT base and ModernBERT base on a GPU, with random weights: bertkit compared with its peers.
 
     python -m benchmarks.gpu --tokenizer DIR --data DIR [--cases bert-cola modernbert-mlm-1024]
 
-`--data` is the one of `benchmarks.speed`. All engines of a case keep their memory on the GPU at once. Every case is one
-file in benchmarks/results/gpu, written when it is measured; one that is there is not measured again.
+`--data` is the folder of `benchmarks.speed`. All engines of a case hold GPU memory at the same time. The same command
+resumes: each case is a file in benchmarks/results/gpu.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.encoders import make_model
-from benchmarks.harness import read_options, say, write_results
+from benchmarks.harness import log, read_options, write_results
 from benchmarks.speed import ROUNDS, measure_task, print_engines
 
 FINE_TUNING = "peak,bertkit,bertkit:graphs,hf-tuned,bare:bf16"
@@ -32,22 +32,22 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "modernbert-squad": {"task": "squad", "batch_size": 32, "limit": 3000, "engines": FINE_TUNING},
 }
-WARM_UP = 50  # steps: a GPU's libraries choose a kernel when they first see a shape, and take memory when they need it
+WARM_UP = 50  # steps, because libraries select kernels and allocate memory at the first use of a shape
 
 
 def main() -> None:
-    own = {"tokenizer": (Path, "folder of a tokenizer"), "cases": (CASES, "usual: all"), **ROUNDS, "warm_up": WARM_UP}
-    asked = read_options(__doc__, "data threads foreign output", **own)
-    for name in asked.cases:
-        file = asked.output / "gpu" / f"speed-{name}.json"
+    settings = {"tokenizer": (Path, "folder of a tokenizer"), "cases": (CASES, "default: all"), **ROUNDS}
+    options = read_options(__doc__, "data threads foreign output", **{**settings, "warm_up": WARM_UP})
+    for name in options.cases:
+        file = options.output / "gpu" / f"speed-{name}.json"
         if file.exists():
             continue
-        say(f"{name}:")
+        log(f"{name}:")
         case = {"limit": None, "max_length": None, **CASES[name]}
         with tempfile.TemporaryDirectory() as folder:
-            make_model(name.split("-")[0], "base", asked.tokenizer, Path(folder))
-            options = argparse.Namespace(**{**vars(asked), **case, "model": Path(folder)})
-            report = measure_task(case["task"], options)
+            make_model(name.split("-")[0], "base", options.tokenizer, Path(folder))
+            task_options = argparse.Namespace(**{**vars(options), **case, "model": Path(folder)})
+            report = measure_task(case["task"], task_options)
         write_results({**report, "task": name}, file)
         print_engines(name, report)
 

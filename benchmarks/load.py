@@ -1,4 +1,4 @@
-"""How busy the machine is beside what is measured, how much memory a program took, and what a step computes."""
+"""Load and memory of the machine, its description, and the operations of a training step."""
 
 from __future__ import annotations
 
@@ -10,72 +10,55 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+import bertkit
 from bertkit.hardware.device import Device, find_device
 
-_TICK = os.sysconf("SC_CLK_TCK")
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "numpy")
 
 
-def busy_seconds(stat: str) -> float:
-    """Return the CPU seconds that all cores together were not idle, stolen time included, from the text of /proc/stat.
-
-    >>> busy_seconds("cpu  100 0 50 900 30 5 5 40 20 0") * _TICK
-    200.0
-    """
-    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, stat.split("\n", 1)[0].split()[1:9])
-    return (user + nice + system + irq + softirq + steal) / _TICK
-
-
-def cpu_seconds(stat: str) -> float:
-    """Return the CPU seconds of all threads of a program, from the text of its /proc/PID/stat.
-
-    >>> cpu_seconds("7 (a (b) c) S 1 1 1 0 -1 0 0 0 0 0 150 50 9 9 20") * _TICK
-    200.0
-    """
-    fields = stat.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK
-
-
 def used_memory(pid: int, field: str = "VmRSS") -> float:
-    """Return the memory of a program, in MB."""
+    """Return the memory of a program in MB."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return int(status.split(f"{field}:")[1].split()[0]) / 1024
 
 
 def peak_memory(pid: int) -> float:
-    """Return the peak memory of a program, in MB."""
+    """Return the peak memory of a program in MB."""
     return used_memory(pid, "VmHWM")
 
 
 class Watch:
-    """Measures, from its making on, the cores that others used beside the given programs."""
+    """Monitor of the cores that programs other than the given ones use."""
 
     def __init__(self, *pids: int) -> None:
-        self.pids = pids
+        self.processes = [psutil.Process(pid) for pid in pids]
         self.start = self._read()
 
     def foreign(self) -> float:
-        """Return the cores in use by others, on average since the start."""
-        wall, busy, own = (now - before for now, before in zip(self._read(), self.start, strict=True))
-        return max(0.0, (busy - own) / wall)
+        """Return the mean number of cores that other programs used since the start."""
+        wall, busy, watched = (now - before for now, before in zip(self._read(), self.start, strict=True))
+        return max(0.0, (busy - watched) / wall)
 
     def _read(self) -> tuple[float, float, float]:
-        busy = busy_seconds(Path("/proc/stat").read_text())
-        own = sum(cpu_seconds(Path(f"/proc/{pid}/stat").read_text()) for pid in self.pids)
-        return time.monotonic(), busy, own
+        times = psutil.cpu_times()
+        busy = times.user + times.nice + times.system + times.irq + times.softirq + times.steal
+        watched = (process.cpu_times() for process in self.processes)
+        return time.monotonic(), busy, sum(process.user + process.system for process in watched)
 
 
 def training_flops(tokens: int, squares: int, *, layers: int, hidden: int, intermediate: int) -> float:
     """Compute the floating-point operations of a training step's matrix products on real tokens.
 
-    Three times the forward pass; embedding, pooler and head are not counted.
+    The cost is three forward passes; embedding, pooler and head are not counted.
 
     Args:
-        tokens: real tokens of the batch.
-        squares: the sum of the squares of its rows' lengths.
-        layers: of the encoder.
-        hidden: its width.
-        intermediate: the width inside its feed-forward layers.
+        tokens: Real tokens of the batch.
+        squares: Sum of the squared lengths of its rows.
+        layers: Layers of the encoder.
+        hidden: Width of the encoder.
+        intermediate: Width inside its feed-forward layers.
 
     >>> training_flops(10, 58, layers=2, hidden=4, intermediate=16) == 3 * 2 * (20 * (64 + 128) + 4 * 58 * 4)
     True
@@ -84,8 +67,8 @@ def training_flops(tokens: int, squares: int, *, layers: int, hidden: int, inter
     return 3.0 * layers * (products + 4 * squares * hidden)
 
 
-def shape_of(config: Any) -> dict[str, int]:
-    """Return layers, hidden and intermediate width of an encoder's configuration (a record or a dict)."""
+def get_shape(config: Any) -> dict[str, int]:
+    """Return layers, hidden and intermediate width of an encoder's config (an object or a dict)."""
     values = config if isinstance(config, dict) else config.to_dict()
     names = {
         "layers": ("num_hidden_layers", "n_layers"),
@@ -95,74 +78,73 @@ def shape_of(config: Any) -> dict[str, int]:
     return {name: next(values[key] for key in keys if key in values) for name, keys in names.items()}
 
 
-def matrix_rates(shape: dict[str, int], seconds: float, computes: Device, tokens: int) -> dict[str, float]:
+def matrix_rates(shape: dict[str, int], seconds: float, device: Device, tokens: int) -> dict[str, float]:
     """Time the matrix products of a layer for some seconds; return operations per second by precision."""
     import torch
 
-    device = computes.type
     hidden, wide = shape["hidden"], shape["intermediate"]
-    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
     rates = {}
-    for name, dtype in dtypes.items():
-        state = torch.randn(tokens, hidden, dtype=dtype, device=device)
-        weights = [torch.randn(hidden, width, dtype=dtype, device=device) for width in (hidden,) * 4 + (wide,)]
-        middle, back = (torch.randn(size, dtype=dtype, device=device) for size in ((tokens, wide), (wide, hidden)))
-        turns = 1 if computes.is_cpu else 50  # an accelerator is waited for only now and then
-        count, began = -3 * turns, 0.0
-        while count < 1 or time.perf_counter() - began < seconds:
-            if count == 0:  # the first turns have warmed up
-                began = time.perf_counter()
+    for name, dtype in {"fp32": torch.float32, "bf16": torch.bfloat16}.items():
+        sizes = [(tokens, hidden), *((hidden, width) for width in (hidden,) * 4 + (wide,)), (tokens, wide)]
+        state, *weights, middle = (torch.randn(size, dtype=dtype, device=device.type) for size in sizes)
+        back = torch.randn(wide, hidden, dtype=dtype, device=device.type)
+        turns = 1 if device.is_cpu else 50  # an accelerator is synchronized rarely
+        count, start = -3 * turns, 0.0
+        while count < 1 or time.perf_counter() - start < seconds:
+            if count == 0:  # the warm-up is over
+                start = time.perf_counter()
             for _ in range(turns):
                 for weight in weights:
                     state @ weight
                 middle @ back
-            computes.synchronize()
+            device.synchronize()
             count += turns
         operations = 2 * tokens * (4 * hidden**2 + 2 * hidden * wide)
-        rates[name] = count * operations / (time.perf_counter() - began)
+        rates[name] = count * operations / (time.perf_counter() - start)
     return rates
 
 
-def cpu_flags() -> set[str]:
-    """Return the names of the CPU's instruction sets, from /proc/cpuinfo."""
+def read_cpu_fields() -> dict[str, str]:
+    """Return the fields of the last core in /proc/cpuinfo."""
     lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
-    return {flag for name, _, value in lines if name.strip() in ("flags", "Features") for flag in value.split()}
+    return {name.strip(): value.strip() for name, _, value in lines}
+
+
+def cpu_flags() -> set[str]:
+    """Return the names of the CPU's instruction sets."""
+    fields = read_cpu_fields()
+    return {*fields.get("flags", "").split(), *fields.get("Features", "").split()}
 
 
 def machine(threads: int) -> dict[str, Any]:
     """Describe this machine and the versions in use."""
-    import bertkit
-
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    fields = read_cpu_fields()
+    model = fields.get("model name", platform.machine())
     return {
-        "cpu": f"{facts.get('model name', platform.machine())} (family {facts.get('cpu family', '?')},"
-        f" model {facts.get('model', '?')})",
+        "cpu": f"{model} (family {fields.get('cpu family', '?')}, model {fields.get('model', '?')})",
         "cores": os.cpu_count(),
         "device": find_device().name,
         "threads": threads,
         "flags": sorted(cpu_flags() & {"avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16"}),
-        "memory_gib": round(memory, 1),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "system": platform.system(),
         "python": platform.python_version(),
         "versions": {**{name: version(name) for name in PACKAGES}, "bertkit": bertkit.__version__},
-        "commit": _commit(),
+        "commit": _describe_commit(),
         "date": time.strftime("%Y-%m-%d"),
     }
 
 
-def describe_machine(facts: dict[str, Any]) -> str:
-    """Name the CPU, its threads and its flags, and the day."""
-    threads = "1 thread" if facts["threads"] == 1 else f"{facts['threads']} threads"
-    flags = ", ".join(facts["flags"]) or "no AVX-512, bf16 or AMX"
-    return f"{facts['cpu']}, {threads}, {flags}. Measured on {facts['date']}."
+def describe_machine(machine: dict[str, Any]) -> str:
+    """Return the CPU, its threads and flags, and the date as a sentence."""
+    threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
+    flags = ", ".join(machine["flags"]) or "no AVX-512, bf16 or AMX"
+    return f"{machine['cpu']}, {threads}, {flags}. Measured on {machine['date']}."
 
 
-def _commit() -> str:
+def _describe_commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
     try:
-        described = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, check=True)
+        return subprocess.check_output(command, text=True, cwd=Path(__file__).parent).strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return described.stdout.strip()

@@ -1,15 +1,14 @@
-"""How often `check`, `errors` and `compare` find something where there is nothing to find.
+"""False alarms of `check`, `errors` and `compare` on random labels and mistakes.
 
     python -m benchmarks.null_tables --pairs FILE
 
-`--pairs` has JSON lines with `text`, `text_pair` and any label. Labels are drawn anew, at random and as skewed as a row
-of the table says; mistakes fall on rows at random. Results are written to benchmarks/results/null_tables.json, and
-`make scores` puts them into docs/scores.md. One core takes 15 minutes.
+`--pairs` has JSON lines with `text` and `text_pair`. Labels are random with the skew of a column of the table, and
+mistakes fall on random rows. Writes benchmarks/results/null_tables.json, which `make scores` reads. One core takes 15
+minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,11 +23,11 @@ from benchmarks.harness import read_lines, read_options, write_results
 RESULTS = FOLDER / "null_tables.json"
 DRAWS, SKEWS = 100, (0.5, 0.8, 0.95)
 TRAIN, VALIDATION = 400, 200
-WRONG = 0.15  # of the rows
+WRONG = 0.15  # fraction of the rows
 
 
 def draw_labels(count: int, share: float, draw: np.random.Generator) -> np.ndarray:
-    """Return labels of which a share is 1, in random order.
+    """Return labels in random order; a fraction of them is 1.
 
     >>> int(draw_labels(200, 0.8, np.random.default_rng(0)).sum())
     160
@@ -37,7 +36,7 @@ def draw_labels(count: int, share: float, draw: np.random.Generator) -> np.ndarr
 
 
 def check_draw(rows: Sequence[dict[str, Any]], share: float, draw: np.random.Generator) -> dict[str, bool]:
-    """Tell which findings of `check` warn of rows whose labels and split are random."""
+    """Return which findings of `check` warn about rows with random labels and a random split."""
     from bertkit.checks.shortcuts import find_shift, find_shortcuts
     from bertkit.data.rows import Split
     from bertkit.recipe import load_recipe
@@ -45,24 +44,24 @@ def check_draw(rows: Sequence[dict[str, Any]], share: float, draw: np.random.Gen
 
     recipe = load_recipe("classify", {"metrics": ["accuracy"]})
     task, names = load_task(recipe), ("bad", "good")
-    chosen = draw.permutation(len(rows))[: TRAIN + VALIDATION]
-    labels = draw_labels(len(chosen), share, draw)
-    ids = draw.permutation(10**6)[: len(chosen)]
-    drawn = [
-        {**rows[row], "label": names[label], "id": str(one)}
-        for row, label, one in zip(chosen, labels, ids, strict=True)
+    indices = draw.permutation(len(rows))[: TRAIN + VALIDATION]
+    labels = draw_labels(len(indices), share, draw)
+    ids = draw.permutation(10**6)[: len(indices)]
+    sample = [
+        {**rows[row], "label": names[label], "id": str(row_id)}
+        for row, label, row_id in zip(indices, labels, ids, strict=True)
     ]
     splits = {
         name: Split(name, f"{name}.csv", part, list(range(len(part))))
-        for name, part in (("train", drawn[:TRAIN]), ("validation", drawn[TRAIN:]))
+        for name, part in (("train", sample[:TRAIN]), ("validation", sample[TRAIN:]))
     }
-    found = [*find_shortcuts(splits, task, recipe, names), *find_shift(splits, task.COLUMNS)]
-    alarms = dict.fromkeys((f"check: {finding.name}" for finding in found), False)
-    return alarms | {f"check: {finding.name}": True for finding in found if finding.level != "good"}
+    findings = [*find_shortcuts(splits, task, recipe, names), *find_shift(splits, task.COLUMNS)]
+    alarms = dict.fromkeys((f"check: {finding.name}" for finding in findings), False)
+    return alarms | {f"check: {finding.name}": True for finding in findings if finding.level != "good"}
 
 
 def errors_draw(rows: Sequence[dict[str, Any]], share: float, draw: np.random.Generator) -> dict[str, bool]:
-    """Tell whether a slice is called worse, or a run better, where mistakes fall on rows at random."""
+    """Return whether a slice is reported as worse, or a run as better, if mistakes are random."""
     from bertkit.insight.slices import find_slices
     from bertkit.metrics.paired import compare_paired
     from bertkit.metrics.slices import compare_slices
@@ -70,48 +69,39 @@ def errors_draw(rows: Sequence[dict[str, Any]], share: float, draw: np.random.Ge
     from bertkit.tasks import load_task
 
     count = TRAIN
-    chosen = draw.permutation(len(rows))[:count]
+    indices = draw.permutation(len(rows))[:count]
     labels = [str(label) for label in draw_labels(count, share, draw)]
-    drawn = [{**rows[row], "label": label} for row, label in zip(chosen, labels, strict=True)]
+    sample = [{**rows[row], "label": label} for row, label in zip(indices, labels, strict=True)]
     scorer: Any = SimpleNamespace(task=load_task(load_recipe("classify")))
-    groups = find_slices(scorer, drawn, [[row] for row in range(count)])
+    groups = find_slices(scorer, sample, [[row] for row in range(count)])
     slices = [np.array(members) for values in groups.values() for members in values.values()]
     first, second = ((draw.random(count) < WRONG).astype(float) for _ in range(2))
-    sides = ({"right": 1 - first}, {"right": 1 - second})
-    compared = compare_paired(lambda judged: {"accuracy": float(judged["right"].mean())}, *sides, samples=1000)
-    p = compared["accuracy"].p
-
-    tested = compare_slices(first, np.ones(count), slices)
+    runs = ({"right": 1 - first}, {"right": 1 - second})
+    p = compare_paired(lambda scores: {"accuracy": float(scores["right"].mean())}, *runs, samples=1000)["accuracy"].p
+    tests = compare_slices(first, np.ones(count), slices)
     return {
-        "errors: any slice of a run": any(one is not None and one.is_beyond_chance for one in tested),
+        "errors: any slice of a run": any(test is not None and test.is_beyond_chance for test in tests),
         "compare: accuracy of two runs": p is not None and p < 0.05,
     }
 
 
-def measure(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Count the alarms of all draws at each share of the more frequent label."""
-    rows = [{name: row[name] for name in ("text", "text_pair")} for row in read_lines(asked.pairs)]
+def measure(pairs: Path, count: int) -> Iterator[dict[str, Any]]:
+    """Count the alarms of all draws at each fraction of the more frequent label."""
+    rows = [{name: row[name] for name in ("text", "text_pair")} for row in read_lines(pairs)]
     for share in SKEWS:
         draw, alarms, draws = np.random.default_rng(round(100 * share)), Counter[str](), Counter[str]()
-        for _ in range(asked.draws):
-            found = check_draw(rows, share, draw) | errors_draw(rows, share, draw)
-            draws.update(found.keys())
-            alarms.update(name for name, is_alarm in found.items() if is_alarm)
-        yield from (
-            {"what": name, "share": share, "alarms": alarms[name], "draws": count} for name, count in draws.items()
-        )
+        for _ in range(count):
+            results = check_draw(rows, share, draw) | errors_draw(rows, share, draw)
+            draws.update(results.keys())
+            alarms.update(name for name, is_alarm in results.items() if is_alarm)
+        for name, total in draws.items():
+            yield {"what": name, "share": share, "alarms": alarms[name], "draws": total}
 
 
 def main() -> None:
-    asked = read_options(__doc__, "", pairs=Path, draws=DRAWS)
-    results = {
-        "draws": asked.draws,
-        "train": TRAIN,
-        "validation": VALIDATION,
-        "wrong": WRONG,
-        "cells": list(measure(asked)),
-    }
-    write_results(results, RESULTS)
+    options = read_options(__doc__, "", pairs=Path, draws=DRAWS)
+    settings = {"draws": options.draws, "train": TRAIN, "validation": VALIDATION, "wrong": WRONG}
+    write_results({**settings, "cells": list(measure(options.pairs, options.draws))}, RESULTS)
 
 
 if __name__ == "__main__":

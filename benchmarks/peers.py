@@ -1,8 +1,8 @@
-"""The peers: transformers.Trainer as its example scripts configure it, in the forms that people run.
+"""The peers: transformers.Trainer with the settings of its example scripts, and with other common settings.
 
     python -m benchmarks.peers VARIANT CASE.json FOLDER [--fast-fp32]
 
-Trains, keeps the best epoch, scores, saves, and prints one JSON object, in the shape of `bertkit finetune --json`.
+Trains, keeps the best epoch, scores, saves, and prints one JSON object, in the format of `bertkit finetune --json`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import MANY, Case
-from benchmarks.harness import Report, read_columns, read_options
+from benchmarks.cases import MAX_STEPS, Case
+from benchmarks.harness import Report, read_column, read_options
 from benchmarks.load import cpu_flags
 from bertkit.hardware.device import find_device
 
@@ -29,21 +29,16 @@ class Variant:
     evaluation_batch: int = 64
 
 
-# run_glue and run_qa pad to the maximum, run_ner does not; the library's own evaluation batch is 8
+# run_glue and run_qa pad to the maximum length, run_ner does not; the default evaluation batch is 8.
 VARIANTS = {
     "hf-default": Variant(pads=None, evaluation_batch=8),
     "hf-dynamic": Variant(),
     "hf-grouped": Variant(grouped=True),
     "hf-tuned": Variant(bf16=None, grouped=True),
-    "hf": Variant(),  # of pretraining, where all rows are full
+    "hf": Variant(),  # for pretraining, because all rows are full
     "hf-bf16": Variant(bf16=True),
     "hf-bf16-compiled": Variant(bf16=True, compiled=True),
 }
-
-
-def pads(variant: Variant, family: str) -> bool:
-    """Return whether a variant pads every row to the recipe's length."""
-    return family != "token_classification" if variant.pads is None else variant.pads
 
 
 def training_arguments(variant: Variant, output: str, **more: Any) -> Any:
@@ -69,19 +64,21 @@ def training_arguments(variant: Variant, output: str, **more: Any) -> Any:
 
 
 def make_trainer(case: Case, variant: Variant, output: str, *, evaluates: bool = False) -> Any:
-    """Build the Trainer of a case: rows are read, the model is loaded, nothing is trained.
+    """Read the rows, load the model, and build the Trainer of a case.
 
-    With `evaluates`, each epoch is scored and saved and the best one kept.
+    With `evaluates`, each epoch is scored and saved, and the best epoch is kept.
     """
     from transformers import PrinterCallback, Trainer, set_seed
 
-    from benchmarks.peer_rows import load_material
+    from benchmarks.peer_rows import load_rows
 
     set_seed(case.seed)
     recipe = case.load()
-    material = load_material(case, pad=pads(variant, recipe.task))
-    settings = recipe.training
-    each_epoch: dict[str, Any] = {
+    pads = recipe.task != "token_classification" if variant.pads is None else variant.pads
+    rows, settings = load_rows(case, pad=pads), recipe.training
+    if evaluates and not rows.measure:
+        raise SystemExit(f"the scores of {case.recipe} are not measured for peers")
+    evaluation: dict[str, Any] = {
         "eval_strategy": "epoch",
         "save_strategy": "epoch",
         "save_total_limit": 1,
@@ -98,33 +95,33 @@ def make_trainer(case: Case, variant: Variant, output: str, *, evaluates: bool =
         warmup_steps=settings.warmup_ratio,
         weight_decay=settings.weight_decay,
         seed=settings.seed,
-        **(each_epoch if evaluates else {"save_strategy": "no"}),
+        **(evaluation if evaluates else {"save_strategy": "no"}),
     )
     trainer = Trainer(
-        model=material.load_model(),
+        model=rows.load_model(),
         args=arguments,
-        train_dataset=material.train,
-        eval_dataset=material.validation,
-        processing_class=material.tokenizer,
-        data_collator=material.collate,
-        compute_metrics=material.measure,
+        train_dataset=rows.train,
+        eval_dataset=rows.validation,
+        processing_class=rows.tokenizer,
+        data_collator=rows.collate,
+        compute_metrics=rows.measure,
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
 def make_pretrainer(case: Case, variant: Variant, output: str) -> Any:
-    """Build the Trainer as run_mlm does by default: texts joined and split into full blocks, masked by the collator."""
+    """Build the Trainer of run_mlm: texts are joined and split into full blocks, and the collator masks tokens."""
     from transformers import AutoModelForMaskedLM, AutoTokenizer, DataCollatorForLanguageModeling, Trainer, set_seed
 
     set_seed(case.seed)
     length = case.max_length or 0
     tokenizer = AutoTokenizer.from_pretrained(case.model)
     tokenizer.model_max_length = 10**9
-    texts = [row["text"] for row in read_columns(Path(case.data, "train.parquet"), "text")]
+    texts = read_column(Path(case.data, "train.parquet"), "text")
     joined = [token for ids in tokenizer(texts)["input_ids"] for token in ids]
     starts = range(0, len(joined) - length, length)
-    size = {"max_steps": MANY, "per_device_train_batch_size": case.batch_size}
+    size = {"max_steps": MAX_STEPS, "per_device_train_batch_size": case.batch_size}
     return Trainer(
         model=AutoModelForMaskedLM.from_pretrained(case.model),
         args=training_arguments(variant, output, learning_rate=5e-4, save_strategy="no", **size),
@@ -134,7 +131,7 @@ def make_pretrainer(case: Case, variant: Variant, output: str) -> Any:
 
 
 def train_and_score(case: Case, variant: Variant, output: str) -> Report:
-    """Train with the best epoch kept, save, and return the scores, the number of threads and the precision."""
+    """Train, save the best epoch, and return the scores, the number of threads and the precision."""
     import torch
 
     trainer = make_trainer(case, variant, output, evaluates=True)
@@ -153,25 +150,26 @@ def load_pipeline(run: str, dtype: str, batch_size: int, **options: Any) -> Any:
     return pipeline("text-classification", model=run, dtype=dtype, batch_size=batch_size, **options)
 
 
-def main() -> None:
-    fast = (False, "fp32 products through oneDNN: faster, as exact")
-    asked = read_options(__doc__, "variant case folder", fast_fp32=fast)
-    if asked.fast_fp32:
-        compute_fp32_through_onednn()
-    print(json.dumps(train_and_score(Case.read(asked.case), VARIANTS[asked.variant], asked.folder)), flush=True)
-
-
 def compute_fp32_through_onednn() -> None:
-    """Leave fp32 products to oneDNN, which uses AVX-512 where MKL does not.
+    """Compute fp32 products with oneDNN, which uses AVX-512 where MKL does not.
 
-    The name of the setting says bf16, but without AMX oneDNN has no such product and computes in true fp32; a CPU with
-    AMX would lose bits, so it is refused there.
+    The setting is called bf16, but oneDNN computes in true fp32 on a CPU without AMX. A CPU with AMX would lose bits,
+    so this is an error there.
     """
     import torch
 
     if "amx_bf16" in cpu_flags():
-        raise SystemExit("--fast-fp32 would compute in bf16 on this CPU (it has AMX); leave it out")
+        raise SystemExit("--fast-fp32 would compute in bf16 on this CPU (it has AMX) - leave it out")
     torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+
+
+def main() -> None:
+    fast = (False, "compute fp32 products with oneDNN, which is faster and as exact")
+    options = read_options(__doc__, "variant case folder", fast_fp32=fast)
+    if options.fast_fp32:
+        compute_fp32_through_onednn()
+    report = train_and_score(Case.read(options.case), VARIANTS[options.variant], options.folder)
+    print(json.dumps(report), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Servers beside which `benchmarks.serving` measures bertkit; they answer at /predict in the same shape.
+"""Peers of `benchmarks.serving`: servers that respond at /predict in bertkit's format.
 
     python -m benchmarks.serving_peers "naive|naive, bf16|LitServe" RUN PORT
 
-The naive one is what people write first: FastAPI and a pipeline of transformers, called by the handler of each request.
-LitServe gathers requests to batches of up to 32 and calls the same pipeline.
+The naive server calls a pipeline of transformers in the handler of each request of FastAPI. LitServe calls the same
+pipeline with batches of up to 32 requests.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from benchmarks.serving import LITSERVE, NAIVE, NAIVE_BF16
 
 try:
     import litserve
-except ImportError:  # the naive server goes without it
+except ImportError:  # The naive server does not need it.
     litserve = None
 
 
 def run_naive(run: str, port: int, dtype: str = "float32") -> None:
-    """Serve the pipeline with FastAPI, one request after the other."""
+    """Serve the pipeline with FastAPI, one request at a time."""
     import uvicorn
     from fastapi import FastAPI
     from pydantic import BaseModel
@@ -41,14 +41,14 @@ def run_naive(run: str, port: int, dtype: str = "float32") -> None:
 
 
 class Classifier(litserve.LitAPI if litserve else object):  # type: ignore[misc]
-    """What LitServe calls; it stands here because LitServe's processes import it."""
+    """API of LitServe; its processes import this module."""
 
     def __init__(self, run: str) -> None:
         super().__init__(max_batch_size=32, batch_timeout=0.005)
         self.run = run
 
     def context(self, device: str) -> None:
-        """Load the model, in the process that computes."""
+        """Load the model in the worker process."""
         self.classify = load_pipeline(self.run, "float32", 32, top_k=None)
 
     def decode_request(self, request: dict[str, str]) -> str:
@@ -65,12 +65,12 @@ class Classifier(litserve.LitAPI if litserve else object):  # type: ignore[misc]
 
 
 def run_litserve(run: str, port: int) -> None:
-    """Serve the pipeline with LitServe; a batch waits at most 5 ms for more requests."""
+    """Serve the pipeline with LitServe."""
     server = litserve.LitServer(Classifier(run), accelerator="cpu")
     server.run(host="127.0.0.1", port=port, log_level="warning", generate_client_file=False)
 
 
 if __name__ == "__main__":
-    engine, folder, number = sys.argv[1:]
-    run = {NAIVE: run_naive, NAIVE_BF16: partial(run_naive, dtype="bfloat16"), LITSERVE: run_litserve}[engine]
-    run(folder, int(number))
+    engine, folder, port = sys.argv[1:]
+    servers = {NAIVE: run_naive, NAIVE_BF16: partial(run_naive, dtype="bfloat16"), LITSERVE: run_litserve}
+    servers[engine](folder, int(port))

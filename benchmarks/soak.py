@@ -1,10 +1,10 @@
-"""Whether a server stays whole under clients that do not stop, some of whose requests are wrong, on the loopback.
+"""Responses and memory of a server under constant load with some invalid requests, on the loopback interface.
 
     python -m benchmarks.soak RUN --texts FILE [--seconds 600]
 
-RUN classifies texts, and FILE has one text per line. 32 clients ask; every tenth request is wrong in one of the ways of
-`WRONG`. Counted are the statuses of each kind and the answers that are not those of their text; the server's memory is
-read eleven times.
+RUN classifies texts, and FILE has one text per line. 32 clients send requests; every tenth request is invalid (see
+`INVALID`). The report counts the statuses of each kind and the responses with scores of another text, and has eleven
+readings of the server's memory.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 
 from benchmarks.harness import RESULTS, measure_once, read_options, write_rows
 from benchmarks.load import used_memory
-from benchmarks.serving import OURS, Client, put_load, read_texts, serving
+from benchmarks.serving import OURS, Client, put_load, read_texts, run_server
 
-TOLERANCE = 0.02  # of a probability: in bf16, how an answer is rounded depends on the shape of its batch
-WRONG: dict[str, tuple[Any, str, int]] = {
+TOLERANCE = 0.02  # maximum difference of probabilities; rounding in bf16 depends on the batch
+INVALID: dict[str, tuple[Any, str, int]] = {
     "no JSON": (b'{"inputs": "good', "/predict", 400),
     "a number": (7, "/predict", 422),
     "no text": ([], "/predict", 422),
@@ -32,10 +32,10 @@ WRONG: dict[str, tuple[Any, str, int]] = {
     "no such address": ("good", "/nowhere", 404),
     "too large": (b'{"inputs": "' + b"good " * 1_000_000 + b'"}', "/predict", 413),
 }
-"""Kind of a wrong request -> its input, its address, and the status that it must have."""
+"""Kind of an invalid request -> its input, its path, and the expected status."""
 
 
-def expected_scores(run: Path, texts: Sequence[str]) -> dict[str, dict[str, float]]:
+def predict_scores(run: Path, texts: Sequence[str]) -> dict[str, dict[str, float]]:
     """Predict each text with `bertkit predict`: text -> probabilities."""
     from bertkit.recipe import load_recipe
     from bertkit.workflows.predict import predict
@@ -48,60 +48,58 @@ def expected_scores(run: Path, texts: Sequence[str]) -> dict[str, dict[str, floa
 
 
 def count_outcomes(
-    answers: Sequence[tuple[str, int, Any]], expected: Mapping[str, Mapping[str, float]]
+    responses: Sequence[tuple[str, int, Any]], expected: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Any]:
-    """Count the statuses, and the answers that are not those of their text; find the largest difference."""
-    largest, wrong = 0.0, 0
-    for text, status, content in answers:
-        if status == 200:
-            off = max(abs(expected[text][one["label"]] - one["score"]) for one in content)
-            largest, wrong = max(largest, off), wrong + (off > TOLERANCE)
-    statuses = Counter(str(status) for _, status, _ in answers)
-    return {"statuses": dict(statuses), "lost": statuses["0"], "mixed": wrong, "largest_difference": largest}
+    """Count the statuses and the responses with scores of another text, and find the largest difference."""
+    differences = [
+        max(abs(expected[text][entry["label"]] - entry["score"]) for entry in content)
+        for text, status, content in responses
+        if status == 200
+    ]
+    statuses = Counter(str(status) for _, status, _ in responses)
+    mixed = sum(difference > TOLERANCE for difference in differences)
+    counts = {"statuses": dict(statuses), "lost": statuses["0"], "mixed": mixed}
+    return {**counts, "largest_difference": max(differences, default=0.0)}
 
 
 def measure_soak(run: Path, texts: Sequence[str], seconds: float) -> dict[str, Any]:
-    """Have 32 clients ask while every tenth request is wrong in one of the ways; read the memory each tenth of it."""
-    expected = expected_scores(run, texts)
-    answers, by_kind, megabytes = list[tuple[str, int, Any]](), Counter[str](), []
+    """Send requests of 32 clients, and read the server's memory eleven times."""
+    expected = predict_scores(run, texts)
+    responses, by_kind, megabytes = list[tuple[str, int, Any]](), Counter[str](), []
 
-    async def ask_on(port: int, client_number: int, ends_at: float) -> None:
+    async def post_requests(port: int, first: int, deadline: float) -> None:
         client = Client(port)
-        for number in itertools.count(client_number):
-            if time.perf_counter() >= ends_at:
+        for index in itertools.count(first):
+            if time.perf_counter() >= deadline:
                 return
-            if number % 10:
-                text = texts[number % len(texts)]
-                answers.append((text, *await client.ask(text)))
+            if index % 10:
+                text = texts[index % len(texts)]
+                responses.append((text, *await client.post(text)))
             else:
-                inputs, path, _ = WRONG[kind := list(WRONG)[number // 10 % len(WRONG)]]
-                status, _ = await client.ask(inputs, path)
+                inputs, path, _ = INVALID[kind := list(INVALID)[index // 10 % len(INVALID)]]
+                status, _ = await client.post(inputs, path)
                 by_kind[f"{kind}: {status}"] += 1
 
-    async def ask_all(port: int, process: int) -> None:
-        began = time.perf_counter()
-        clients = [asyncio.create_task(ask_on(port, 37 * number, began + seconds)) for number in range(32)]
+    async def run_clients(port: int, process: int) -> None:
+        start = time.perf_counter()
+        clients = [asyncio.create_task(post_requests(port, 37 * index, start + seconds)) for index in range(32)]
         for part in range(11):
-            await asyncio.sleep(max(0.0, began + part * seconds / 10 - time.perf_counter()))
+            await asyncio.sleep(max(0.0, start + part * seconds / 10 - time.perf_counter()))
             megabytes.append(round(used_memory(process), 1))
         await asyncio.gather(*clients)
 
-    with serving(run, OURS) as (port, process):
+    with run_server(run, OURS) as (port, process):
         asyncio.run(put_load(port, texts, 32, 3))
-        asyncio.run(ask_all(port, process))
-    assert set(by_kind) == {f"{kind}: {status}" for kind, (_, _, status) in WRONG.items()}, by_kind
-    return {
-        "seconds": seconds,
-        "by_kind": dict(by_kind),
-        "megabytes": megabytes,
-        **count_outcomes(answers, expected),
-    }
+        asyncio.run(run_clients(port, process))
+    assert set(by_kind) == {f"{kind}: {status}" for kind, (_, _, status) in INVALID.items()}, by_kind
+    memory = {"seconds": seconds, "by_kind": dict(by_kind), "megabytes": megabytes}
+    return {**memory, **count_outcomes(responses, expected)}
 
 
 def main() -> None:
-    asked = read_options(__doc__, "run", texts=Path, seconds=600.0, output=RESULTS / "soak.jsonl")
-    texts, run = read_texts(asked.texts), Path(asked.run).resolve()
-    report = measure_once(asked.output, {"seconds": asked.seconds}, lambda: measure_soak(run, texts, asked.seconds))
+    options = read_options(__doc__, "run", texts=Path, seconds=600.0, output=RESULTS / "soak.jsonl")
+    texts, run, seconds = read_texts(options.texts), Path(options.run).resolve(), options.seconds
+    report = measure_once(options.output, {"seconds": seconds}, lambda: measure_soak(run, texts, seconds))
     print(json.dumps(report, indent=1))
 
 

@@ -126,7 +126,7 @@ def tell(folder: Path, say: Callable[[str], None]) -> None:
         hub.faults.clear()
         say("\n# the download is cut off for good; the same command fetches only what is missing")
         hub.fail(f"GET */{WEIGHTS}", cut_after=0)
-        go("third", FINETUNE, 5, "the connection broke off")
+        go("third", FINETUNE, 5, "the connection was interrupted")
         hub.faults.clear()
         go("third", FINETUNE, 0)
         assert hub.fetched() == [*(TRAIN.replace("train", name) for name in ("test", "train", "validation")), WEIGHTS]
@@ -143,11 +143,12 @@ def tell(folder: Path, say: Callable[[str], None]) -> None:
                     say(line)
         say("\n# the hub fails, but the cache has what is needed: no waiting")
         hub.fail("*", 503)
-        go("first", f"{FINETUNE} --fresh", 0, "me/rows is read from the cache: the hub fails (503 Service Unavailable)")
+        failed = "me/rows is read from the cache: the Hub failed (503 Service Unavailable)"
+        go("first", f"{FINETUNE} --fresh", 0, failed)
     say("\n# the hub is gone")
     go("first", f"{FINETUNE} --fresh", 0, "me/model is read from the cache (commit ")
     say("\n# the hub is gone, and nothing is in the cache")
-    go("fifth", f"{FINETUNE} --fresh", 5, "nor in the cache, and the hub cannot be reached")
+    go("fifth", f"{FINETUNE} --fresh", 5, "nor in the cache, and the Hub cannot be reached")
     say("\n# nobody is to be asked")
     go("first", f"{FINETUNE} --fresh", 0, HF_HUB_OFFLINE="1")
 

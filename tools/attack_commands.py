@@ -23,7 +23,7 @@ PRETRAINED = {
     "span": "--model demo",
     "tinybert": "--model demo --set options.student_layers=1",
 }
-"""Recipes of pretraining -> the model, or what one is made of; `pretrained` is of the remaining one."""
+"""Recipe of pretraining -> options of its model; `pretrained` has the remaining recipe."""
 
 MADE = {
     "run": f"finetune classify {FEW} -o run",
@@ -73,7 +73,7 @@ MADE = {
     "mine.yaml": "recipes copy cola mine.yaml",
     "guessed.yaml": "recipes guess rows.csv --output guessed.yaml",
 }
-"""What is made, in this order -> the command that makes it."""
+"""Name of an output -> the command that makes it, in this order."""
 
 COPIES = {"spare": "again", "calibrated": "run", "larger": "index", "smaller": "index"}
 CHANGED = {
@@ -82,7 +82,7 @@ CHANGED = {
     "larger": "search add larger more.csv",
     "smaller": "search delete smaller --id 3 --id 8",
 }
-"""A copy of something made -> the command that changes it in place."""
+"""Name of a copy -> the command that changes it in place."""
 
 READ = {
     "run": (
@@ -134,27 +134,27 @@ READ = {
     **{f"of-{name}": (f"eval of-{name} --data demo --limit 24 --training-rows keep",) for name in RECIPES},
 }
 READ["of-mnli"] += ("predict classify rows.csv --zero-shot --model of-mnli --set labels=[good,bad] -o result.csv",)
-"""What is damaged -> commands that read it."""
+"""Name of a damaged input -> commands that read it."""
 
 ALONE = ("recipes list", "encoders", "pretrain sizes")
-"""Commands that read nothing that is made."""
+"""Commands that read no output of another command."""
 
 UNCHECKED = {
     *("scores", "tokenizer", "predicted.jsonl", "predicted.parquet", "vectors.npy", "vectors.parquet"),
     *("rows.csv", "mine.yaml", "data"),
 }
-"""Files of the user, of which nobody has a checksum: they may be read as they are."""
+"""User files without a checksum, which may be read when they are damaged."""
 KEEPS = ("run", "distilled", "pretrained", "probe.html", "heads.html", "map.html", "ablation")
-"""What is made with the help of the cache, which is damaged."""
+"""Outputs whose command reads the cache, which is damaged."""
 RESUMES = ("run", "seeds", "sweep", "pretrained", "vectors.npy", "vectors.parquet", "index", "distilled", "glue")
-"""What is made further where it was broken off, of which the rest is damaged."""
+"""Outputs whose command resumes after a kill; the remaining files are damaged."""
 SHOWS = ("runs ", "doctor ", "bench ")
-"""Commands that print what is there, damage included, or times."""
+"""Commands that print the state of files, or times."""
 SLOW = ("export ", "quantize ", "package ", "bench ")
-"""Commands that are tried in one round of ten only: each takes tens of seconds."""
+"""Commands that run in one round of ten, because each takes tens of seconds."""
 
 
 def list_commands() -> list[str]:
-    """Return all commands, once each, in their order."""
-    of_files = [command for commands in READ.values() for command in commands]
-    return [*dict.fromkeys([*MADE.values(), *CHANGED.values(), *of_files, *ALONE])]
+    """Return all commands without duplicates, in their order."""
+    readers = [command for commands in READ.values() for command in commands]
+    return [*dict.fromkeys([*MADE.values(), *CHANGED.values(), *readers, *ALONE])]

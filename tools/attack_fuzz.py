@@ -1,8 +1,8 @@
-"""Feed bertkit nonsense: files, recipes and requests with damaged bytes and values (see attack.py).
+"""Send bertkit damaged files, recipes and requests (see attack.py).
 
-Files of each kind (attack_targets.py) are read by the functions that commands call, in this process, and some by whole
-commands. Requests go to the app of `bertkit serve` while others, whose answers are known, are computed beside them;
-some go over a socket, byte by byte as they are.
+The functions of commands read files of each kind (attack_targets.py) in this process, and complete commands read some.
+Requests go to the app of `bertkit serve` together with valid requests, whose responses are compared; some go over a
+socket as raw bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.server.conftest import Client, Reply, make_sentence_folder
 from tests.server.test_decisions import OPENAI, STATE, TYPESAFE
@@ -35,23 +35,8 @@ SCRAPS: tuple[bytes, ...] = (
     *(b"&a *a", b"!!python/object:os.system", b"<<: ", b"\x1f\x8b", b"PK\x03\x04", b"PAR1", b"a" * 70_000),
 )
 VALUES: tuple[Any, ...] = (
-    *(
-        None,
-        True,
-        False,
-        0,
-        -1,
-        1.5,
-        2**63,
-        10**400,
-        float("nan"),
-        float("-inf"),
-        "",
-        " ",
-        "\0",
-        "\ud800",
-        "a" * 70_000,
-    ),
+    *(None, True, False, 0, -1, 1.5, 2**63, 10**400, float("nan"), float("-inf")),
+    *("", " ", "\0", "\ud800", "a" * 70_000),
     *([], {}, [[]], [None], ["a", 1], {"a": None}, {"text": {"text": "a"}}, "\u2028", "good\nfilm", ["good"] * 300),
 )
 
@@ -65,11 +50,15 @@ REQUESTS: dict[str, Any] = {
     "/v1/systemone": {"state": STATE, "questions": TYPESAFE},
 }
 PACKED = {".gz": (gzip.decompress, gzip.compress), ".spacy": (zlib.decompress, zlib.compress)}
+HEADERS = ("content_type", "content_length", "x_request_id", "authorization", "accept")
+HEADER_VALUES = (
+    *("text/plain", "application/json; charset=utf-16", "", "\x7f", "a" * 9000, "multipart/form-data", "-1", "1e9"),
+)
 ANSWERED = {200, 400, 404, 405, 413, 415, 422, 429}
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
-    """Return bytes with one to four edits: a bit, a scrap, or a range that is gone, doubled or elsewhere."""
+    """Return bytes with one to four edits: a bit, a scrap, or a range that is removed, repeated or moved."""
     for _ in range(rng.randint(1, 4)):
         start = rng.randrange(len(data) + 1)
         end = min(len(data), start + rng.choice((1, 1, 4, 20, 200)))
@@ -88,48 +77,54 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
 
 
 def mutate_value(value: Any, rng: random.Random) -> Any:
-    """Return JSON of which one value, somewhere, is another, missing, doubled, or under another key."""
+    """Return JSON with one value that is replaced, removed, repeated, or under another key."""
     if not isinstance(value, (dict, list)) or not value or rng.random() < 0.2:
         return rng.choice(VALUES)
     if isinstance(value, list):
-        at = rng.randrange(len(value))
-        return rng.choice((value[:at] + value[at + 1 :], value * 2, [*value[:at], mutate_value(value[at], rng)]))
+        position = rng.randrange(len(value))
+        return rng.choice(
+            (
+                value[:position] + value[position + 1 :],
+                value * 2,
+                [*value[:position], mutate_value(value[position], rng)],
+            )
+        )
     key = rng.choice(list(value))
     rest = {name: entry for name, entry in value.items() if name != key}
     changed = {**rest, key: mutate_value(value[key], rng)}
-    return rng.choice(
-        (changed, changed, changed, rest, {**rest, rng.choice(("", "Text", "\0", "x" * 300)): value[key]})
-    )
+    renamed = {**rest, rng.choice(("", "Text", "\0", "x" * 300)): value[key]}
+    return rng.choice((changed, changed, changed, rest, renamed))
 
 
 def damage_content(target: Target, rng: random.Random) -> bytes:
-    """Return the content of a target with damaged bytes or, every second time, a damaged value or unpacked content."""
+    """Return the content of a target with damaged bytes, or with a damaged value or unpacked content."""
     unpack, pack = PACKED.get(Path(target.file).suffix, (None, None))
     if unpack and pack and rng.random() < 0.5:
         return pack(mutate(unpack(target.content), rng))
     is_lines = target.file.endswith(".jsonl")
     if (is_lines or target.file.endswith(".json")) and rng.random() < 0.5:
         lines = target.content.split(b"\n") if is_lines else [target.content]
-        at = rng.randrange(len(lines) - 1 or 1)
-        lines[at] = json.dumps(mutate_value(json.loads(lines[at]), rng)).encode()
+        position = rng.randrange(len(lines) - 1 or 1)
+        lines[position] = json.dumps(mutate_value(json.loads(lines[position]), rng)).encode()
         return b"\n".join(lines)
     return mutate(target.content, rng)
 
 
 def find_bad_reply(reply: Reply | None) -> tuple[str, str | None]:
-    """Return the status of an answer and what is wrong with it: another status, or a body that is no JSON."""
+    """Return the status of a response, and its failure: an unexpected status, or a body that is not JSON."""
     if reply is None:
         return "gone", None
     try:
         json.loads(reply.body)
+        is_json = True
     except ValueError:
-        return str(reply.status), f"status {reply.status} with {reply.body[:200]!r}"
-    wrong = None if reply.status in ANSWERED else f"status {reply.status}: {reply.body[:300]!r}"
-    return str(reply.status), wrong
+        is_json = False
+    is_good = is_json and reply.status in ANSWERED
+    return str(reply.status), None if is_good else f"status {reply.status}: {reply.body[:300]!r}"
 
 
 def is_close(first: Any, second: Any) -> bool:
-    """Tell whether two answers are alike but for the rounding of sums, which depends on the batch."""
+    """Return whether two responses are equal up to rounding, which depends on the batch."""
     if isinstance(first, dict) and isinstance(second, dict):
         return first.keys() == second.keys() and all(is_close(first[key], second[key]) for key in first)
     if isinstance(first, list) and isinstance(second, list):
@@ -137,43 +132,43 @@ def is_close(first: Any, second: Any) -> bool:
     return abs(first - second) < 1e-4 if isinstance(first, float) and isinstance(second, float) else first == second
 
 
-async def ask_badly(client: Client, path: str, rng: random.Random) -> tuple[bytes, Reply | None]:
-    """Send a damaged request; return its body and the answer, None where the client has left before."""
+async def post_damaged(client: Client, path: str, rng: random.Random) -> tuple[bytes, Reply | None]:
+    """Send a damaged request; return its body and the response, or None if the client disconnects."""
     content = REQUESTS[path]
     body = json.dumps(mutate_value(content, rng)).encode()
     if rng.random() < 0.5:
         body = mutate(json.dumps(content).encode(), rng)
     headers = {"content_type": "application/json"}
     if rng.random() < 0.2:
-        odd = (
-            "text/plain",
-            "application/json; charset=utf-16",
-            "",
-            "\x7f",
-            "a" * 9000,
-            "multipart/form-data",
-            "-1",
-            "1e9",
-        )
-        headers[rng.choice(("content_type", "content_length", "x_request_id", "authorization", "accept"))] = rng.choice(
-            odd
-        )
-    at, leaves = rng.randrange(len(body) + 1), rng.random() < 0.1
-    chunks = [body[:at], body[at:], *([None] if leaves else [])]
+        value = rng.choice(HEADER_VALUES)
+        headers[rng.choice(HEADERS)] = value
+    position, leaves = rng.randrange(len(body) + 1), rng.random() < 0.1
+    chunks = [body[:position], body[position:], *([None] if leaves else [])]
     try:
         return body, await client.ask(rng.choice(("POST",) * 9 + ("PUT",)), path, chunks, headers, leaves)
-    except (IndexError, ValueError):  # nothing was sent, as to a client that is gone
+    except (IndexError, ValueError):  # The server sent nothing, because the client disconnected.
         if leaves:
             return body, None
         raise
 
 
-Tried = tuple[str, str, str, str, str | None]
-"""What was tried, of which kind, how it ended, what was fed, and what is wrong."""
+Result = tuple[str, str, str, str, str | None]
+"""Name, kind, outcome, input and failure of a trial."""
 
 
-def know_answers(client: Client) -> Iterator[tuple[str, Any, Any]]:
-    """Yield good requests: the address, the content and the answer."""
+class Trial(NamedTuple):
+    """Index and result of a trial."""
+
+    index: int
+    name: str
+    kind: str
+    outcome: str
+    how: str
+    failure: str | None
+
+
+def list_valid(client: Client) -> Iterator[tuple[str, Any, Any]]:
+    """Yield valid requests: the path, the content and the response."""
     for word in ("good", "bad", "dull", "great"):
         for path in ("/predict", "/embed"):
             text = f"the {word} film"
@@ -181,42 +176,43 @@ def know_answers(client: Client) -> Iterator[tuple[str, Any, Any]]:
             yield path, content, client.post(path, content).json
 
 
-def fuzz_requests(client: Client, known: list[tuple[str, Any, Any]], rng: random.Random) -> Iterator[Tried]:
-    """Send eight damaged requests among as many good ones, and compare the answers of the good ones."""
+def fuzz_requests(client: Client, valid: list[tuple[str, Any, Any]], rng: random.Random) -> Iterator[Result]:
+    """Send damaged requests and as many valid requests, and compare the responses to the valid ones."""
 
-    async def ask_all(paths: list[str]) -> list[Any]:
-        bad = [ask_badly(client, path, rng) for path in paths]
-        return await asyncio.gather(*bad, *(client.ask_json(path, content) for path, content, _ in known))
+    async def post_all(paths: list[str]) -> list[Any]:
+        damaged = [post_damaged(client, path, rng) for path in paths]
+        return await asyncio.gather(*damaged, *(client.ask_json(path, content) for path, content, _ in valid))
 
-    paths = rng.choices(list(REQUESTS), k=len(known))
-    replies = asyncio.run(ask_all(paths))
+    paths = rng.choices(list(REQUESTS), k=len(valid))
+    replies = asyncio.run(post_all(paths))
     for path, (body, reply) in zip(paths, replies, strict=False):
-        status, wrong = find_bad_reply(reply)
-        yield path, "requests", status, repr(body[:2000]), wrong
-    for (path, content, answer), reply in zip(known, replies[len(known) :], strict=True):
+        status, failure = find_bad_reply(reply)
+        yield path, "requests", status, repr(body[:2000]), failure
+    for (path, content, answer), reply in zip(valid, replies[len(valid) :], strict=True):
         if reply.status != 200 or not is_close(reply.json, answer):
             yield path, "requests", "other answer", str(content), f"{reply.status} {reply.body[:300]!r}"
 
 
-def fuzz_socket(port: int, rng: random.Random) -> Iterator[Tried]:
-    """Send damaged bytes over a socket, and ask something sane afterwards."""
+def fuzz_socket(port: int, rng: random.Random) -> Iterator[Result]:
+    """Send damaged bytes over a socket, and a valid request afterwards."""
     body = json.dumps(CLASSIFY)
     head = "POST /predict HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    whole = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
-    chunks = "".join(f"{len(body[at : at + 9]):x}\r\n{body[at : at + 9]}\r\n" for at in range(0, len(body), 9))
+    request = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+    parts = (body[start : start + 9] for start in range(0, len(body), 9))
+    chunks = "".join(f"{len(part):x}\r\n{part}\r\n" for part in parts)
     chunked = f"{head}Transfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n".encode()
-    data = mutate(rng.choice((whole, chunked)), rng)
+    data = mutate(rng.choice((request, chunked)), rng)
     reply = send(port, data)
     status = reply[9:12].decode("latin-1") or "closed"
-    wrong = None if status == "closed" or (status.isdigit() and int(status) < 500) else f"answer {reply[:300]!r}"
-    sane = send(port, whole)
-    if not sane.startswith(b"HTTP/1.1 200") or b"score" not in sane:
-        wrong = f"a sane request is answered by {sane[:300]!r} afterwards"
-    yield "socket", "sockets", status, repr(data[:2000]), wrong
+    failure = None if status == "closed" or (status.isdigit() and int(status) < 500) else f"response {reply[:300]!r}"
+    reply = send(port, request)
+    if not reply.startswith(b"HTTP/1.1 200") or b"score" not in reply:
+        failure = f"the response to a valid request afterwards is {reply[:300]!r}"
+    yield "socket", "sockets", status, repr(data[:2000]), failure
 
 
 def send(port: int, data: bytes) -> bytes:
-    """Send bytes and return what comes back until the server closes, or says nothing more for a second."""
+    """Send bytes, and return the response until the server closes the connection or is silent for a second."""
     reply = b""
     with socket.create_connection(("127.0.0.1", port), 1) as connection, contextlib.suppress(OSError):
         connection.sendall(data)
@@ -239,31 +235,31 @@ COMMANDS = (
 )
 
 
-def fuzz_command(yard: Yard, targets: dict[str, Target], rng: random.Random) -> Iterator[Tried]:
-    """Give a damaged file to a whole command."""
+def fuzz_command(yard: Yard, targets: dict[str, Target], rng: random.Random) -> Iterator[Result]:
+    """Run a command with a damaged file."""
     command, names = rng.choice(COMMANDS)
     target = targets[rng.choice(names)]
     data = damage_content(target, rng)
-    yard.begin("predict run")
+    yard.prepare("predict run")
     file = yard.trial / f"fuzzed-{target.file}"
     file.write_bytes(data)
-    ended = yard.run(command.format(file=file.name))
-    wrong = find_crash(command, ended.code, ended.err)
+    end = yard.run(command.format(file=file.name))
+    failure = find_crash(command, end.code, end.err)
     if file.read_bytes() != data:
-        wrong = wrong or "the file was changed"
-    yield command, "commands", "refused" if ended.code else "read", repr(data[:2000]), wrong
+        failure = failure or "the file was changed"
+    yield command, "commands", "refused" if end.code else "read", repr(data[:2000]), failure
 
 
-def fuzz_file(targets: dict[str, Target], folder: Path, rng: random.Random) -> Iterator[Tried]:
+def fuzz_file(targets: dict[str, Target], folder: Path, rng: random.Random) -> Iterator[Result]:
     """Damage a file, and read it."""
     name = rng.choice(list(targets))
     data = damage_content(targets[name], rng)
-    outcome, wrong = try_target(targets[name], data, folder)
-    yield name, "files", outcome, repr(data[:2000]), wrong
+    outcome, failure = try_target(targets[name], data, folder)
+    yield name, "files", outcome, repr(data[:2000]), failure
 
 
-def fuzz(yard: Yard, tally: Any, deadline: float, only: list[int] | None) -> None:
-    """Feed all of it: of 400 trials, 320 are files, 72 are eight requests each, 6 go over a socket, 2 to a command."""
+def fuzz(yard: Yard, seed: int, deadline: float, only: list[int] | None) -> Iterator[Trial]:
+    """Yield trials: 320 of 400 read a file, 72 send eight requests, 6 use a socket, and 2 run a command."""
     from bertkit.server.app import build_app
     from bertkit.server.batching import Limits
     from bertkit.server.models import find_models, load_service
@@ -279,21 +275,21 @@ def fuzz(yard: Yard, tally: Any, deadline: float, only: list[int] | None) -> Non
         targets, client = all_targets(folder / "kept", yard.store), Client(build_app(service))
         for target in targets.values():
             warm_up(target, folder)
-        known = list(know_answers(client))
+        valid = list(list_valid(client))
         with served(service) as (port, _):
-            for number in only or itertools.count():
+            for index in only or itertools.count():
                 if time.monotonic() > deadline:
                     break
-                rng = random.Random(f"{tally.seed} {number}")
+                rng = random.Random(f"{seed} {index}")
                 draw = rng.randrange(400)
                 if draw < 320:
-                    tried = fuzz_file(targets, folder, rng)
+                    results = fuzz_file(targets, folder, rng)
                 elif draw < 392:
-                    tried = fuzz_requests(client, known, rng)
+                    results = fuzz_requests(client, valid, rng)
                 elif draw < 398:
-                    tried = fuzz_socket(port, rng)
+                    results = fuzz_socket(port, rng)
                 else:
-                    tried = fuzz_command(yard, targets, rng)
-                for of_name, kind, outcome, how, wrong in tried:
-                    tally.add(number, of_name, kind, outcome, how, wrong)
+                    results = fuzz_command(yard, targets, rng)
+                for result in results:
+                    yield Trial(index, *result)
         service.worker.stop()

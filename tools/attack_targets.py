@@ -1,7 +1,7 @@
-"""What bertkit reads from disk: a reader per kind of file, and a whole file of that kind to begin with.
+"""Kinds of files that bertkit reads: a reader per kind, and a valid file of that kind.
 
-Three tools damage these files: attack_fuzz.py at random, attack_coverage.py by the branches that a file reaches, and
-tests/test_fuzzed.py by Hypothesis. That test also reads again what was found once.
+attack_fuzz.py damages these files at random, and tests/test_attacks.py with Hypothesis. The test also repeats earlier
+failures.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -33,7 +34,7 @@ from bertkit.tasks import load_task
 from tools.attack_yard import REFUSED
 
 SECONDS, BYTES = 5, 1 << 30
-"""A reader that takes longer hangs, and one that takes more memory takes too much."""
+"""Limits of a reader."""
 
 ROWS = [{"text": f"the {word} film number {n}", "label": word} for n, word in enumerate(("good", "bad") * 6)]
 SENTENCE = "-DOCSTART- -X- O O\n\n" + "EU NNP B-NP B-ORG\nrejects VBZ B-VP O\nGerman JJ B-NP B-MISC\n. . O O\n\n" * 3
@@ -42,13 +43,14 @@ ANSWERS = {"text": "good film", "answer_start": 6}
 QUESTIONS = [{"id": f"q{n}", "question": "What?", "answers": [ANSWERS]} for n in range(3)]
 SQUAD = {"version": "1.1", "data": [{"title": "A", "paragraphs": [{"context": "See a good film.", "qas": QUESTIONS}]}]}
 SPANS = [{"text": "EU rejects it", "spans": [{"start": 0, "end": 2, "label": "ORG"}]} for _ in range(4)]
-ASKED = {
+QUESTION_TYPES = {
     "liked": {"type": "yes_no", "instructions": "good"},
     "kind": {"type": "choice", "instructions": "film", "criteria": {"dull": None, "fine": "very good"}},
     "stars": {"type": "score", "instructions": "stars", "criteria": ["bad", "fine", "good"]},
 }
 TYPED = [
-    {"state": f"film {n}", "questions": ASKED, "answers": {"liked": True, "kind": "fine", "stars": 2}} for n in range(3)
+    {"state": f"film {n}", "questions": QUESTION_TYPES, "answers": {"liked": True, "kind": "fine", "stars": 2}}
+    for n in range(3)
 ]
 CASES = """tests:
   - {name: negation, template: "the film is {word}", slots: {word: [good, bad]}, answer: good}
@@ -58,17 +60,16 @@ CASES = """tests:
 
 
 class Target(NamedTuple):
-    """A kind of file."""
+    """Kind of file, and the folder with the files next to it."""
 
     file: str
     content: bytes
     read: Callable[[Path], object]
-    """Reads the folder in which the file is."""
+    """Function that reads the folder of the file."""
     folder: Path | None = None
-    """What is beside it there."""
 
     def __repr__(self) -> str:
-        """Return the name alone: a content has megabytes."""
+        """Return only the name, because a content has megabytes."""
         return self.file
 
 
@@ -77,12 +78,10 @@ def json_lines(rows: list[dict[str, Any]]) -> bytes:
 
 
 def as_table(delimiter: str) -> bytes:
-    """Return the rows as a table."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, ["text", "label"], delimiter=delimiter)
-    writer.writeheader()
-    writer.writerows(ROWS)
-    return stream.getvalue().encode()
+    """Return the rows as a delimited table."""
+    import pandas as pd
+
+    return bytes(pd.DataFrame(ROWS).to_csv(sep=delimiter, index=False, lineterminator="\r\n").encode())
 
 
 def as_parquet() -> bytes:
@@ -115,22 +114,22 @@ def as_workbook() -> bytes:
 
 
 def read_rows(file: Path, name: str) -> None:
-    """Read a file of rows as a recipe does, and compare the texts with those of Python's own readers.
+    """Read a file of rows as a recipe does, and compare the texts with Python's readers.
 
     Raises:
-        ValueError: the rows are others.
+        ValueError: If the texts differ.
     """
     recipe = load_recipe(name, {"data.source": str(file), "model": "demo"})
     task = load_task(recipe)
     splits = read_splits(recipe, task.COLUMNS, lambda row: task.read(row, recipe), lambda _: True)
     texts = sorted(row["text"] for split in splits.values() for row in split.rows) if name == "classify" else None
-    expected = texts_of(file)
+    expected = read_texts(file)
     if texts is not None and expected is not None and texts != sorted(expected):
-        raise ValueError(f"other rows: {[text for text in texts if text not in expected][:3]} {len(texts)}")
+        raise ValueError(f"different rows: {[text for text in texts if text not in expected][:3]} {len(texts)}")
 
 
-def texts_of(file: Path) -> list[str] | None:
-    """Return the texts that Python's own reader finds; None where it finds no plain rows or the format has none."""
+def read_texts(file: Path) -> list[str] | None:
+    """Return the texts that Python's reader finds, or None if it finds no plain rows or does not read the format."""
     data = b"" if file.is_dir() else file.read_bytes()
     with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError, csv.Error, RecursionError):
         if file.suffix == ".jsonl":
@@ -138,9 +137,8 @@ def texts_of(file: Path) -> list[str] | None:
         if file.suffix == ".json":
             return [row["text"] for row in json.loads(data.decode("utf-8-sig"))]
         if file.suffix == ".csv":
-            return [
-                row["text"] for row in csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
-            ]
+            stream = io.StringIO(data.decode("utf-8-sig"), newline="")
+            return [row["text"] for row in csv.DictReader(stream, strict=True)]
     return None
 
 
@@ -156,32 +154,35 @@ def as_documents() -> bytes:
     return DocBin(docs=documents).to_bytes()
 
 
-def _of_rows(name: str, recipe: str, content: bytes) -> Target:
-    return Target(name, content, lambda folder: read_rows(folder / name, recipe))
-
-
 def row_targets() -> Iterator[Target]:
     """Yield the formats of rows, each with a recipe that reads it."""
     lines = json_lines(ROWS)
-    yield _of_rows("rows.csv", "classify", as_table(","))
-    yield _of_rows("rows.tsv", "classify", as_table("\t"))
-    yield _of_rows("rows.jsonl", "classify", lines)
-    yield _of_rows("rows.json", "classify", json.dumps(ROWS).encode())
-    yield _of_rows("rows.parquet", "classify", as_parquet())
-    yield _of_rows("zipped.jsonl.zst", "classify", as_zstd(lines))
-    yield _of_rows("zipped.csv.gz", "classify", gzip.compress(as_table(","), mtime=0))
-    yield _of_rows("rows.xlsx", "classify", as_workbook())
-    yield _of_rows("words.conll", "ner", SENTENCE.encode())
-    yield _of_rows("trees.conllu", "pos", TREE.encode())
-    yield _of_rows("spans.jsonl", "tag", json_lines(SPANS))
-    if find_spec("spacy"):
-        yield _of_rows("spans.spacy", "tag", as_documents())
-    yield _of_rows("squad.json", "squad", json.dumps(SQUAD).encode())
-    yield _of_rows("typed.jsonl", "decide", json_lines(TYPED))
+    files = [
+        ("rows.csv", "classify", as_table(",")),
+        ("rows.tsv", "classify", as_table("\t")),
+        ("rows.jsonl", "classify", lines),
+        ("rows.json", "classify", json.dumps(ROWS).encode()),
+        ("rows.parquet", "classify", as_parquet()),
+        ("zipped.jsonl.zst", "classify", as_zstd(lines)),
+        ("zipped.csv.gz", "classify", gzip.compress(as_table(","), mtime=0)),
+        ("rows.xlsx", "classify", as_workbook()),
+        ("words.conll", "ner", SENTENCE.encode()),
+        ("trees.conllu", "pos", TREE.encode()),
+        ("spans.jsonl", "tag", json_lines(SPANS)),
+        *([("spans.spacy", "tag", as_documents())] if find_spec("spacy") else []),
+        ("squad.json", "squad", json.dumps(SQUAD).encode()),
+        ("typed.jsonl", "decide", json_lines(TYPED)),
+    ]
+    for name, recipe, content in files:
+        yield Target(name, content, partial(_read_named, name, recipe))
+
+
+def _read_named(name: str, recipe: str, folder: Path) -> None:
+    read_rows(folder / name, recipe)
 
 
 def read_recipe(file: Path) -> None:
-    """Read a recipe, and load the family that it names."""
+    """Read a recipe and load its task family."""
     load_task(load_recipe(str(file), {"model": "demo"}))
 
 
@@ -199,7 +200,7 @@ def setting_targets() -> Iterator[Target]:
         b"extends: classify\ntraining: {epochs: 2, learning_rate: 1e-5}\nlabels: [good, bad]\noptions: {overlap: 8}\n"
     )
     changes = b"training.epochs=3\noptions.long_text=windows_mean\ndata.files={train: a.csv}\nlabels=[a, b]"
-    questions = yaml.safe_dump({"extends": "decide", "options": {"questions": ASKED}}).encode()
+    questions = yaml.safe_dump({"extends": "decide", "options": {"questions": QUESTION_TYPES}}).encode()
     yield Target("questions.yaml", questions, lambda folder: read_recipe(folder / "questions.yaml"))
     yield Target("recipe.yaml", mixed, lambda folder: read_recipe(folder / "recipe.yaml"))
     mlm = (root / "pretrain" / "mlm.yaml").read_bytes()
@@ -225,7 +226,7 @@ def read_run(folder: Path) -> None:
 
 
 def read_checkpoint(folder: Path) -> None:
-    """Look for the newest whole checkpoint of a run, as training does that goes on."""
+    """Find the newest complete checkpoint of a run, as training does when it resumes."""
     from bertkit.storage.checkpoints import get_last_checkpoint
 
     get_last_checkpoint(folder, to_train=True)
@@ -261,7 +262,7 @@ def read_model(folder: Path) -> None:
 
 
 def folder_targets(store: Path) -> Iterator[Target]:
-    """Yield files of the folders that commands have made, and of models."""
+    """Yield files of models and of the folders that commands made."""
     readers: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
         "run": (read_run, ("run.json", "metrics.jsonl", "predictions.jsonl", "trainer_state.json")),
         "seeds": (read_run, ("seeds.json",)),
@@ -281,7 +282,7 @@ def folder_targets(store: Path) -> Iterator[Target]:
 
 
 def kept_targets(folder: Path) -> Iterator[Target]:
-    """Yield what is read beside another file, and what the cache keeps: tokens of text, features of rows, numbers."""
+    """Yield files that are read with another file, and files of the cache: tokens, features and arrays."""
     import datasets
     import numpy as np
 
@@ -319,14 +320,14 @@ def kept_targets(folder: Path) -> Iterator[Target]:
 
 
 def all_targets(folder: Path, store: Path | None = None) -> dict[str, Target]:
-    """Return all kinds of files by name; those of runs where a `store` of made things is there."""
+    """Return all kinds of files by name, including files of runs if a `store` of them exists."""
     targets = [*row_targets(), *setting_targets(), *kept_targets(folder)]
     targets += folder_targets(store or Path("nowhere"))
     return {f"{target.folder.name}/{target.file}" if target.folder else target.file: target for target in targets}
 
 
 class Hang(BaseException):
-    """A reader took too long."""
+    """Exception of a reader that took too long."""
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
@@ -334,8 +335,8 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def limited() -> Iterator[None]:
-    """Let what runs inside have `SECONDS` and `BYTES`, and end it in a Hang or a MemoryError where it takes more."""
+def limit() -> Iterator[None]:
+    """Limit the block to `SECONDS` and `BYTES`, by a Hang or a MemoryError."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limits = resource.getrlimit(resource.RLIMIT_AS)
     before = signal.signal(signal.SIGALRM, _interrupt)
@@ -350,7 +351,7 @@ def limited() -> Iterator[None]:
 
 
 def lay_out(target: Target, data: bytes, folder: Path) -> Path:
-    """Write bytes as the file of a target, with what is beside it, and return where."""
+    """Write bytes as the file of a target, copy the files next to it, and return the folder."""
     place = folder / "place"
     shutil.rmtree(place, ignore_errors=True)
     if target.folder:
@@ -363,21 +364,21 @@ def lay_out(target: Target, data: bytes, folder: Path) -> Path:
 
 
 def warm_up(target: Target, folder: Path) -> None:
-    """Let a target read its whole file, and import what it needs for that, which takes time and memory once."""
+    """Read the valid file of a target, because the first imports take time and memory."""
     target.read(lay_out(target, target.content, folder))
 
 
 def try_target(target: Target, data: bytes, folder: Path) -> tuple[str, str | None]:
-    """Let a target read bytes; return whether it read or refused, and what is wrong: all but a line of bertkit's."""
+    """Read bytes with a target; return the outcome, and the failure unless bertkit raises an error of one line."""
     place = lay_out(target, data, folder)
     try:
-        with limited():
+        with limit():
             target.read(place)
     except BertkitError as error:
         line = str(error)
         is_line = error.exit_code in REFUSED and "\n" not in line and len(line) < 4000
         return "refused", None if is_line else f"{type(error).__name__}: {line[:300]!r}"
-    except OSError:  # which a command says in one line: see `_name_error` of bertkit/cli/main.py
+    except OSError:  # A command prints it in one line.
         return "refused", None
     except (Exception, Hang) as error:
         return "crashed", f"{type(error).__name__}: {str(error)[:300]}"

@@ -1,8 +1,8 @@
-"""Count the lines of code of the package, by room: no blank lines, comments, docstrings or imports.
+"""Count the lines of code of each package, without blank lines, comments, docstrings and imports.
 
     python tools/count_code.py [FOLDER] [--json | --total]
 
-Each line of a statement counts. `--total` prints one line, and fails where the code exceeds its budget.
+Each line of a statement counts. `--total` prints one line, and exits with code 1 if the code exceeds its budget.
 """
 
 from __future__ import annotations
@@ -21,15 +21,12 @@ LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, token
 
 
 def is_docstring(node: ast.AST) -> bool:
-    """Tell whether a statement is a string alone: the docstring of what it stands in or, after a field, of the field.
-
-    PEP 257 calls the second kind attribute docstrings.
-    """
+    """Return whether a statement is a docstring, including docstrings of attributes (PEP 257)."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def count(text: str) -> Counter[str]:
-    """Count lines of code of a module, their characters, and comments, those at the end of a line too."""
+    """Count lines of code of a module, their characters, and comments, including trailing comments."""
     lines, comments = set(), 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -45,9 +42,9 @@ def count(text: str) -> Counter[str]:
 
 
 def count_rooms(folder: Path) -> dict[str, dict[str, float]]:
-    """Return files, lines, their mean width and comments per 100 lines of each folder inside `folder`, and in all.
+    """Return files, lines, mean width and comments per 100 lines of each folder in `folder`, and in all.
 
-    Loose modules are counted under the name of `folder`.
+    Modules outside of folders are counted under the name of `folder`.
     """
     rooms: dict[str, Counter[str]] = {}
     for file in sorted(folder.rglob("*.py")):
@@ -78,5 +75,5 @@ if __name__ == "__main__":
         sys.exit(total["lines"] > BUDGET and f"the budget is {BUDGET:,} lines: merge or delete")
     else:
         print(f"{'room':14}{'files':>8}{'lines':>8}{'width':>8}{'comments per 100':>18}")
-        for room, each in rooms.items():
-            print(f"{room:14}{each['files']:8}{each['lines']:8,}{each['width']:8}{each['comments']:18}")
+        for room, row in rooms.items():
+            print(f"{room:14}{row['files']:8}{row['lines']:8,}{row['width']:8}{row['comments']:18}")

@@ -1,7 +1,7 @@
-"""Draw the rooms of bertkit, in layers, for docs/architecture.md: what each is, its size, and which ones it imports.
+"""Draw the packages of bertkit in layers, with their sizes and imports, for docs/architecture.md.
 
-The layers are those of pyproject.toml, the sentences those of the packages, the arrows the imports of the code: an
-arrow is left out where a longer way leads to the same room.
+The layers come from pyproject.toml, the sentences from the packages' docstrings, and the arrows from imports. An
+arrow is omitted if a longer path leads to the same package.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STYLE = (
 
 
 def read_layers() -> list[list[str]]:
-    """Return the rooms of each layer, from the top; the two modules below all of them are no rooms."""
+    """Return the packages of each layer, from the top, without the two modules below all packages."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     lines = settings["tool"]["importlinter"]["contracts"][0]["layers"]
     layers = [[name.strip().removeprefix("bertkit.") for name in line.split("|")] for line in lines]
@@ -34,7 +34,7 @@ def read_layers() -> list[list[str]]:
 
 
 def read_imports(room: str) -> set[str]:
-    """Return the rooms that a room's modules import, also inside functions and for types."""
+    """Return the packages that a package imports, including imports in functions and for types."""
     names = set[str]()
     for file in (PACKAGE / room).rglob("*.py"):
         names.update(re.findall(r"^ *from bertkit\.(\w+)", file.read_text(encoding="utf-8"), re.MULTILINE))
@@ -42,7 +42,7 @@ def read_imports(room: str) -> set[str]:
 
 
 def without_detours(imports: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """Return for each room those of its imports that no other import of it leads to."""
+    """Return the imports of each package that none of its other imports leads to."""
 
     def reached(room: str) -> set[str]:
         return imports[room].union(*map(reached, imports[room]))
@@ -55,8 +55,8 @@ def draw() -> str:
     layers = read_layers()
     places = dict[str, tuple[float, float]]()
     for row, layer in enumerate(layers):
-        left = (WIDTH - len(layer) * BOX - (len(layer) - 1) * GAP) / 2
-        places |= {room: (left + column * (BOX + GAP), 12 + row * (HEIGHT + GAP)) for column, room in enumerate(layer)}
+        x = (WIDTH - len(layer) * BOX - (len(layer) - 1) * GAP) / 2
+        places |= {room: (x + column * (BOX + GAP), 12 + row * (HEIGHT + GAP)) for column, room in enumerate(layer)}
     height = 24 + len(layers) * (HEIGHT + GAP) - GAP
     arrows = without_detours({room: read_imports(room) for room in places})
     parts = [_arrow(places[room], places[name]) for room in places for name in sorted(arrows[room])]

@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the help of the commands themselves (`make docs`)."""
+"""Write docs/cli.md from the help of the commands (`make docs`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from bertkit.cli.main import app
 
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
-WIDTH = 80  # columns, whatever the width of the terminal
+WIDTH = 80  # columns
 
 HEAD = """\
 # Commands

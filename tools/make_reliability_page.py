@@ -58,13 +58,12 @@ must not change.
 
 *fuzz* changes bytes and values of rows, recipes, `--set`, tests, caches, files of runs, models and indexes, and of
 requests to `serve`. Each must succeed or fail in one line within 5 seconds and 1 GB, without effect on other requests.
-In *coverage*, Atheris (libFuzzer) chooses the bytes by the code that they reach. `tests/test_attacks.py` keeps each
-case that was found.
+In *coverage*, Atheris (libFuzzer) chose the bytes by the code that they reach. `tests/test_attacks.py` keeps each case
+that was found.
 
 ```bash
 make soak MINUTES=120 SEED=1
 python tools/attack.py fuzz --minutes 20 --seed 1
-python tools/attack_coverage.py --minutes 20 --folder corpus
 ```
 
 Each failure is printed with the command that repeats it. The last runs:

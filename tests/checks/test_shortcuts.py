@@ -153,4 +153,4 @@ def test_splits_with_words_of_their_own_are_shown():
     splits = {"train": split("abcdefgh", "train"), "test": split("abcdefgz", "test"), "small": split("z", "small", 9)}
     (finding,) = find_shift(splits, CLASSES)
     assert finding.level == "warn"
-    assert finding.text.startswith("test: its words tell it from train with an AUC of 0.9")
+    assert finding.text.startswith("test: its words separate it from train with an AUC of 0.9")

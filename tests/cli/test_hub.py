@@ -72,7 +72,7 @@ def test_a_run_fetches_the_weights_too_and_then_needs_no_hub(filled, run):
     assert ended.code == 0, ended.err
     lines = [line for line in ended.err.splitlines() if "is read from the cache" in line]
     assert [line.split()[0] for line in lines] == ["me/tiny", "me/toy"]
-    assert all(line.endswith("the hub fails (503 Service Unavailable)") for line in lines)
+    assert all(line.endswith("the Hub failed (503 Service Unavailable)") for line in lines)
     assert filled.fetched() == []
 
 
@@ -142,7 +142,7 @@ def test_a_refusal_ends_in_one_line(filled, run, monkeypatch, refused):
     ended = run(*COMMAND, "--json")
     assert ended.code == 5
     assert len(ended.err.splitlines()) == 1 or "downloading" in ended.err
-    assert "nor in the cache, and it is gated (403) - ask for access on its page of the hub" in ended.last
+    assert "nor in the cache, and it is gated (403) - request access on its page on the Hub" in ended.last
     assert json.loads(ended.out)["error"]["code"] == 5
     assert "hf_secret" not in ended.out + ended.err
 
@@ -163,7 +163,7 @@ def test_time_outs_of_the_environment_are_kept(filled, tmp_path):
     filled.fail("*", seconds=3)
     ended = in_a_process(filled.url, tmp_path, *COMMAND[:4], "--data", "demo", HF_HUB_ETAG_TIMEOUT="1")
     assert (ended.returncode, len(ended.stderr.splitlines())) == (5, 1)
-    assert "nor in the cache, and the hub cannot be reached (timed out) - the cache is empty; or name" in ended.stderr
+    assert "nor in the cache, and the Hub cannot be reached (timed out) - the cache is empty; or name" in ended.stderr
     assert len(filled.requests) == 1
 
 

@@ -162,7 +162,7 @@ def test_another_delimiter_is_reported(run, tiny_model):
         (
             "bert-base-uncase",
             5,
-            "'bert-base-uncase' is neither a directory nor in the cache, and the hub cannot be reached - "
+            "'bert-base-uncase' is neither a directory nor in the cache, and the Hub cannot be reached - "
             "did you mean bert-base-uncased; or name a directory (with config.json, weights and "
             "tokenizer.json) or demo (comes with bertkit), or "
             "`hf download bert-base-uncase --local-dir DIR` on a connected machine, then copy DIR here",

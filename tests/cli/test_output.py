@@ -76,7 +76,7 @@ def test_only_a_page_of_its_own_is_overwritten(tmp_path, capsys):
     assert page.read_bytes() == before
     assert not lock.exists()
     page.write_text("mine")
-    with pytest.raises(UsageError, match="the file exists already, and is no page of bertkit's"):
+    with pytest.raises(UsageError, match="the file exists already, and bertkit did not write it"):
         print_result({"a": 1}, print, page=page, write=write)
     assert page.read_text() == "mine"
     with lock_output(page), pytest.raises(ResourceError, match="is writing this output"):

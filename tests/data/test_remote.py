@@ -278,7 +278,7 @@ def test_a_file_of_a_dataset_on_the_hub_has_an_address(loopback, tmp_path, monke
         read("hf://datasets/me/rows/other.csv")
     loopback.fail("*", 403, headers={"X-Error-Code": "GatedRepo"})
     HfFileSystem.clear_instance_cache()
-    with pytest.raises(UnavailableError, match=r"hf://datasets/me/gated/rows.csv: it is gated \(403\) - ask"):
+    with pytest.raises(UnavailableError, match=r"hf://datasets/me/gated/rows.csv: it is gated \(403\) - request"):
         read("hf://datasets/me/gated/rows.csv")
 
 

@@ -122,7 +122,7 @@ def test_the_cache_serves_where_nobody_answers_and_the_hub_is_not_asked_again(lo
     loopback.fail("*", seconds=1)
     assert [read("train"), read("validation")] == before
     assert len(loopback.requests) == 1
-    with pytest.raises(UnavailableError, match=r"'me/other' is neither a path nor in the cache, and the hub cannot"):
+    with pytest.raises(UnavailableError, match=r"'me/other' is neither a path nor in the cache, and the Hub cannot"):
         read(source="me/other")
 
 
@@ -136,7 +136,7 @@ def test_another_revision_of_the_cache_does_not_serve(loopback, glue):
     # `datasets` serves the revision that was prepared last.
     assert old != new == read("train", revision=second)
     for other in (first, "v1"):
-        with pytest.raises(UnavailableError, match="nor in the cache, and the hub forbids it"):
+        with pytest.raises(UnavailableError, match="nor in the cache, and the Hub forbids it"):
             read("train", revision=other)
 
 
@@ -144,11 +144,11 @@ def test_another_revision_of_the_cache_does_not_serve(loopback, glue):
 def test_a_hub_that_fails_in_the_middle(loopback, glue, monkeypatch, status):
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
     loopback.fail("* */tree/*", status)
-    with pytest.raises(UnavailableError, match=rf"me/glue: the hub .*\({status}"):
+    with pytest.raises(UnavailableError, match=rf"me/glue: the Hub .*\({status}"):
         read("train")
     loopback.faults.clear()
     loopback.fail(f"* */{TRAIN}", status)
-    with pytest.raises(UnavailableError, match=rf"me/glue, {TRAIN}: the hub .*\({status}"):
+    with pytest.raises(UnavailableError, match=rf"me/glue, {TRAIN}: the Hub .*\({status}"):
         read("train")
 
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.paired import draw_labels, find_power, reject_rows
 from bertkit.metrics.intervals import Metric
 from bertkit.metrics.paired import (
     compare_paired,
@@ -23,6 +22,7 @@ from bertkit.metrics.paired import (
     swap,
 )
 from bertkit.metrics.registry import CLASSIFICATION, accuracy
+from tests.metrics.paired_trials import draw_labels, find_power, reject_rows
 
 
 def mean(row_scores):
@@ -153,7 +153,7 @@ def test_a_metric_that_is_undefined_has_neither_p_nor_interval():
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [50, 200])
 def test_without_a_difference_five_percent_are_rejected(rows):
-    found = reject_rows(rows, numbers=False, trials=300)
+    found = reject_rows(rows, trials=300)
     for test, most in (
         ("p", 0.09),
         ("interval", 0.12),
@@ -164,5 +164,5 @@ def test_without_a_difference_five_percent_are_rejected(rows):
 
 @pytest.mark.slow
 def test_a_difference_is_found_as_often_as_predicted():
-    for name, found in find_power(0.6, trials=300).items():
-        assert 0.68 <= found["power"] <= 0.88, name  # of .8; it comes out a little lower, as docs/compare.md says
+    for name, power in find_power(0.6, trials=300).items():
+        assert 0.68 <= power <= 0.88, name  # of .8; it comes out a little lower, as docs/compare.md says

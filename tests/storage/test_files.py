@@ -178,7 +178,7 @@ def test_a_file_system_without_locks_is_not_called_another_process(tmp_path, no_
 
 def test_a_mark_in_place_of_a_lock_is_refused_with_the_way_out(tmp_path, no_locks):
     lock = tmp_path / "lock"
-    says = rf"process {os.getpid()} on .* \(lock.held says so: delete it if that is long gone\) is at work"
+    says = rf"process {os.getpid()} on .* \(see lock.held; delete it if that process no longer runs\) is at work"
     with (
         files.hold_lock(lock, refuse=refuse),
         pytest.raises(ResourceError, match=says),

@@ -16,7 +16,7 @@ def test_a_text_is_a_table_of_layers(run, tiny_model):
     lines = ended.out.splitlines()
     assert lines[0].endswith("2 layers of 2 heads, 9 tokens")
     assert [line.split()[0] for line in lines[3:5]] == ["0", "1"]
-    assert lines[-1].endswith("is no explanation of an answer: for that, see `bertkit explain`.")
+    assert lines[-1].endswith("for that, see `bertkit explain`.")
     ended = run("attention", "show", "a film", "--model", tiny_model, "--layer", 1, "--head", 0)
     assert ended.out.splitlines()[1] == "  layer 1, head 0"
     assert [line.split()[0] for line in ended.out.splitlines()[3:7]] == ["[CLS]", "a", "film", "[SEP]"]
@@ -59,7 +59,7 @@ def test_a_file_is_a_table_of_heads_and_one_of_relations(run, tmp_path, tiny_mod
     assert "over 64 rows of" in ended.out and "(256 tokens)" in ended.out
     assert [line[0] for line in lines[3:8]] == ["0.0", "0.1", "1.0", "1.1", "uniform"]
     assert [line[0] for line in lines[10:14]] == ["all", "cop", "det", "nsubj"]
-    assert ended.out.splitlines()[-1].startswith("Attention says what heads read, and is no explanation")
+    assert ended.out.splitlines()[-1].startswith("Attention shows what heads read. It does not explain")
     found = json.loads(run("attention", "heads", file, "--model", tiny_model, "--json", "--limit", 2).out)
     assert (found["rows"], found["relations"], len(found["measured"])) == (2, [], 4)
 

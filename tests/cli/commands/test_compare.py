@@ -39,7 +39,7 @@ def test_a_mistake_is_answered_in_one_line(run, tmp_path):
     make_run(tmp_path / "work" / "a", predict(ROWS, set()))
     make_run(tmp_path / "work" / "b", predict(ROWS[1:], set()))
     for arguments, code, message in (
-        (("a",), 2, "one run has nothing to be compared with - name two or more"),
+        (("a",), 2, "one run cannot be compared - name two or more"),
         (("a", "b"), 3, "39 rows, and a has 40 (b/predictions.jsonl)"),
         (("a", "none"), 2, "neither a run folder nor stored predictions (none)"),
         (("a", "b", "-o", "page.pdf"), 2, "the page is HTML (page.pdf) - name it page.pdf.html"),
@@ -97,9 +97,9 @@ def test_power_is_told_in_a_sentence():
     compared = Comparison("r", "t", "s", 100, 100, "f1", [], {}, {}, [], [], {})
     difference = Difference(0.5, 0.6, 0.1, (0.0, 0.2), 0.05, "permutation", detectable=0.14, rows_needed=196)
     assert describe_power(difference, compared) == (
-        "power .8: 100 rows show a difference of 0.1400 in f1; one of 0.1000 takes 196 rows"
+        "power .8: 100 rows show a difference of 0.1400 in f1; one of 0.1000 needs 196 rows"
     )
     seeds = Difference(0.5, 0.6, 0.1, (0.0, 0.2), 0.05, "t over seeds and rows", detectable=0.14, seeds_needed=9)
-    assert describe_power(seeds, compared).endswith("one of 0.1000 takes 9 seeds, for more rows would not do")
+    assert describe_power(seeds, compared).endswith("one of 0.1000 needs 9 seeds; more rows are not enough")
     nothing = Difference(0.5, 0.5, 0.0, None, 1.0, "permutation")
     assert describe_power(nothing, compared).startswith("power: unknown")

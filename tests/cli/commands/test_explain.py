@@ -18,7 +18,7 @@ from bertkit.workflows.explain import ExplainedRow
         (["--text", "a", "-o", "why.txt"], "the page is HTML (why.txt)"),
         (
             ["--text", "a"],
-            "nothing says what it was trained for (nothing) - name a run folder, or say --recipe RECIPE",
+            "so its task is unknown (nothing) - name a run folder, or add --recipe RECIPE",
         ),
     ],
 )

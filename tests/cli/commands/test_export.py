@@ -67,7 +67,7 @@ def test_what_does_not_exist_ends_in_one_line(run):
     assert (ended.code, ended.last.startswith("error: ")) == (5, True) or ended.code == 4, ended.last
     assert run("export", "demo", "--to", "tflite", "-o", "out").code == 2
     ended = run("export", "demo", "-o", "out")
-    assert (ended.code, "name a run folder, or say --recipe RECIPE" in ended.last) == (2, True), ended.last
+    assert (ended.code, "name a run folder, or add --recipe RECIPE" in ended.last) == (2, True), ended.last
 
 
 @pytest.fixture

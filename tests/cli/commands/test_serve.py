@@ -43,7 +43,7 @@ def test_a_prefix_that_is_none_is_refused(run, path):
     ended = run("serve", "runs/a", "--root-path", path)
     assert (ended.code, ended.last) == (
         2,
-        f"error: --root-path {path!r} is no prefix of an address - write it like /bert",
+        f"error: --root-path {path!r} is not a prefix of an address - write it like /bert",
     )
 
 

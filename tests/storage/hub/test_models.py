@@ -63,7 +63,7 @@ def test_a_model_of_the_cache_is_found_without_a_network(tmp_path, tiny_model, m
 
 
 def test_names_that_are_no_names():
-    with pytest.raises(ModelError, match="is neither a directory nor a hub name"):
+    with pytest.raises(ModelError, match="is neither a directory nor the name of a model on the Hub"):
         hub.find_model("no such name")
 
 
@@ -81,7 +81,7 @@ def test_a_revision_pins_a_model(loopback, crowded, monkeypatch):
     newest = loopback.add("models", "me/tiny", crowded)
     assert hub.get_commit(hub.find_model(f"me/tiny@{first}")) == first
     assert hub.get_commit(hub.find_model("me/tiny")) == hub.get_commit(hub.find_model("me/tiny@main")) == newest
-    with pytest.raises(UnavailableError, match="the hub does not have"):
+    with pytest.raises(UnavailableError, match="the Hub does not have"):
         hub.find_model("me/tiny@v2")
     begin_again()
     loopback.fail("/api/", 503)
@@ -169,11 +169,13 @@ def test_half_a_model_does_not_count_as_one(loopback, crowded):
     with hub.without_weights():
         hub.find_model("me/tiny")
     loopback.fail("*/model.safetensors", 403)
-    with pytest.raises(UnavailableError, match=r"me/tiny, model.safetensors: the hub forbids it \(403\)"):
+    with pytest.raises(UnavailableError, match=r"me/tiny, model.safetensors: the Hub forbids it \(403\)"):
         hub.find_model("me/tiny")
     begin_again()
     loopback.fail("*", 503)
-    with pytest.raises(UnavailableError, match=r"'me/tiny' is neither a directory nor in the cache, and the hub fails"):
+    with pytest.raises(
+        UnavailableError, match=r"'me/tiny' is neither a directory nor in the cache, and the Hub failed"
+    ):
         find_quickly("me/tiny")
 
 
@@ -191,7 +193,7 @@ def test_an_update_that_breaks_off_leaves_the_commit_before_it_in_use(loopback, 
     loopback.add("models", "me/tiny", crowded)
     loopback.fail("*/model.safetensors", 403)
     begin_again()
-    with pytest.raises(UnavailableError, match="the hub forbids it"):
+    with pytest.raises(UnavailableError, match="the Hub forbids it"):
         hub.find_model("me/tiny")
     begin_again()
     loopback.fail("*", 404)

@@ -19,7 +19,9 @@ def test_the_recipe_is_in_the_folder_of_the_run_above_a_checkpoint_and_in_a_seed
     assert find_recipe(seeds) == seeds / "seed-2" / "recipe.yaml"
     assert find_recipe(run / "other") is None
     assert get_recipe_file(str(run)) == str(run / "recipe.yaml")
-    with pytest.raises(UsageError, match=r"no recipe.yaml beside the model, .* - name a run folder, or say --recipe"):
+    with pytest.raises(
+        UsageError, match=r"no recipe.yaml in the model folder, .* - name a run folder, or add --recipe"
+    ):
         get_recipe_file(str(run / "other"))
 
 
