@@ -62,6 +62,7 @@ def _read_all_texts(split: Split, task: Task) -> Iterator[str]:
 
 def _find_truncated(split: Split, task: Task, context: TaskContext) -> list[Finding]:
     """Describe the rows that are longer than the recipe's maximum, and the gold values that are lost with the rest."""
+    # 1. Find the rows that are longer than the maximum. `long` has their positions in `rows`, a sample of the split.
     indices = sample(range(len(split.rows)), _MAX_ROWS)
     rows = [split.rows[index] for index in indices]
     limit = max_tokens(context)
@@ -71,6 +72,7 @@ def _find_truncated(split: Split, task: Task, context: TaskContext) -> list[Find
         return [describe_refusal(error, "tokens", "unreadable_rows")]
     median, percentile_99 = map(int, np.quantile(lengths, (0.5, 0.99), method="higher"))
     spread = f"half up to {median}, 99% up to {percentile_99}, the longest {lengths.max():,}"
+    # 2. Find the rows whose gold value is lost, such as an answer at the end of a long text.
     long_rows = [rows[index] for index in long]
     features = task.encode(long_rows, context) if long else []
     lost_gold = []
@@ -84,6 +86,7 @@ def _find_truncated(split: Split, task: Task, context: TaskContext) -> list[Find
         level = get_severity(len(lost_rows) / len(rows), warn=_WARN_LOST)
         places = get_example_places(split, [indices[row] for row in sorted(lost_rows)])
         lost_gold = [Finding(level, "tokens", "lost_gold", text, places, len(lost_rows))]
+    # 3. Describe the long rows. Windows read all of their tokens, so only truncation is a warning.
     if not long:
         text = f"{split.name}: no row is longer than {limit} tokens ({spread})"
         return [Finding("good", "tokens", "truncated", text), *lost_gold]
@@ -95,7 +98,7 @@ def _find_truncated(split: Split, task: Task, context: TaskContext) -> list[Find
     level = "good" if is_windowed else get_severity(share, warn=_WARN_LOST)
     places = get_example_places(split, [indices[index] for index in long])
     findings = [Finding(level, "tokens", "truncated", text, places, len(long))]
-    # Report the fraction of the long rows that each option would read.
+    # 4. Report the fraction of the long rows that each option would read.
     if "long_text" in task.OPTIONS:
         in_one, in_windows, windows = shares_read(long_rows, context)
         text = f"{split.name}: in these rows, {', '.join(SHORTENED)} read {in_one:.1%} of the tokens"

@@ -95,14 +95,14 @@ def _find_near(splits: Mapping[str, Split], columns: ColumnSpec, exact: set[int]
     """Find training rows that nearly repeat another row: one long text is similar, and other columns are equal."""
     ordered = [*(split for name, split in splits.items() if name != "train"), splits["train"]]
     other_rows = sum(len(split.rows) for split in ordered[:-1])
-    # Compare the column with the most text.
+    # 1. Choose the column with the most text in the first rows.
     sizes = Counter[str]()
     for early_row in splits["train"].rows[:1000]:
         sizes.update({name: len(text) for name, text in read_texts(early_row, columns).items()})
     column = max(sizes, key=lambda name: sizes[name], default="")
     groups: dict[int, array[int]] = {}
-    # Rows of all splits have positions in one sequence, the training rows last. With 3 validation rows and 5 training
-    # rows, `ends` is 3 and 8, and position 4 is training row 1.
+    # 2. Group the rows. Rows of all splits have positions in one sequence, the training rows last. With 3 validation
+    # rows and 5 training rows, `ends` is 3 and 8, and position 4 is training row 1.
     ends = list(accumulate(len(split.rows) for split in ordered))
 
     def locate(position: int) -> tuple[Split, int]:
@@ -118,6 +118,7 @@ def _find_near(splits: Mapping[str, Split], columns: ColumnSpec, exact: set[int]
         if position < other_rows or row not in exact:
             # Only rows that are equal in all other columns can be near repeats, so each group is compared on its own.
             groups.setdefault(digest_others(split.rows[row], columns, column), array("q")).append(position)
+    # 3. Compare the texts of each group by their MinHash signatures.
     earlier_by_repeat: dict[int, int] = {}
     for positions in groups.values():
         # A pair has at least one training row. Positions ascend, so the last one shows whether the group has any.

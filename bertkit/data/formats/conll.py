@@ -48,14 +48,16 @@ def parse(lines: Iterable[str], data: DataConfig, name: str) -> Iterator[Record]
     Raises:
         DataError: If the number of columns changes, a column is empty, or there are no words.
     """
+    # 1. Read ahead. The first lines show the number of columns and the tags, by which comments are distinguished from
+    # words.
     head = list(islice(lines := iter(lines), _HEAD_LINES))
-    # The first lines show the number of columns and the tags, by which comments are distinguished from words.
     sample = [_split(line) for line in head if not (is_blank_line(line) or line.startswith((DOCUMENT, "#")))]
     tags = {fields[-1] for fields in sample}
     names: list[str] = []
     words: list[list[str]] = []
     comments: list[int] = []
-    # A blank line is added at the end, so that the last sentence is completed like the others.
+    # 2. Collect the words of each sentence. A blank line is added at the end, so that the last sentence is completed
+    # like the others.
     first = start = 0  # lines of the first word of the file, and of the sentence
     for row, line in enumerate(chain(head, lines, ["\n"]), 1):
         if is_blank_line(line) or line.startswith(DOCUMENT):

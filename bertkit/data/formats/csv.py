@@ -44,14 +44,16 @@ def read(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
         DataError: If the file is not CSV, has no rows, or a row has more or fewer fields than the header.
         RecipeError: If ``data.delimiter`` is not one character.
     """
+    # 1. Find the delimiter in the first line with text. The limit of a field is set before, because Python's default is
+    # 131,072 characters.
     lines = read_lines(source, data.encoding, name)
-    # Set the limit before the first line is read, because Python's default is 131,072.
     csv.field_size_limit(MAX_CHARS)
     head, dialect = _read_head(lines, data, name)
     mark = dialect["delimiter"]
     if data.delimiter is None and mark != ",":
         log_once(f"{name} is separated by {mark!r}")
-    # A record may span lines: `row` is its first line, and `record_lines` has the lines that the parser has read of it.
+    # 2. Read the records. A record may span lines: `row` is its first line, and `record_lines` has the lines that the
+    # parser has read of it.
     record_lines: list[str] = []
     # The parser is strict, because it would otherwise append text after a closing quote to the field without an error.
     reader = csv.reader(_watch_lines(chain(head, lines), record_lines), **dialect, strict=True)
@@ -81,6 +83,7 @@ def read(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
     except csv.Error as error:
         message, remedy, column = _explain_fault(str(error), "".join(record_lines), names, dialect)
         raise DataError(message, remedy, file=name, row=row, column=column) from None
+    # 3. Warn about rows that quotes may have joined, and check that there are rows.
     remedy = "if the quotes are text, --set data.quoting=none"
     warn_of_lines("quotes join lines that look like rows", name, joined, remedy)
     if is_empty:
