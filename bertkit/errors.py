@@ -159,10 +159,10 @@ class StoppedError(BertkitError):
 
 
 @contextmanager
-def located(**place: object) -> Iterator[None]:
+def error_location(**place: object) -> Iterator[None]:
     """Add a place to each DataError inside the block: its ``file``, ``row`` or ``record``.
 
-    >>> with located(file="a.csv", row=3):
+    >>> with error_location(file="a.csv", row=3):
     ...     raise DataError("no label")
     Traceback (most recent call last):
     bertkit.errors.DataError: no label (a.csv:3)

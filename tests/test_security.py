@@ -233,7 +233,7 @@ def test_a_link_in_the_place_of_a_temporary_file_is_replaced(tmp_path):
     precious.write_text("mine")
     (tmp_path / "run").mkdir()
     file = tmp_path / "run" / "run.json"
-    files.temporary_of(file).symlink_to(precious)
+    files.get_temporary_path(file).symlink_to(precious)
     files.write_json(file, {"a": 1})
     assert (precious.read_text(), json.loads(file.read_text()), file.is_symlink()) == ("mine", {"a": 1}, False)
 
@@ -241,7 +241,7 @@ def test_a_link_in_the_place_of_a_temporary_file_is_replaced(tmp_path):
 def test_a_lock_that_is_a_link_is_not_written(tmp_path):
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(OSError), files.locked(tmp_path / "lock"):
+    with pytest.raises(OSError), files.hold_lock(tmp_path / "lock"):
         pass
     assert (tmp_path / "precious").read_text() == "mine"
 
@@ -254,7 +254,7 @@ def test_a_run_with_a_link_is_neither_resumed_nor_pushed(trained, tmp_path):
     with pytest.raises(UsageError, match=r"a link to a file elsewhere \(.*eval_results.json\)"):
         push(folder, "me/toy", dry_run=True)
     with pytest.raises(UsageError, match=r"a link to a file elsewhere \(.*eval_results.json\)"):
-        runs.claim(folder, runs.read_record(folder)["identity"], fresh=False)
+        runs.prepare_run_folder(folder, runs.read_record(folder)["identity"], fresh=False)
 
 
 def test_nothing_is_added_to_an_index_with_a_link(tmp_path):

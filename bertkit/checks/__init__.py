@@ -37,12 +37,12 @@ class Finding:
     """Number of such rows; `places` has the first of them."""
 
 
-def places_of(split: Split, indices: Iterable[int]) -> tuple[RowLocation, ...]:
+def get_example_places(split: Split, indices: Iterable[int]) -> tuple[RowLocation, ...]:
     """Return the places of the first rows at some indices of a split."""
     return tuple(map(split.place, islice(indices, EXAMPLES)))
 
 
-def pairs_of(pairs: Sequence[tuple[RowLocation, RowLocation]]) -> tuple[RowLocation, ...]:
+def get_pair_places(pairs: Sequence[tuple[RowLocation, RowLocation]]) -> tuple[RowLocation, ...]:
     """Return the places of the first pair, and of the first row of the second pair."""
     return tuple(dict.fromkeys([*(place for pair in pairs[:1] for place in pair), *(row for row, _ in pairs[1:2])]))
 
@@ -108,6 +108,7 @@ def digest_inputs(rows: Sequence[Row], columns: ColumnSpec) -> Digests:
 
 def digest_others(row: Row, columns: ColumnSpec, column: str) -> int:
     """Return a digest of all columns that a model reads but one."""
+    # Python salts the hash of a text for each process, so the digest must not be stored.
     return hash(tuple(_parts({**row, column: None}, columns)))
 
 

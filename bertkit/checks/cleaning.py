@@ -15,7 +15,7 @@ from bertkit.data.sources import files_by_split, single_file
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe.records import DataConfig
 from bertkit.storage.files import disk_errors, make_ignored_folder
-from bertkit.storage.outputs import check_empty, staged
+from bertkit.storage.outputs import check_empty, stage_folder
 
 _SAME_FORMAT = (".csv", ".tsv", ".jsonl", ".parquet")
 _REMOVABLE = {NO_TEXT: "rows with an empty text", NO_LABEL: "rows without a label"}
@@ -63,14 +63,14 @@ def write_copies(sources: Mapping[str, Path], data: DataConfig, removable: Remov
     """Write the files without the removable rows, all or none, and return reason -> number of removed rows.
 
     A copy has the format, the delimiter and the encoding of its file, or is .jsonl if bertkit cannot write that format.
-    The caller holds `claimed_folder`.
+    The caller holds `lock_output_folder`.
 
     Raises:
         UsageError: If the folder is not empty.
         ResourceError: If the folder cannot be written.
     """
     is_plain = all(getattr(data, key) == DataConfig.model_fields[key].default for key in _READING)
-    with disk_errors(folder.parent), staged(folder) as staging:
+    with disk_errors(folder.parent), stage_folder(folder) as staging:
         make_ignored_folder(staging)
         for name, file in sources.items():
             # Keep the format if bertkit can write it as it was read. Otherwise write JSON lines, which fit any row.

@@ -202,6 +202,7 @@ def predict_labels(texts: Sequence[str], vectors: np.ndarray, labels: np.ndarray
     from sklearn.model_selection import StratifiedKFold
 
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=42)
+    # A linear model penalizes all dimensions equally, so they get the same scale.
     scaled = (vectors - vectors.mean(axis=0)) / np.maximum(vectors.std(axis=0), 1e-6)
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+").fit_transform(texts)
     return _mean_probabilities([(scaled, 0.1), (words, 10.0)], labels, folds, 300)
@@ -236,6 +237,7 @@ def _embed_column(texts: Sequence[str], embedder: Embedder) -> np.ndarray:
     """Compute the vectors of texts, or read them from the cache of an earlier check."""
     digest = hashlib.sha256(f"{embedder.describe()}".encode())
     for text in texts:
+        # The NUL separates texts, so that "ab", "c" and "a", "bc" have different digests.
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
     file = cache_folder("vectors") / f"{digest.hexdigest()}.arrays"
     cached = disk.load_arrays(file)
@@ -282,6 +284,7 @@ def predict_tags(
     reduced /= max(float(reduced.std(axis=0).mean()), 1e-6)
     neighbors = np.concatenate([_shift_values(reduced, row_of, by) for by in (-1, 0, 1)], axis=1)
     described = DictVectorizer().fit_transform(chain.from_iterable(map(_describe_words, words)))
+    # Words of one row stay in one fold, because a sentence repeats its names and its topic.
     splits = GroupKFold(FOLDS, shuffle=True, random_state=42).split(row_of, groups=row_of)
     # Only words with a tag are learned from, but each word is predicted once.
     folds = [(training[tags[training] >= 0], held_out) for training, held_out in splits]
@@ -310,6 +313,7 @@ def _shift_values(values: np.ndarray, row_numbers: np.ndarray, by: int) -> np.nd
 
 def _describe_words(words: Sequence[str]) -> Iterator[dict[str, int]]:
     """Yield features of each word: itself, two words on either side, their shapes, and its first and last letters."""
+    # Two empty words on each side give the first and the last words a context of the usual size.
     padded = ["", "", *words, "", ""]
     for place, word in enumerate(words, start=2):
         context = {f"{by}={padded[place + by].casefold()}": 1 for by in (-2, -1, 0, 1, 2)}

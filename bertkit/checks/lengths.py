@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from bertkit.checks import Finding, get_severity, places_of, read_texts
+from bertkit.checks import Finding, get_example_places, get_severity, read_texts
 from bertkit.checks.reading import describe_refusal
 from bertkit.data.checks import format_fraction
 from bertkit.data.rows import Split
@@ -34,11 +34,11 @@ def find_lost_tokens(splits: Mapping[str, Split], task: Task, context: TaskConte
 def _describe_tokens(split: Split, task: Task, context: TaskContext) -> list[Finding]:
     """Describe the number of tokens per word, and the fraction of unknown tokens."""
     # Tokenize only the first of equal texts, which have equal hashes, because repetitions add no information.
-    hashes = np.fromiter(map(hash, _texts_of(split, task)), np.int64)
+    hashes = np.fromiter(map(hash, _read_all_texts(split, task)), np.int64)
     if not len(hashes):
         return []
     sampled = set(sample(np.sort(np.unique(hashes, return_index=True)[1]).tolist(), _MAX_TEXTS))
-    texts = [text for number, text in enumerate(_texts_of(split, task)) if number in sampled]
+    texts = [text for index, text in enumerate(_read_all_texts(split, task)) if index in sampled]
     encodings, splitting = tokenize_texts(context.tokenizer, texts), Splitting()
     for text, encoding in zip(texts, encodings, strict=True):
         splitting.add(text, encoding.ids, encoding.offsets, context.tokenizer.unk_token_id)
@@ -53,15 +53,16 @@ def _describe_tokens(split: Split, task: Task, context: TaskContext) -> list[Fin
     is_odd = fertility >= _WARN_FERTILITY and level == "good"
     text = f"{split.name}: {fertility:.2f} tokens per word, {unknown:.2%} of the tokens unknown"
     level = "warn" if is_odd else level
-    return [Finding(level, "tokens", "unknown_tokens", text, places_of(split, rows), sum(is_unknown))]
+    return [Finding(level, "tokens", "unknown_tokens", text, get_example_places(split, rows), sum(is_unknown))]
 
 
-def _texts_of(split: Split, task: Task) -> Iterator[str]:
+def _read_all_texts(split: Split, task: Task) -> Iterator[str]:
     return (text for row in split.rows for text in read_texts(row, task.COLUMNS).values() if text)
 
 
 def _find_truncated(split: Split, task: Task, context: TaskContext) -> list[Finding]:
     """Describe the rows that are longer than the recipe's maximum, and the gold values that are lost with the rest."""
+    # 1. Find the rows that are longer than the maximum. `long` has their positions in `rows`, a sample of the split.
     indices = sample(range(len(split.rows)), _MAX_ROWS)
     rows = [split.rows[index] for index in indices]
     limit = max_tokens(context)
@@ -71,6 +72,7 @@ def _find_truncated(split: Split, task: Task, context: TaskContext) -> list[Find
         return [describe_refusal(error, "tokens", "unreadable_rows")]
     median, percentile_99 = map(int, np.quantile(lengths, (0.5, 0.99), method="higher"))
     spread = f"half up to {median}, 99% up to {percentile_99}, the longest {lengths.max():,}"
+    # 2. Find the rows whose gold value is lost, such as an answer at the end of a long text.
     long_rows = [rows[index] for index in long]
     features = task.encode(long_rows, context) if long else []
     lost_gold = []
@@ -82,8 +84,9 @@ def _find_truncated(split: Split, task: Task, context: TaskContext) -> list[Find
         }
         text = f"{split.name}: {describe_lost_gold(len(lost_rows), len(rows), task.OPTIONS)}"
         level = get_severity(len(lost_rows) / len(rows), warn=_WARN_LOST)
-        places = places_of(split, [indices[row] for row in sorted(lost_rows)])
+        places = get_example_places(split, [indices[row] for row in sorted(lost_rows)])
         lost_gold = [Finding(level, "tokens", "lost_gold", text, places, len(lost_rows))]
+    # 3. Describe the long rows. Windows read all of their tokens, so only truncation is a warning.
     if not long:
         text = f"{split.name}: no row is longer than {limit} tokens ({spread})"
         return [Finding("good", "tokens", "truncated", text), *lost_gold]
@@ -93,9 +96,9 @@ def _find_truncated(split: Split, task: Task, context: TaskContext) -> list[Find
     fraction = format_fraction(len(long), len(rows))
     text = f"{split.name}: {fraction} rows are longer than {limit} tokens and {treatment} ({spread})"
     level = "good" if is_windowed else get_severity(share, warn=_WARN_LOST)
-    places = places_of(split, [indices[index] for index in long])
+    places = get_example_places(split, [indices[index] for index in long])
     findings = [Finding(level, "tokens", "truncated", text, places, len(long))]
-    # Report the fraction of the long rows that each option would read.
+    # 4. Report the fraction of the long rows that each option would read.
     if "long_text" in task.OPTIONS:
         in_one, in_windows, windows = get_read_fractions(long_rows, context)
         text = f"{split.name}: in these rows, {', '.join(SHORTENED)} read {in_one:.1%} of the tokens"

@@ -1,4 +1,4 @@
-"""All rows of a dataset, also after faults in single rows; findings about faults and labels."""
+"""Read all rows of a dataset despite errors in single rows, and describe the errors and the labels."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.checks import EXAMPLES, Finding, places_of
+from bertkit.checks import EXAMPLES, Finding, get_example_places
 from bertkit.data.checks import (
     check_swapped,
     find_rare_names,
     find_suspicious_columns,
     find_unseen_names,
+    get_label_types,
     rows_by_label,
-    types_of,
 )
 from bertkit.data.columns import ColumnSpec, describe_unread
-from bertkit.data.labels import find_names, list_names, name_split, spelled_names, with_unseen
+from bertkit.data.labels import add_unseen_names, find_names, labels_to_strs, list_names, replace_raw_labels
 from bertkit.data.rows import NO_TEXT, RowLocation, Split
-from bertkit.data.sources import ALL, files_by_split, is_validation, missing_split, single_file
+from bertkit.data.sources import ALL, files_by_split, is_validation, missing_split_error, single_file
 from bertkit.errors import BertkitError, DataError, UnavailableError, shorten
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.recipe.records import DataConfig, Recipe
@@ -58,7 +58,7 @@ def read_all(recipe: Recipe, task: Task) -> ReadResult:
         readings.splits = read_task_splits(recipe, task, choose, collected=readings.faults)
     except DataError as error:
         if readings.faults:
-            # perhaps due to them
+            # The errors of rows may be the cause, such as a split whose rows are all wrong.
             readings.findings.append(describe_refusal(error, "rows", "unreadable_rows"))
         elif error.row is None:
             raise
@@ -66,7 +66,7 @@ def read_all(recipe: Recipe, task: Task) -> ReadResult:
             readings.faults.append(error)
         return readings
     if "train" not in readings.splits:
-        raise missing_split("train", recipe.data, readings.splits)
+        raise missing_split_error("train", recipe.data, readings.splits)
     train, finds_names = readings.splits["train"], task.HAS_LABEL_NAMES and not recipe.labels
     if recipe.data.source != "demo":
         readings.findings += find_odd_values(train, task.COLUMNS, recipe.data, finds_names=finds_names)
@@ -81,26 +81,27 @@ def read_all(recipe: Recipe, task: Task) -> ReadResult:
 def _name_labels(readings: ReadResult, recipe: Recipe, gold: str) -> None:
     """Replace raw gold values by label names."""
     train = readings.splits["train"]
-    names = recipe.labels or sorted({name for value in train.column(gold) for name in spelled_names(value)})
+    names = recipe.labels or sorted({name for value in train.column(gold) for name in labels_to_strs(value)})
     try:
         names = recipe.labels or find_names(train.column(gold))
     except DataError as error:
         readings.findings.append(describe_refusal(error, "labels", "label_names"))
     readings.labels = tuple(names)
     for name, split in readings.splits.items():
-        readings.splits[name] = _named(split, gold, recipe, readings, readings.faults)
+        readings.splits[name] = _replace_gold(split, gold, recipe, readings, readings.faults)
 
 
-def _named(split: Split, gold: str, recipe: Recipe, readings: ReadResult, faults: list[DataError]) -> Split:
-    """Replace the gold values of a split by label names; those that no training row has are names too."""
+def _replace_gold(split: Split, gold: str, recipe: Recipe, readings: ReadResult, faults: list[DataError]) -> Split:
+    """Replace the gold values of a split by label names, including labels that no training row has."""
     if not recipe.labels:
-        readings.labels = tuple(with_unseen(readings.labels, split.column(gold)))
-    return name_split(split, gold, readings.labels, recipe.data, collected=faults)
+        readings.labels = tuple(add_unseen_names(readings.labels, split.column(gold)))
+    return replace_raw_labels(split, gold, readings.labels, recipe.data, collected=faults)
 
 
 def _read_other(readings: ReadResult, recipe: Recipe, task: Task, name: str) -> None:
     """Read a split that nothing is trained on, such as test; it need not have labels."""
     refused: BertkitError | None = None
+    # Test splits often lack labels: if reading with the gold column fails, read without it.
     for columns in (task.COLUMNS, replace(task.COLUMNS, gold="")):
         faults: list[DataError] = []
         try:
@@ -110,7 +111,7 @@ def _read_other(readings: ReadResult, recipe: Recipe, task: Task, name: str) -> 
             continue
         split = splits[name]
         if columns.gold and task.HAS_LABEL_NAMES and split.rows:
-            split = _named(split, columns.gold, recipe, readings, faults)
+            split = _replace_gold(split, columns.gold, recipe, readings, faults)
         if not split.rows and columns.gold and all(fault.column == columns.gold for fault in faults):
             continue
         readings.splits[name] = split
@@ -146,18 +147,18 @@ def describe_faults(faults: Sequence[DataError]) -> list[Finding]:
 
 
 def describe_refusal(error: DataError, group: str, name: str) -> Finding:
-    """Describe an error that is about a split as a whole."""
+    """Describe an error that concerns a whole split."""
     places = (RowLocation(error.file, error.row),) if error.file and error.row else ()
     remedy = f" - {error.remedy}" if error.remedy else ""
     return Finding("fail", group, name, f"{shorten(error.message, _LONG)}{shorten(remedy, _LONG)}", places)
 
 
-_FEW = 5  # rows of a label: fewer teach little
-_SHOWN = 6  # labels
+_MIN_LABEL_ROWS = 5  # rows of a label: fewer teach little
+_MAX_SHOWN = 6  # labels
 
 
 def find_odd_values(train: Split, columns: ColumnSpec, data: DataConfig, *, finds_names: bool) -> list[Finding]:
-    """Find columns that may be others, from training rows whose labels are as written."""
+    """Find columns that may have been mapped by mistake, in training rows whose labels are not converted yet."""
     unmapped = [name for name in columns.optional if not any(name in row for row in train.rows[:1])]
     unread = describe_unread(train.unread, data, unmapped)
     findings = [Finding("warn", "rows", "unread_columns", text) for text in unread]
@@ -178,10 +179,10 @@ def find_label_faults(
     """Find labels that may be typos, that few rows have, or that one split lacks.
 
     Args:
-        splits: with label names as gold values.
-        gold: their column.
-        declared: the names in the recipe, if it has any.
-        trained: the names that were found in the training rows, if it has none.
+        splits: Splits with label names as gold values.
+        gold: Column of the gold values.
+        declared: Label names in the recipe, if it has any.
+        trained: Label names that were collected from the training rows, if the recipe has none.
     """
     train = splits["train"]
     findings = []
@@ -189,17 +190,18 @@ def find_label_faults(
         findings.append(Finding("warn", "labels", "misspelled_labels", text, (place,)))
     label_rows = rows_by_label(splits, gold)
     in_training = {label: by_split["train"] for label, by_split in label_rows.items() if "train" in by_split}
-    rare = {label: rows for label, rows in in_training.items() if len(rows) < _FEW}
+    rare = {label: rows for label, rows in in_training.items() if len(rows) < _MIN_LABEL_ROWS}
     if rare:
         listed = _list_items([f"{label!r} ({len(rows)})" for label, rows in rare.items()])
-        places = places_of(train, [rows[0] for rows in rare.values()])
-        text = f"labels with fewer than {_FEW} training rows: {listed}"
+        places = get_example_places(train, [rows[0] for rows in rare.values()])
+        text = f"labels with fewer than {_MIN_LABEL_ROWS} training rows: {listed}"
         findings.append(Finding("warn", "labels", "rare_labels", text, places, len(rare)))
     for label, by_split in find_unseen_names(splits, gold).items():
         name, rows = next(iter(by_split.items()))
         text = f"the label {label!r} is in {len(rows):,} {name} rows and in no training row"
-        findings.append(Finding("warn", "labels", "unseen_labels", text, places_of(splits[name], rows), len(rows)))
-    absent = [label for label in types_of(declared or ()) if label != "O" and label not in label_rows]
+        places = get_example_places(splits[name], rows)
+        findings.append(Finding("warn", "labels", "unseen_labels", text, places, len(rows)))
+    absent = [label for label in get_label_types(declared or ()) if label != "O" and label not in label_rows]
     if absent:
         listed = _list_items([repr(label) for label in dict.fromkeys(absent)])
         findings.append(Finding("warn", "labels", "unseen_labels", f"no row has these labels of the recipe: {listed}"))
@@ -207,7 +209,7 @@ def find_label_faults(
 
 
 def count_gold(splits: Mapping[str, Split], gold: str) -> list[Finding]:
-    """Describe the gold values of each split: the share of each label, or the range of numbers."""
+    """Describe the gold values of each split: the fraction of each label, or the range of numbers."""
     findings = []
     for name, split in splits.items():
         values = [row[gold] for row in split.rows if row.get(gold) is not None]
@@ -220,7 +222,7 @@ def count_gold(splits: Mapping[str, Split], gold: str) -> list[Finding]:
 def _describe_gold(values: Sequence[Any]) -> str:
     if isinstance(values[0], (int, float)) and not all(isinstance(value, int) for value in values):
         return f"numbers from {min(values):g} to {max(values):g}, mean {np.mean(values):.3g}"
-    names = (types_of(value) if isinstance(value, (str, list)) else [str(value)] for value in values)
+    names = (get_label_types(value) if isinstance(value, (str, list)) else [str(value)] for value in values)
     counts = Counter(chain.from_iterable(names))
     total = sum(counts.values())
     parts = [f"{list_names([name])} {count:,} ({100 * count / total:.1f}%)" for name, count in counts.most_common()]
@@ -228,4 +230,4 @@ def _describe_gold(values: Sequence[Any]) -> str:
 
 
 def _list_items(items: Sequence[str]) -> str:
-    return ", ".join(items[:_SHOWN]) + (f", {len(items) - _SHOWN:,} more" if len(items) > _SHOWN else "")
+    return ", ".join(items[:_MAX_SHOWN]) + (f", {len(items) - _MAX_SHOWN:,} more" if len(items) > _MAX_SHOWN else "")

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from bertkit.checks import Finding, Level, digest_inputs, digest_others, get_severity, pairs_of, read_texts
+from bertkit.checks import Finding, Level, digest_inputs, digest_others, get_pair_places, get_severity, read_texts
 from bertkit.data.checks import find_contradictions, format_fraction
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import Digests, Split
@@ -19,9 +19,9 @@ from bertkit.data.text import normalize
 from bertkit.progress import SILENT, use_progress
 from bertkit.vectors.minhash import Shingles, cut_shingles, find_near, find_repeated, sign
 
-_REPEATED = 0.01  # share of the rows of a split; fewer do no harm
-_LEAKED = 0.1  # as large a share of its rows as `eval` accepts to be training rows
-_NEAR = 0.9  # the share of their runs of five characters that long texts have in common
+_REPEATED = 0.01  # fraction of the rows of a split; fewer do no harm
+_LEAKED = 0.1  # `eval` accepts this fraction of training rows among the rows to score
+_NEAR = 0.9  # fraction of runs of five characters that two long texts share
 
 
 @dataclass
@@ -73,7 +73,7 @@ def _find_within(split: Split, digests: Digests, gold: str, result: Repeats) -> 
             else f"{split.name}: no rows {predicate}"
         )
         level = get_severity(len(pairs) / count, warn=min_share) if pairs else "good"
-        places = pairs_of([(split.place(row), split.place(earlier)) for earlier, row in pairs])
+        places = get_pair_places([(split.place(row), split.place(earlier)) for earlier, row in pairs])
         if pairs or (name == "repeated_rows" and split.name == "train"):
             result.findings.append(Finding(level, "repeats", name, text, places, len(pairs)))
     if split.name == "train":
@@ -86,49 +86,54 @@ def _describe_leak(split: Split, train: Split, pairs: Sequence[tuple[int, int]],
     contradictions = sum(split.rows[row].get(gold) != train.rows[twin].get(gold) for row, twin in pairs) if gold else 0
     text = f"{split.name}: {format_fraction(len(pairs), len(split.rows))} rows are training rows too"
     text += f", {contradictions:,} of them with another label" if contradictions and gold in split.rows[0] else ""
-    places = pairs_of([(split.place(row), train.place(twin)) for row, twin in pairs])
+    places = get_pair_places([(split.place(row), train.place(twin)) for row, twin in pairs])
     level = get_severity(len(pairs) / len(split.rows), warn=0.0, fail=_LEAKED)
     return Finding(level, "repeats", "leaked_rows", text, places, len(pairs))
-
-
-def _read_text(split: Split, row: int, columns: ColumnSpec, column: str) -> str:
-    return normalize(read_texts(split.rows[row], columns).get(column, ""))
 
 
 def _find_near(splits: Mapping[str, Split], columns: ColumnSpec, exact: set[int]) -> list[Finding]:
     """Find training rows that nearly repeat another row: one long text is similar, and other columns are equal."""
     ordered = [*(split for name, split in splits.items() if name != "train"), splits["train"]]
-    fixed = sum(len(split.rows) for split in ordered[:-1])
-    # Compare the column with the most text.
+    other_rows = sum(len(split.rows) for split in ordered[:-1])
+    # 1. Choose the column with the most text in the first rows.
     sizes = Counter[str]()
     for early_row in splits["train"].rows[:1000]:
         sizes.update({name: len(text) for name, text in read_texts(early_row, columns).items()})
     column = max(sizes, key=lambda name: sizes[name], default="")
     groups: dict[int, array[int]] = {}
+    # 2. Group the rows. Rows of all splits have positions in one sequence, the training rows last. With 3 validation
+    # rows and 5 training rows, `ends` is 3 and 8, and position 4 is training row 1.
     ends = list(accumulate(len(split.rows) for split in ordered))
 
-    def locate(number: int) -> tuple[Split, int]:
-        split = bisect_right(ends, number)
-        return ordered[split], number - ends[split] + len(ordered[split].rows)
+    def locate(position: int) -> tuple[Split, int]:
+        split = bisect_right(ends, position)
+        return ordered[split], position - ends[split] + len(ordered[split].rows)
 
-    for number in range(ends[-1]) if column else ():
-        split, row = locate(number)
-        if number < fixed or row not in exact:
-            groups.setdefault(digest_others(split.rows[row], columns, column), array("q")).append(number)
-    kept_for: dict[int, int] = {}
-    for numbers in groups.values():
-        if len(numbers) > 1 and numbers[-1] >= fixed:
-            signed = ((number, sign(_read_text(*locate(number), columns, column))) for number in numbers)
-            signatures = {number: signature for number, signature in signed if signature is not None}
+    def read_text(position: int) -> str:
+        split, row = locate(position)
+        return normalize(read_texts(split.rows[row], columns).get(column, ""))
 
-            def read(chosen: Collection[int]) -> dict[int, Shingles]:
-                return {number: cut_shingles(_read_text(*locate(number), columns, column)) for number in sorted(chosen)}
+    for position in range(ends[-1]) if column else ():
+        split, row = locate(position)
+        if position < other_rows or row not in exact:
+            # Only rows that are equal in all other columns can be near repeats, so each group is compared on its own.
+            groups.setdefault(digest_others(split.rows[row], columns, column), array("q")).append(position)
+    # 3. Compare the texts of each group by their MinHash signatures.
+    earlier_by_repeat: dict[int, int] = {}
+    for positions in groups.values():
+        # A pair has at least one training row. Positions ascend, so the last one shows whether the group has any.
+        if len(positions) > 1 and positions[-1] >= other_rows:
+            signed = ((position, sign(read_text(position))) for position in positions)
+            signatures = {position: signature for position, signature in signed if signature is not None}
 
-            other_split_rows = sum(number < fixed for number in signatures)
+            def read(selected: Collection[int]) -> dict[int, Shingles]:
+                return {position: cut_shingles(read_text(position)) for position in sorted(selected)}
+
+            other_split_rows = sum(position < other_rows for position in signatures)
             with use_progress(None if len(groups) == 1 else SILENT):
                 matches = find_near(signatures, _NEAR, read, other_split_rows)
-            kept_for |= {number: earlier for number, (earlier, _) in matches.items()}
-    pairs = [(locate(repeat), locate(earlier)) for repeat, earlier in sorted(kept_for.items())]
+            earlier_by_repeat |= {position: earlier for position, (earlier, _) in matches.items()}
+    pairs = [(locate(repeat), locate(earlier)) for repeat, earlier in sorted(earlier_by_repeat.items())]
     return [
         _describe_near(split, splits["train"], pairs_of_split)
         for split in ordered
@@ -144,5 +149,5 @@ def _describe_near(split: Split, train: Split, pairs: Sequence[tuple[tuple[Split
         level = get_severity(len(pairs) / len(train.rows), warn=_REPEATED)
         name, predicate = "near_repeats", "nearly repeat an earlier one"
     text = f"train: {format_fraction(len(pairs), len(train.rows))} rows {predicate}"
-    places = pairs_of([(Split.place(*row), Split.place(*twin)) for row, twin in pairs])
+    places = get_pair_places([(Split.place(*row), Split.place(*twin)) for row, twin in pairs])
     return Finding(level, "repeats", name, text, places, len(pairs))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from bertkit.checks import Finding, Level, get_severity, places_of, predict_unseen, read_texts
+from bertkit.checks import Finding, Level, get_example_places, get_severity, predict_unseen, read_texts
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import Split
 from bertkit.evaluation.baselines import fit_and_score
@@ -42,7 +42,7 @@ def find_shortcuts(splits: Mapping[str, Split], task: Task, recipe: Recipe, labe
     """Find features that predict the labels of training rows; gold values must be labels or numbers."""
     train, columns = splits["train"], task.COLUMNS
     findings = []
-    classes = classes_of([row.get(columns.gold) for row in train.rows]) if columns.gold else None
+    classes = get_classes([row.get(columns.gold) for row in train.rows]) if columns.gold else None
     if classes is not None:
         rows = draw_rows(len(train.rows), _MAX_ROWS, 42).tolist()
         sampled, row_classes = [train.rows[row] for row in rows], [classes[row] for row in rows]
@@ -54,8 +54,9 @@ def find_shortcuts(splits: Mapping[str, Split], task: Task, recipe: Recipe, labe
             # Predict the labels of rows from the letters of their ids, or from the rank of their number.
             names = list(map(str, [row["id"] for row in sampled]))
             letters = [set(_LETTERS.findall(name)) for name in names]
-            numbers = np.array([[float((re.sub(r"\D", "", name) or "0")[:15])] for name in names])
-            by_number, by_letters = measure_numbers(numbers, row_classes), measure_words(letters, row_classes)
+            # A float represents 15 digits exactly.
+            id_values = np.array([[float((re.sub(r"\D", "", name) or "0")[:15])] for name in names])
+            by_number, by_letters = measure_numbers(id_values, row_classes), measure_words(letters, row_classes)
             larger = max(by_number, by_letters, key=lambda gain: gain.accuracy)
             findings.append(_describe_gain("ids", "the ids", larger))
     return [*findings, *_find_partial(splits, task, recipe, labels)]
@@ -69,13 +70,15 @@ def _describe_gain(name: str, description: str, gain: Gain) -> Finding:
 
 def _find_words(train: Split, columns: ColumnSpec, rows: Sequence[int], classes: Sequence[int]) -> list[Finding]:
     """Find words that predict the label of many rows (Gardner et al. 2021), corrected for the number of words."""
-    words = [_words_of(train.rows[row], columns) for row in rows]
+    words = [_find_row_words(train.rows[row], columns) for row in rows]
     word_labels: Counter[tuple[str, int]] = Counter()
     for row_words, label in zip(words, classes, strict=True):
         word_labels.update((word, label) for word in row_words)
     totals, label_counts = Counter(word for row_words in words for word in row_words), Counter(classes)
     gold = {label: train.rows[row].get(columns.gold) for row, label in zip(rows, classes, strict=True)}
     findings = []
+    # The p-value of each word and label is multiplied by the number of tests (Bonferroni), because some of thousands of
+    # words predict a label by chance.
     tests = len(totals) * len(label_counts)
     for (word, label), count in word_labels.most_common():
         prior, covered = label_counts[label] / len(classes), count / label_counts[label]
@@ -87,12 +90,12 @@ def _find_words(train: Split, columns: ColumnSpec, rows: Sequence[int], classes:
             text = f"{word!r} is in {covered:.0%} of the rows labeled {label_name}, and {precision:.1%} of its rows are"
             text += f" ({prior:.1%} of all)"
             examples = (row for row, row_words in zip(rows, words, strict=True) if word in row_words)
-            places = places_of(train, examples)
+            places = get_example_places(train, examples)
             findings.append(Finding("warn", "shortcuts", "words", text, places, totals[word]))
     return findings[:5] or [Finding("good", "shortcuts", "words", "no single word predicts the label of many rows")]
 
 
-def _words_of(row: Row, columns: ColumnSpec) -> set[str]:
+def _find_row_words(row: Row, columns: ColumnSpec) -> set[str]:
     """Return the words of a row; words of columns after the first have the column's name as a prefix."""
     texts = read_texts(row, columns)
     first = next(iter(texts), "")
@@ -166,7 +169,7 @@ class Gain(NamedTuple):
         return 0.0 if gain <= _MIN_STANDARD_ERRORS * error else gain / (1 - self.chance)
 
 
-def classes_of(gold: Sequence[Any]) -> list[int] | None:
+def get_classes(gold: Sequence[Any]) -> list[int] | None:
     """Return the gold values as classes: labels, or numbers above and below their median.
 
     Too few rows, other values, one class or more than 20 classes give None, because no comparison is possible.
@@ -174,11 +177,12 @@ def classes_of(gold: Sequence[Any]) -> list[int] | None:
     if len(gold) < _MIN_ROWS:
         return None
     if all(isinstance(value, float) for value in gold):
+        # Numbers become two classes of about equal size, so that the same measures apply.
         middle = float(np.median(np.array(gold)))
         classes = [int(value > middle) for value in gold]
     elif all(isinstance(value, (str, int)) for value in gold):
-        names = {name: number for number, name in enumerate(sorted(set(map(str, gold))))}
-        classes = [names[str(value)] for value in gold]
+        indices = {name: index for index, name in enumerate(sorted(set(map(str, gold))))}
+        classes = [indices[str(value)] for value in gold]
     else:
         return None
     return classes if 2 <= len(set(classes)) <= 20 else None
@@ -242,6 +246,7 @@ def _compare_words(train: Split, another: Split, columns: ColumnSpec) -> Finding
     is_other = np.repeat([0, 1], sizes)
     scores = _predict_words([*words[0], *words[1]], is_other, "decision_function")
     area = float(roc_auc_score(is_other, scores))
+    # For sizes n and m, the variance of the area by chance is (n + m + 1) / (12 n m).
     spread = 1.96 * math.sqrt((sizes[0] + sizes[1] + 1) / (12 * sizes[0] * sizes[1]))
     text = f"{another.name}: its words separate it from train with an AUC of {area:.2f}"
     text += f" (by chance {0.5 - spread:.2f} to {0.5 + spread:.2f})"

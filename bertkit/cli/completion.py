@@ -24,10 +24,10 @@ def complete_pretraining_recipe(incomplete: str) -> list[str]:
 
 def complete_run(incomplete: str) -> list[str]:
     """Return the runs in the typed folder, by default in `runs`, and the shipped recipes."""
-    from bertkit.storage.runs import runs_in
+    from bertkit.storage.runs import list_runs
 
     folder = Path(incomplete.rpartition("/")[0] or "runs")
-    paths = [str(folder / name) for name in runs_in(folder)]
+    paths = [str(folder / name) for name in list_runs(folder)]
     return [path for path in paths if path.startswith(incomplete)] + complete_recipe(incomplete)
 
 

@@ -322,7 +322,7 @@ def find_trained(name: str, model: str | None) -> tuple[str, str]:
     from bertkit.recipe import find_recipe
     from bertkit.recipe.load import recipe_names
     from bertkit.recipe.sections import expand_path
-    from bertkit.storage.hub.models import has_recipe, recipe_of
+    from bertkit.storage.hub.models import get_recipe_file, has_recipe
 
     # A shipped recipe comes first, so that a folder named `cola` does not change the meaning of a command.
     if name in recipe_names() or not has_recipe(name):
@@ -332,7 +332,7 @@ def find_trained(name: str, model: str | None) -> tuple[str, str]:
             find_recipe(name, "finetune")
             raise UsageError(f"{name} is a recipe, which has no checkpoint", "add --model RUN, or name a run instead")
         return name, model
-    recipe = recipe_of(name, f"name the recipe, and the folder with it: RECIPE --model {shlex.quote(name)}")
+    recipe = get_recipe_file(name, f"name the recipe, and the folder with it: RECIPE --model {shlex.quote(name)}")
     if model is not None:
         message = f"{name} is a run, and --model {model} is another checkpoint"
         raise UsageError(message, f"leave --model out, or name the recipe: {shlex.quote(recipe)}")

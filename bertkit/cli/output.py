@@ -117,9 +117,9 @@ def print_result(
         typer.Exit: If there is an error and the result is printed as JSON; it has the exit code of the error.
     """
     if page is not None and write is not None:
-        from bertkit.storage.outputs import check_page, claimed
+        from bertkit.storage.outputs import check_page, lock_output
 
-        with claimed(page):
+        with lock_output(page):
             check_page(page)  # Another process may have written it since the first check.
             write(page, result)
     if terminal.is_json_wanted():

@@ -149,10 +149,10 @@ def usage_error(error: Any) -> UsageError:
         elif message.endswith("requires an argument"):
             message, remedy = f"{option} needs a value", f"write {option} VALUE"
     elif hasattr(error.__cause__, "errors"):  # typer converts values with pydantic
-        from bertkit.recipe.validation import format_value, rule_of
+        from bertkit.recipe.validation import describe_rule, format_value
 
         (fault, *_) = error.__cause__.errors()
-        message = f"{'/'.join(error.param.opts)} = {format_value(fault['input'])} is wrong: {rule_of(fault)}"
+        message = f"{'/'.join(error.param.opts)} = {format_value(fault['input'])} is wrong: {describe_rule(fault)}"
     elif extra := re.match(r"Got unexpected extra argument\S* \((.*)\)", message):
         message = f"unexpected argument: {extra[1][:80]}"
         if _CONFIG in context.meta:

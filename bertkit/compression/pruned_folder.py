@@ -29,7 +29,7 @@ from bertkit.recipe.yaml import write_yaml
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan, write_json
 from bertkit.storage.fingerprints import list_files
-from bertkit.storage.runs import RunRecord, take, without_folder
+from bertkit.storage.runs import RunRecord, select_entries, without_folder
 
 PRUNED_FILE = "pruned.json"
 _RECIPE, _IGNORE = "recipe.yaml", ".gitignore"
@@ -149,7 +149,7 @@ def publish_run(
     shape = {name: value for name, value in asdict(published.shape).items() if value and name != "layers"}
     pruned: dict[str, Any] = {"from": fingerprint(published.source), "layers": published.units.layers, **shape}
     record: RunRecord = {
-        **take(saved.record, *_KEPT_KEYS),
+        **select_entries(saved.record, *_KEPT_KEYS),
         "status": "finished",
         "started": runs.now(),
         "finished": runs.now(),

@@ -11,7 +11,7 @@ from operator import lt
 from typing import Any
 
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import folded, is_placeholder, list_names, spelled
+from bertkit.data.labels import fold_label, is_placeholder, label_to_str, list_names
 from bertkit.data.rows import RowLocation, Split
 from bertkit.data.text import source_column
 from bertkit.errors import DataError
@@ -71,7 +71,8 @@ def find_suspicious_columns(train: Split, columns: ColumnSpec, data: DataConfig,
     warnings = []
     label = source_column(columns.gold, data)
     if finds_names and all(isinstance(value, (str, int, float)) for value in gold()):
-        names = len(set(map(spelled, gold())))
+        names = len(set(map(label_to_str, gold())))
+        # A class usually has many rows. Ids and texts rarely repeat.
         if names > count / 2:
             warnings.append(f"{count:,} training rows have {names:,} different labels. Is {label!r} their column?")
     elif all(isinstance(value, float) and value.is_integer() for value in gold()) and all(
@@ -80,6 +81,7 @@ def find_suspicious_columns(train: Split, columns: ColumnSpec, data: DataConfig,
         example = ", ".join(f"{value:g}" for value in islice(gold(), 3))
         warnings.append(f"The labels are integers in ascending order: {example}, ... Is {label!r} their column?")
     for column in columns.inputs:
+        # Texts without any letter are probably ids or numbers that were mapped by mistake.
         if not any(map(_has_letter, train.column(column))):
             name = source_column(column, data)
             example = str(train.rows[0].get(column))[:40]
@@ -101,6 +103,8 @@ def find_odd_rows(splits: Mapping[str, Split], columns: ColumnSpec, *, found_nam
 
 def _key(row: Row, inputs: Iterable[str]) -> int:
     """Return a hash of the columns that the model reads; an integer takes less memory than a text."""
+    # Lists, such as the words of a sentence, cannot be hashed, but their `repr` can. Python salts the hash of a text
+    # for each process, so these numbers must not be stored.
     values = (row.get(name) for name in inputs)
     return hash(tuple(value if isinstance(value, str) else repr(value) for value in values))
 
@@ -118,11 +122,12 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
     """
     if not names or len(names) > _MAX_NAMES:
         return []
+    # Tags and lists of labels hold several names per row, which are counted separately.
     rows, is_single = len(train.rows), all(isinstance(value, str) for value in train.column(gold))
-    counts = Counter(chain.from_iterable([value] if is_single else types_of(value) for value in train.column(gold)))
+    counts = Counter(chain.from_iterable(map(get_label_types, train.column(gold))))
 
     def first_place(name: str) -> RowLocation:
-        return train.place(next(i for i, value in enumerate(train.column(gold)) if name in types_of(value)))
+        return train.place(next(i for i, value in enumerate(train.column(gold)) if name in get_label_types(value)))
 
     doubts = []
     for name in (name for name in counts if is_placeholder(name, counts)):
@@ -130,12 +135,14 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
         remedy = f"--set {labels} --set data.empty_label=drop leaves them out" if is_single else "Leave it empty if so"
         doubt = f"{format_fraction(counts[name], rows)} training rows have the label {name!r}, which may mean no label"
         doubts.append((f"{doubt}. {remedy}.", first_place(name)))
-    forms = {name: folded(name) for name in counts}
+    forms = {name: fold_label(name) for name in counts}
     for name, count in counts.items():
         # Another case, or another spelling of a number, is doubtful even if both labels are frequent.
         twins = (label for label in counts if forms[label] == forms[name] and (counts[label], label) > (count, name))
         typos = (label for label in counts if counts[label] >= _TYPO * count and _is_typo(name, label))
         meant = next(chain(twins, typos), None)
+        # Equally frequent labels would have rows / len(counts) rows each. With 4 labels in 40,000 rows, a label is rare
+        # if it has at most 10.
         if meant is None and not (is_single and count * len(counts) * _RARE <= rows):
             continue
         first = first_place(name)
@@ -165,6 +172,8 @@ def describe_skew(train: Split, gold: str, labels: Sequence[str], recipe: Recipe
         advice.append("give the other labels more weight (--set training.class_weights=balanced)")
     # F1 scores the second label, so it suits a rare second label.
     rare_metrics = ("f1",) if len(labels) == 2 and label == labels[0] else ()
+    # A model that always predicts the frequent label has a high accuracy, and the best checkpoint would be chosen by
+    # it.
     if recipe.best_metric not in (*_BALANCED_METRICS, *rare_metrics):
         better = next((name for name in recipe.metrics if name in _BALANCED_METRICS), "")
         metrics = ", ".join([_BALANCED_METRICS[0], *recipe.metrics])
@@ -184,14 +193,14 @@ def rows_by_label(
     rows_by_name: dict[str, dict[str, list[int]]] = {}
     for name, split in splits.items():
         for index, value in enumerate(split.column(gold)):
-            for label in set(types_of(value or ())) - set(left_out):
+            for label in set(get_label_types(value or ())) - set(left_out):
                 rows_by_name.setdefault(label, {}).setdefault(name, []).append(index)
     return rows_by_name
 
 
 def find_unseen_names(splits: Mapping[str, Split], gold: str) -> dict[str, dict[str, list[int]]]:
     """Return the result of `rows_by_label` for the labels that no training row has."""
-    trained = {label for value in splits["train"].column(gold) for label in types_of(value or ())}
+    trained = {label for value in splits["train"].column(gold) for label in get_label_types(value or ())}
     return rows_by_label({name: split for name, split in splits.items() if name != "train"}, gold, trained)
 
 
@@ -248,6 +257,7 @@ def _find_shared(splits: Mapping[str, Split], columns: ColumnSpec) -> list[str]:
     keys = {name: np.fromiter((_key(row, inputs) for row in split.rows), np.int64) for name, split in splits.items()}
     train, train_keys, warnings = splits["train"], keys.pop("train"), []
     for name, split_keys in keys.items():
+        # Rows with equal hashes count as equal: with 64 bits, other rows almost never collide.
         shared = np.flatnonzero(np.isin(split_keys, train_keys))
         if len(shared):
             first = np.flatnonzero(train_keys == split_keys[shared[0]])[0]
@@ -267,7 +277,7 @@ def format_fraction(part: int, total: int) -> str:
     return f"{part:,} of {total:,} ({percent:.1f}%)" if percent >= 1 else f"{part:,} of {total:,} ({percent:.1g}%)"
 
 
-def types_of(gold: Any) -> list[str]:
+def get_label_types(gold: Any) -> list[str]:
     """Return the label names in a gold value; an entity tag such as B-PER becomes its type."""
     if isinstance(gold, str):
         return [gold]
@@ -285,11 +295,14 @@ def _is_typo(name: str, label: str) -> bool:
     a, b = (text.casefold().replace("_", " ").replace("-", " ") for text in (name, label))
     if a == b:
         return name != label
+    # In short names, one letter often makes another word: sad and mad.
     if min(len(a), len(b)) < 5:
         return False
     for _ in range(2):  # drop the common start, then the common end
         while a and b and a[0] == b[0]:
             a, b = a[1:], b[1:]
         a, b = a[::-1], b[::-1]
+    # The remaining letters differ: at most one letter on each side, or two letters in the other order. Digits and signs
+    # distinguish classes, so only letters count as typos.
     is_single_edit = max(len(a), len(b)) == 1 or (len(a) == 2 and a == b[::-1])
     return is_single_edit and (a + b).isalpha()

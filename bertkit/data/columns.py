@@ -107,7 +107,7 @@ def join_words(
     first word of a sentence.
 
     Raises:
-        DataError: If every row is one word, and nothing shows where sentences begin.
+        DataError: If every row is one word, and nothing shows where sentences start.
     """
     words = source_columns("tokens", data)[0]
     head = list(islice(records, 1)) if "tokens" in columns.inputs else []
@@ -126,6 +126,7 @@ def join_words(
     sentence: object = None
 
     def find_sentence(record: Record) -> object:
+        # Spreadsheets often name the sentence only in its first row, and pandas reads the other cells as NaN.
         nonlocal sentence
         mark = record[1][name]
         sentence = sentence if str(mark).strip() in ("", "None", "nan") else mark
@@ -152,33 +153,31 @@ def describe_unread(unread: Sequence[str], data: DataConfig, optional: Sequence[
         return []
     is_free = PAIR in optional and PAIR not in data.columns
     remedy = f" To read a pair: --set {assignment(f'data.columns.{PAIR}', unread_inputs[0])}" if is_free else ""
-    names, verbs = (
-        ", ".join(map(repr, unread_inputs)),
-        "look like input and are" if len(unread_inputs) > 1 else "looks like input and is",
-    )
+    names = ", ".join(map(repr, unread_inputs))
+    verbs = "look like input and are" if len(unread_inputs) > 1 else "looks like input and is"
     return [f"{names} {verbs} not read.{remedy}"]
 
 
-def missing_column(canonical: str, actual: str, source_names: list[str], source: str, data: DataConfig) -> DataError:
+def missing_column_error(canonical: str, actual: str, names: list[str], source: str, data: DataConfig) -> DataError:
     """Return the error for a column that a source lacks; it lists the columns of the source."""
     file_format = guess_format(source)[0]
     # These formats read each line as one text.
     has_lines = (file_format.name if file_format and data.format == "auto" else data.format) in ("txt", "lines")
-    if source_names == [source_column("text", data)] and has_lines:
+    if names == [source_column("text", data)] and has_lines:
         message = f"no column {actual!r}: each line is one text, and there are no other columns"
         return DataError(message, "if tabs separate columns: --set data.format=tsv", file=source)
-    inputs = [name for name in source_names if canonical == "text" and name.lower() in _INPUTS]
-    hint = did_you_mean(actual, inputs or source_names)
+    inputs = [name for name in names if canonical == "text" and name.lower() in _INPUTS]
+    hint = did_you_mean(actual, inputs or names)
     guess = hint.removeprefix("did you mean ").rstrip("?")
-    guess, question = (guess, "") if guess in source_names else ("COLUMN", f"{hint} " * hint.startswith("did"))
+    guess, question = (guess, "") if guess in names else ("COLUMN", f"{hint} " * hint.startswith("did"))
     return DataError(
-        f"no column {actual!r}; there are {', '.join(map(repr, source_names))}",
+        f"no column {actual!r}; there are {', '.join(map(repr, names))}",
         f"{question}--set {assignment(f'data.columns.{canonical}', guess)}",
         file=source,
     )
 
 
-def missing_header(fault: DataError, first: Row, rest: Iterator[Record], columns: ColumnSpec, source: str) -> DataError:
+def header_error(fault: DataError, first: Row, rest: Iterator[Record], columns: ColumnSpec, source: str) -> DataError:
     """Return the error for a file without a header, or the given fault if its first line is a header.
 
     The first line is a row if one of its values recurs below it, or is a number above other numbers. Column names of
@@ -195,6 +194,7 @@ def missing_header(fault: DataError, first: Row, rest: Iterator[Record], columns
     )
     if names == [*map(str, range(len(names)))] or not (is_row or all(looks_like_data([name]) for name in names)):
         return fault
+    # The remedy names the canonical columns first, and has letters for further columns: text, label, c, d.
     example = ", ".join([*columns.inputs, *filter(None, [columns.gold]), *"cdefg"][: len(names)])
     remedy = f"name the columns: --set 'data.header=[{example}]'" + (f"; or {fault.remedy}" if not is_row else "")
     if is_word:
@@ -234,7 +234,7 @@ def map_columns(source_names: list[str], data: DataConfig, columns: ColumnSpec, 
             raise DataError(f"{canonical} is one column, not {len(actual)}", "name one in data.columns", file=source)
         for name in actual:
             if name not in source_names:
-                raise missing_column(canonical, name, source_names, source, data)
+                raise missing_column_error(canonical, name, source_names, source, data)
     used = [name for actual in mapping.values() for name in actual]
     duplicates = {name for name in used if used.count(name) > 1}
     if duplicates:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bertkit.data.checks import format_fraction
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import spelled_names
+from bertkit.data.labels import labels_to_strs
 from bertkit.data.rows import Split, digest_text, update_hash
 from bertkit.errors import DataError, RecipeError, did_you_mean
 from bertkit.recipe.records import DataConfig, Recipe
@@ -53,6 +53,7 @@ class _Groups:
 
     def share(self, group: int) -> float:
         """Return the draw of a group as a number from 0 to 1; the draws are distributed uniformly."""
+        # All rows of a group have the same draw, so the first row is enough.
         high, low = self.draws[self.order[self.starts[group]]].tolist()
         return float((high << 64 | low) / (1 << 128))
 
@@ -61,15 +62,15 @@ def hold_out(split: Split, data: DataConfig, columns: ColumnSpec, *, named: bool
     """Split rows into ``train`` and ``validation``, which has about ``data.validation_fraction`` of them.
 
     A row is drawn by a hash of its text, so the draw does not depend on the order, the limit or the seed. Rows with the
-    same text stay in one split, and a larger share holds out the same rows and more. Each label keeps training rows.
+    same text stay in one split, and a larger fraction holds out the same rows and more. Each label keeps training rows.
 
-    ``data.hold_out`` is the method. `by_hash` holds out rows whose hash, as a number from 0 to 1, is below the share,
-    and at least one row. New rows move no other row, but the share is only approximate. `by_label` holds out the same
-    exact share of each label, but new rows may move other rows.
+    ``data.hold_out`` is the method. `by_hash` holds out rows whose hash, as a number from 0 to 1, is below the
+    fraction, and at least one row. New rows move no other row, but the fraction is only approximate. `by_label` holds
+    out the same exact fraction of each label, but new rows may move other rows.
 
     Args:
         split: Rows to split.
-        data: Settings with the share and the method.
+        data: Settings with the fraction and the method.
         columns: Columns of the task family.
         named: Whether gold answers are label names, or lists of them.
 
@@ -107,13 +108,15 @@ def _group_by_text(rows: Sequence[Row], columns: ColumnSpec, named: bool) -> _Gr
     names = array("q")
 
     def draw(row: Row) -> bytes:
-        label_set = frozenset(spelled_names(row.get(columns.gold)) if named else ())
+        label_set = frozenset(labels_to_strs(row.get(columns.gold)) if named else ())
         names.append(index_by_set.setdefault(label_set, len(index_by_set)))
         # Equal texts stay together, because a copy in the training rows would reveal the answer.
         read = columns.groups or [name for name in row if name not in columns.extra]
         return digest_text({name: row[name] for name in read}, columns.gold)
 
     draws, order = _order_digests(map(draw, rows))
+    # A group starts where the draw differs from the draw before it. The inverted bits of the first draw precede it, so
+    # that the first row always starts a group.
     starts = np.flatnonzero(np.diff(draws[order], axis=0, prepend=~draws[order[:1]]).any(axis=1))
     return _Groups(draws, order, np.append(starts, len(order)), np.array(names), list(index_by_set))
 
@@ -122,24 +125,28 @@ def _order_digests(digests: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Return digests of 16 bytes as two numbers each, (rows, 2), and the indices that sort them, (rows,)."""
     import numpy as np
 
+    # Bytes take 16 per row. A Python integer of 128 bits would take 44.
     content = bytearray()
     for digest in digests:
         content += digest
-    numbers = np.frombuffer(content, ">u8").astype(np.uint64).reshape(-1, 2)
-    return numbers, np.lexsort((numbers[:, 1], numbers[:, 0]))
+    halves = np.frombuffer(content, ">u8").astype(np.uint64).reshape(-1, 2)
+    # `lexsort` sorts by its last key first, so the high half comes last.
+    return halves, np.lexsort((halves[:, 1], halves[:, 0]))
 
 
 def _choose_groups(groups: _Groups, data: DataConfig, count: int) -> Iterator[int]:
     """Yield the groups to hold out."""
+    # 1. Count the rows of each label. At first, all rows are training rows.
     remaining = Counter[str]()
     for index, rows in Counter(groups.names.tolist()).items():
         remaining.update(dict.fromkeys(groups.sets[index], rows))
     by_hash, share = data.hold_out == "by_hash", data.validation_fraction
+    # 2. Go through the groups by draw or by label, until the fraction is reached. Each side gets at least one row.
     max_rows = min(max(1, round(count * share)), count - 1)
     kept_labels: set[str] = set()
     rest, held_out = len(groups), 0
     for group in range(len(groups)) if by_hash else _order_by_label(groups, remaining):
-        # `by_hash` holds out a text regardless of other rows; `by_label` stops when the share is reached.
+        # `by_hash` holds out a text regardless of other rows; `by_label` stops when the fraction is reached.
         is_enough = held_out > 0 and groups.share(group) >= share if by_hash else held_out >= max_rows
         if is_enough or rest == 1:
             break
@@ -152,6 +159,7 @@ def _choose_groups(groups: _Groups, data: DataConfig, count: int) -> Iterator[in
         remaining.subtract(labels)
         rest, held_out = rest - 1, held_out + len(groups.rows(group))
         yield group
+    # 3. Log the labels that could not give rows, because their scores will be missing or uncertain.
     if kept_labels:
         names = ", ".join(sorted(kept_labels)[:5])
         more = f" and {len(kept_labels) - 5:,} more" if len(kept_labels) > 5 else ""
@@ -160,7 +168,7 @@ def _choose_groups(groups: _Groups, data: DataConfig, count: int) -> Iterator[in
 
 
 def _order_by_label(groups: _Groups, label_counts: Mapping[str, int]) -> list[int]:
-    """Order groups so that any first part has the same share of each label; a row counts for its rarest label."""
+    """Order groups so that any first part has the same fraction of each label; a row counts for its rarest label."""
     import numpy as np
 
     # The stratum of a group, (groups,), is the rank of its rarest label.
@@ -170,11 +178,14 @@ def _order_by_label(groups: _Groups, label_counts: Mapping[str, int]) -> list[in
     stratum = np.minimum.reduceat(rarest[groups.names[groups.order]], groups.starts[:-1])
     sizes, by_stratum = np.diff(groups.starts), np.argsort(stratum, kind="stable")
     totals = np.bincount(stratum, sizes)
+    # `before` counts the rows of earlier groups with the same rarest label.
     before = np.empty(len(groups))
     before[by_stratum] = np.cumsum(sizes[by_stratum]) - sizes[by_stratum]
     before -= (np.cumsum(totals) - totals)[stratum]
     # Order by the middle of a group, as a fraction of its label's rows. Any first part of the ordered groups then has
-    # about the same fraction of each label (the divisor method of Webster and Sainte-Laguë).
+    # about the same fraction of each label (the divisor method of Webster and Sainte-Laguë). With 4 rows of
+    # label x, the middles are 0.125, 0.375, 0.625 and 0.875; with 2 rows of label y, they are 0.25 and 0.75. So the
+    # order is x y x x y x.
     order: list[int] = np.argsort((before + sizes / 2) / totals[stratum], kind="stable").tolist()
     return order
 
@@ -251,6 +262,7 @@ def oversample(split: Split, column: str, seed: int) -> Split:
     """
     message = "data.oversample counts rows by one value, and this row has a list"
     by_value = _shuffle_by_value(split, column, seed, (message, "leave it out"))
+    # `cycle` goes through the shuffled rows of a value, so the numbers of copies of its rows differ by at most one.
     max_rows = max(map(len, by_value.values()))
     repeated = split.select(sorted(index for rows in by_value.values() for index in islice(cycle(rows), max_rows)))
     log_once(f"data.oversample: {len(split.rows):,} training rows, {len(repeated.rows):,} with repeated rows")
@@ -258,7 +270,7 @@ def oversample(split: Split, column: str, seed: int) -> Split:
 
 
 def _shuffle_by_value(split: Split, column: str, seed: int, refusal: tuple[str, str]) -> dict[str, list[int]]:
-    """Return value -> indices of its rows, in the order of `_shuffle_rows`; raise the refusal for a list."""
+    """Return value -> indices of its rows, in the order of `_shuffle_rows`; raise the error for a list."""
     by_value = defaultdict[str, list[int]](list)
     values = list(split.column(column))
     for index in _shuffle_rows(split, seed):
@@ -273,6 +285,7 @@ def _shuffle_rows(split: Split, seed: int) -> list[int]:
 
     def digest(row: Row) -> bytes:
         hashed = hashlib.blake2b(str(seed).encode(), digest_size=16)
+        # The id may be the position in the file, and the order of the file must not matter.
         update_hash(hashed, {name: value for name, value in row.items() if name != "id"})
         return hashed.digest()
 

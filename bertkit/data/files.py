@@ -129,7 +129,7 @@ def guess_format(file_name: str) -> tuple[Format | None, str]:
     return None, ""
 
 
-def format_of_folder(folder: Path) -> Format | None:
+def guess_folder_format(folder: Path) -> Format | None:
     """Return the format that reads all files of a folder as one source of rows, or None if its files are splits."""
     formats = (candidate for candidate in FORMATS.values() if candidate.folder)
     return next((candidate for candidate in formats if next(folder.glob(candidate.folder), None)), None)
@@ -165,13 +165,14 @@ def read_records(file: Path | str, data: DataConfig) -> Iterator[Record]:
     name = name_source(path)
     mode = _find_mode(path)
     if stat.S_ISDIR(mode):
-        folder_format = named_format or format_of_folder(path) or FORMATS["documents"]
+        folder_format = named_format or guess_folder_format(path) or FORMATS["documents"]
         if folder_format.name != "documents" and not folder_format.folder:
             raise UsageError("a folder, not a file", "name one of its files", file=name)
         return folder_format.read(path, data, name)
     if not stat.S_ISREG(mode):
-        raise not_a_file(path)
+        raise not_a_file_error(path)
     file_format = named_format or guess_format(path.name)[0]
+    # The content is checked first: that a file is a web page or compressed explains more than an unknown ending.
     _check_content(path, file_format, name)
     if file_format is None:
         hint = f"known are {known_endings()}; or name its format: --set data.format=conll"
@@ -179,7 +180,7 @@ def read_records(file: Path | str, data: DataConfig) -> Iterator[Record]:
     return file_format.read(path, data, name)
 
 
-def not_a_file(path: Path) -> UsageError:
+def not_a_file_error(path: Path) -> UsageError:
     """Return the error for a path that exists, but is neither a file nor a folder."""
     return UsageError("a pipe or device, not a file", "for standard input write -", file=path)
 
@@ -211,6 +212,7 @@ def find_files(folder: Path, data: DataConfig, named: Collection[str] = ()) -> d
             message = f"the {split} split has {len(files[split])} of its {groups[0].shards} shards"
             raise DataError(message, "add the missing ones", file=folder)
     read = list(chain(*files.values()))
+    # Only files with an ending of the read files may hold rows by mistake. A license or a README is expected.
     unread = {path.name for path in chain(*paths.values()) if path.suffix in {file.suffix for file in read}}
     if not named and (unread := unread.difference(file.name for file in read)):
         log_once(f"files of {folder} that are not read ({len(unread)}): {', '.join(sorted(unread)[:10])}")
@@ -232,9 +234,10 @@ class _Group(NamedTuple):
 
 def _group_files(folder: Path, data: DataConfig) -> dict[_Group, list[Path]]:
     groups: dict[_Group, list[Path]] = {}
+    # `Dataset.push_to_hub` writes its files to the folder `data`.
     for path in sorted([*folder.glob("*"), *folder.glob("data/*")]):
         ending = _ending(path, data)
-        is_source = format_of_folder(path) if path.is_dir() else path.is_file() and (ending or data.format != "auto")
+        is_source = guess_folder_format(path) if path.is_dir() else path.is_file() and (ending or data.format != "auto")
         if is_source and not path.name.startswith("."):
             name = path.name.lower().removesuffix(ending).strip()
             shard = _SHARD.fullmatch(name)
@@ -246,8 +249,10 @@ def _group_files(folder: Path, data: DataConfig) -> dict[_Group, list[Path]]:
 def _candidates(groups: list[_Group], data: DataConfig, named: Collection[str]) -> dict[str, list[_Group]]:
     """Return the groups that could be each unnamed split: groups with its name, or else with a similar name."""
     names, splits = find_splits([group.name for group in groups], data.splits), {**SPLIT_NAMES, **data.splits}
+    # 1. Files that have exactly the name of a split.
     candidates = {split: [group for group in groups if group.name in names.get(split, ())] for split in splits}
     taken = {group for exact in candidates.values() for group in exact}
+    # 2. For splits without such a file, files whose name starts or ends with the name.
     similar = {split: [group for group in groups if _is_named_after(split, group)] for split in SPLIT_NAMES}
     # A file called train_test could be either split.
     splits_per_group = Counter(group for matches in similar.values() for group in matches)
@@ -278,6 +283,7 @@ def find_splits(names: Collection[str], mapped: Mapping[str, str]) -> dict[str, 
 
 def _is_named_after(split: str, group: _Group) -> bool:
     """Return whether a name starts or ends with a name of the split: train-v1.1, en_ewt-ud-train, wnut17train."""
+    # Between a digit and a letter too: wnut17train is split into wnut17 and train.
     words = re.split(r"[-_. ]|(?<=\d)(?=[a-z])", group.name)
     return words[0] in SPLIT_NAMES[split] or words[-1] in SPLIT_NAMES[split]
 
@@ -289,12 +295,13 @@ def _ending(path: Path, data: DataConfig) -> str:
     return ending or (compression if data.format != "auto" and compression in COMPRESSED else "")
 
 
-def first_of(items: Iterable[_Item], limit: int | None) -> Iterator[_Item]:
+def take_first(items: Iterable[_Item], limit: int | None) -> Iterator[_Item]:
     """Return the first `limit` items; without a limit, return all items.
 
     Raises:
         UsageError: If the limit is not a positive number.
     """
+    # `islice` accepts no larger integer.
     if limit is not None and not 0 < limit < 2**63:
         raise UsageError(f"--limit {limit}", "give a number of rows, from 1")
     return islice(items, limit)
@@ -303,6 +310,7 @@ def first_of(items: Iterable[_Item], limit: int | None) -> Iterator[_Item]:
 def _read_stdin(data: DataConfig) -> Iterator[Record]:
     """Read standard input in the format of ``data.format``, or else as jsonl if it starts with an object, or as csv."""
     stream: Any = sys.stdin.buffer
+    # `peek` consumes nothing. Byte order marks, and the zero bytes of UTF-16, precede the first character.
     first = stream.peek(1).lstrip(b"\xef\xbb\xbf\xff\xfe\0 \t\r\n")[:1] if data.format == "auto" else b""
     file_format = find_format(data.format) or FORMATS["jsonl" if first == b"{" else "csv"]
     return file_format.read(stream, data, "standard input")
@@ -320,10 +328,10 @@ def _find_mode(path: Path) -> int:
     except PermissionError:
         raise ResourceError("no permission to read", "check its folder's permissions", file=path) from None
     except (OSError, ValueError):
-        raise not_there(path) from None
+        raise missing_path_error(path) from None
 
 
-def not_there(path: Path) -> DataError:
+def missing_path_error(path: Path) -> DataError:
     """Return the error for a path that does not exist, with similar names."""
     if re.match(r"\w{2,}:/", str(path)):  # `Path` drops one of the two slashes.
         address = str(path).replace(":/", "://", 1)

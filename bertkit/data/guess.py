@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from bertkit.data.files import read_records
-from bertkit.data.labels import spelled
+from bertkit.data.labels import label_to_str
 from bertkit.data.spans import SPAN_COLUMNS
 from bertkit.data.text import as_number
 from bertkit.errors import DataError
@@ -31,10 +31,10 @@ class Guess:
 
     extends: str
     columns: dict[str, str]
-    why: dict[str, str]
+    reasons: dict[str, str]
     """Canonical column -> reason for the choice of the column in the file."""
     rows: int
-    others: list[str] = field(default_factory=list)
+    alternatives: list[str] = field(default_factory=list)
     """Columns that could be the labels instead."""
 
 
@@ -49,6 +49,7 @@ def guess_recipe(file: str) -> Guess:
     names = list(dict.fromkeys(name for record in records for name in record))
     values = {name: [record.get(name) for record in records] for name in names}
     lower = {name.lower(): name for name in reversed(names)}
+    # 1. The names of the columns identify question answering, reranking and multiple choice.
     for known_columns in (
         ("question", "context", "answers"),
         ("query", "passage", "relevance"),
@@ -62,6 +63,7 @@ def guess_recipe(file: str) -> Guess:
                 dict.fromkeys(known_columns, "its name"),
                 len(records),
             )
+    # 2. For tags and labels, the values decide, because their columns have many names.
     return _guess_tags(values, len(records)) or _guess_label(values, lower, file, len(records))
 
 
@@ -74,11 +76,13 @@ def _guess_tags(values: dict[str, list[Any]], rows: int) -> Guess | None:
         if any(isinstance(span, (dict, list)) for span in items):
             reasons = {"text": "its name", "spans": "lists of spans"}
             return Guess("tag", {"text": "text", "spans": spans}, reasons, rows)
+    # Tags are a list with as many items as there are words, in every row.
     sizes = {name: list(map(len, values[name])) for name in lists}
     fitting = [name for name in lists if words and name != words and sizes[name] == sizes[words]]
     if words is None or not fitting:
         return None
     counts = {name: len(set(map(str, chain(*values[name])))) for name in fitting}
+    # Among lemmas, parts of speech and entities, a column called tags wins, then the column with the fewest values.
     tags = min(fitting, key=lambda name: ("tag" not in name.lower(), counts[name]))
     reasons = {"tokens": "lists of words", "tags": f"as many values as words, {counts[tags]} different ones"}
     alternatives = [f"{name} ({counts[name]} values)" for name in fitting if name != tags]
@@ -87,15 +91,17 @@ def _guess_tags(values: dict[str, list[Any]], rows: int) -> Guess | None:
 
 def _guess_label(values: dict[str, list[Any]], lower: dict[str, str], file: str, rows: int) -> Guess:
     """Guess the columns of one or two texts, and of a label or a number."""
-    texts = {name: fmean(len(str(value).split()) for value in column) for name, column in values.items() if column}
-    words = {name: mean for name, mean in texts.items() if mean >= 2 and not _is_number(values[name])}
-    counts = {name: len({spelled(value) for value in column} - {None}) for name, column in values.items()}
+    # A text has at least two words on average. A label usually has one.
+    words = {name: fmean(len(str(value).split()) for value in column) for name, column in values.items() if column}
+    texts = {name: mean for name, mean in words.items() if mean >= 2 and not _is_number(values[name])}
+    counts = {name: len({label_to_str(value) for value in column} - {None}) for name, column in values.items()}
+    # A column with another value in every row is an id.
     labels = [name for name in values if 2 <= counts[name] <= _MAX_CLASSES and counts[name] < max(rows, 3)]
     labels += [name for name in values if name not in labels and _is_number(values[name]) and name.lower() in _LABELS]
-    if not words:
+    if not texts:
         raise DataError(f"no column looks like text: {', '.join(values)}", "--set data.columns names it", file=file)
-    pair = next((pair for pair in _PAIRS if all(lower.get(name) in words for name in pair)), None)
-    text_names = [lower[name] for name in pair] if pair else [max(words, key=lambda name: words[name])]
+    pair = next((pair for pair in _PAIRS if all(lower.get(name) in texts for name in pair)), None)
+    text_names = [lower[name] for name in pair] if pair else [max(texts, key=lambda name: texts[name])]
     labels = [name for name in labels if name not in text_names]
     if not labels:
         message = f"no column looks like a label: {', '.join(name for name in values if name not in text_names)}"
@@ -108,10 +114,10 @@ def _guess_label(values: dict[str, list[Any]], lower: dict[str, str], file: str,
     # A few distinct integers are classes rather than numbers to predict.
     if is_number and counts[label] <= 20:
         is_number = not all(value is None or float(value).is_integer() for value in values[label])
-    why_text = {name: "its name" if pair else f"{words[name]:.0f} words on average" for name in text_names}
+    why_text = {name: "its name" if pair else f"{texts[name]:.0f} words on average" for name in text_names}
     text_columns = dict(zip(("text", "text_pair"), text_names, strict=False))
     reasons = {canonical: why_text[name] for canonical, name in text_columns.items()}
-    spellings = sorted({name for value in values[label] if (name := spelled(value)) is not None})
+    spellings = sorted({name for value in values[label] if (name := label_to_str(value)) is not None})
     listed = ", ".join(spellings[:5]) + (", ..." if len(spellings) > 5 else "")
     reasons["label"] = "numbers" if is_number else f"{counts[label]} values: {listed}"
     alternatives = [f"{name} ({counts[name]} values)" for name in labels if name != label]

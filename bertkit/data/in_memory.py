@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.formats.json import check_strings
 from bertkit.data.sources import ROWS
-from bertkit.errors import DataError, located, shorten
+from bertkit.errors import DataError, error_location, shorten
 from bertkit.recipe.records import DataConfig
 
 
@@ -50,6 +50,7 @@ def as_records(rows: Any, inputs: Sequence[str] = (), columns: ColumnSpec | None
     if is_dataframe(rows):
         row_values = _dataframe_records(rows)
     elif hasattr(rows, "column_names") and isinstance(rows, Mapping):
+        # A DatasetDict is a mapping of splits, which the next branch would read as one row.
         message = f"a DatasetDict of {', '.join(rows)}"
         raise DataError(message, f"name one of its splits, such as [{next(iter(rows))!r}]")
     elif isinstance(rows, (str, Mapping)):
@@ -63,15 +64,15 @@ def as_records(rows: Any, inputs: Sequence[str] = (), columns: ColumnSpec | None
         remedy = "pass its `.collect()`" if is_lazy else "pass texts, tuples, dictionaries or a DataFrame"
         raise DataError(f"{shorten(repr(rows))} is not a row", remedy)
     records: list[dict[str, Any]] = []
-    for number, row in enumerate(row_values, 1):
-        with located(file=ROWS, row=number):
+    for position, row in enumerate(row_values, 1):
+        with error_location(file=ROWS, row=position):
             records.append(_as_record(row, inputs, columns))
             _check_columns(records[-1], records[0])
-        check_strings(records[-1], ROWS, number)
+        check_strings(records[-1], ROWS, position)
     return records
 
 
-def map_given(names: Sequence[str], canonical_names: Iterable[str], data: DataConfig) -> DataConfig:
+def map_canonical_names(names: Sequence[str], canonical_names: Iterable[str], data: DataConfig) -> DataConfig:
     """Return settings that read these columns by their names in the recipe's data, or else by canonical names."""
     columns = dict(data.columns)
     for name in canonical_names:
@@ -93,6 +94,7 @@ def add_columns(dataframe: DataFrameT, columns: Mapping[str, list[Any]]) -> Data
 
 def _dataframe_records(dataframe: Any) -> Iterable[Mapping[str, Any]]:
     names = list(map(str, dataframe.columns))
+    # `DataFrame.to_dict` of pandas keeps only the last of two columns with one name.
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate is not None:
         raise DataError("two columns of the dataframe have one name", "rename one", column=duplicate)

@@ -12,13 +12,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_of, joined_labels, place_row
+from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_error, joined_labels, place_row
 from bertkit.data.text import describe_record, normalize, source_column
 from bertkit.errors import DataError, ModelError, RecipeError, did_you_mean
 from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import Row
 from bertkit.storage.cache import log_once
-from bertkit.storage.disk import spool
+from bertkit.storage.disk import offload_to_disk
 
 CORRECT = "correct the row, or declare the names under `labels:`"
 """Remedy for a value that is not a label of the recipe or of the training rows."""
@@ -35,15 +35,17 @@ _DECIMAL = re.compile(r"[-+]?[0-9]{1,15}\.[0-9]{1,15}")
 _PLACEHOLDERS = {"-", "--", "?", "#n/a", "n/a", "na", "nan", "<na>", "null", "unlabeled", "unlabelled", "no label"}
 
 
-def spelled(value: object) -> str | None:
+def label_to_str(value: object) -> str | None:
     """Return a raw label as text in composed Unicode (NFC), or None if it is absent, whitespace or NaN.
 
-    >>> spelled(1.0), spelled(True), spelled(" pos "), spelled(float("nan")), spelled("")
+    >>> label_to_str(1.0), label_to_str(True), label_to_str(" pos "), label_to_str(float("nan")), label_to_str("")
     ('1', 'true', 'pos', None, None)
 
     Raises:
         DataError: If the value cannot be a name, such as an object.
     """
+    # Only NaN differs from itself. pandas has it in empty cells, and reads a column of integers with an empty cell as
+    # floats.
     if value is None or value != value:
         return None
     if isinstance(value, (dict, list, tuple, bytes)):
@@ -56,20 +58,20 @@ def spelled(value: object) -> str | None:
 
 
 @lru_cache(10_000)  # called for each tag of each word
-def plain(name: str) -> str:
+def normalize_label(name: str) -> str:
     """Return a label name; numbers and booleans are spelled as in JSON.
 
-    >>> plain("True"), plain("1.0"), plain("0.50"), plain("No")
+    >>> normalize_label("True"), normalize_label("1.0"), normalize_label("0.50"), normalize_label("No")
     ('true', '1', '0.5', 'No')
     """
     if _DECIMAL.fullmatch(name):
-        return spelled(float(name)) or name
+        return label_to_str(float(name)) or name
     return name.lower() if name.lower() in ("true", "false") else unicodedata.normalize("NFC", name)
 
 
-def folded(name: str) -> str:
+def fold_label(name: str) -> str:
     """Return the common form of names that differ only in case, whitespace, forms of Unicode or a format's spelling."""
-    return normalize(plain(name))
+    return normalize(normalize_label(name))
 
 
 def is_placeholder(name: str, names: Iterable[str]) -> bool:
@@ -84,15 +86,15 @@ def is_placeholder(name: str, names: Iterable[str]) -> bool:
     return name.casefold() in _PLACEHOLDERS and all(any(map(str.isalnum, other_name)) for other_name in other_names)
 
 
-def spelled_names(value: object) -> list[str]:
+def labels_to_strs(value: object) -> list[str]:
     """Return the raw labels in a value, which may be a list of several, as text.
 
-    >>> spelled_names("pos"), spelled_names([1.0, None, "b"])
+    >>> labels_to_strs("pos"), labels_to_strs([1.0, None, "b"])
     (['pos'], ['1', 'b'])
     """
     if isinstance(value, (list, tuple)):
-        return [name for item in value for name in spelled_names(item)]
-    spelling = spelled(value)
+        return [name for item in value for name in labels_to_strs(item)]
+    spelling = label_to_str(value)
     return [] if spelling is None else [spelling]
 
 
@@ -104,7 +106,7 @@ def find_names(values: Iterable[Any]) -> list[str]:
     """
     names, texts, count, max_labels, are_tags = set[str](), set[str](), 0, 1, False
     for value in values:
-        spellings = spelled_names(value)
+        spellings = labels_to_strs(value)
         names.update(spellings)
         count, max_labels = count + len(spellings), max(max_labels, len(spellings))
         are_tags = are_tags or len(set(spellings)) < len(spellings)  # a list of labels has no duplicates
@@ -124,25 +126,25 @@ def find_names(values: Iterable[Any]) -> list[str]:
     return _sort_names(names)
 
 
-def with_unseen(names: Sequence[str], values: Iterable[Any]) -> list[str]:
+def add_unseen_names(names: Sequence[str], values: Iterable[Any]) -> list[str]:
     """Add the labels of other rows that are not among the names, so that these rows are scored as wrong.
 
     Probable mistakes are not added: a label that differs from a name only in case or whitespace, or a number if the
     names are words, because it may be the index of a name. No label is added if the rows have no label in common with
     the names, except O, which means no entity.
     """
-    row_names = {name for value in values for name in spelled_names(value)}
-    unknown, known_names = {name for name in row_names if not _is_known(name, names)}, set(map(folded, names))
+    row_names = {name for value in values for name in labels_to_strs(value)}
+    unknown, forms = {name for name in row_names if not _is_known(name, names)}, set(map(fold_label, names))
     if not row_names - unknown - {"O"}:
         return list(names)
     has_numbers = any(map(_is_integer, names))
-    unseen = {name for name in unknown if folded(name) not in known_names and (has_numbers or not _is_integer(name))}
+    unseen = {name for name in unknown if fold_label(name) not in forms and (has_numbers or not _is_integer(name))}
     return _sort_names({*names, *unseen}) if unseen else list(names)
 
 
 def _is_known(name: str, names: Sequence[str]) -> bool:
     try:
-        name_of(name, names)
+        get_label_name(name, names)
     except DataError:
         return False
     return True
@@ -155,51 +157,52 @@ def _sort_names(names: Set[str]) -> list[str]:
     return sorted(names, key=lambda name: (0, int(name), "") if _is_integer(name) else (1, 0, name))
 
 
-def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
+def get_label_name(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
     """Return the label name of a raw value, which is a name or the index of a name from 0.
 
     The spelling of names may depend on the format: True as true, 1.0 as 1. A list (several labels, or one per word) is
     converted item by item. None, and placeholders such as -1 and "-" that are not names, mean unlabeled.
 
-    >>> name_of("acceptable", ["unacceptable", "acceptable"]), name_of(0, ["unacceptable", "acceptable"])
+    >>> get_label_name("acceptable", ["unacceptable", "acceptable"]), get_label_name(0, ["unacceptable", "acceptable"])
     ('acceptable', 'unacceptable')
 
     Raises:
         DataError: If the value is not one of the labels.
     """
     if isinstance(value, (list, tuple)):
-        return [name_of(item, names, remedy) for item in value]
-    spelling = spelled(value)
+        return [get_label_name(item, names, remedy) for item in value]
+    spelling = label_to_str(value)
     if spelling is None or spelling in names:
         # Return the same object for all rows to save memory.
         return spelling and names[names.index(spelling)]
-    number, plain_names = plain(spelling), list(map(plain, names))
+    plain_name, plain_names = normalize_label(spelling), list(map(normalize_label, names))
     # CSV has text only, JSON has numbers and booleans: 1, 1.0 and "1" are one label.
-    if plain_names.count(number) == 1:
-        return names[plain_names.index(number)]
-    if number == "-1" or is_placeholder(number, names):
+    if plain_names.count(plain_name) == 1:
+        return names[plain_names.index(plain_name)]
+    if plain_name == "-1" or is_placeholder(plain_name, names):
         return None
     # Datasets on the Hub store labels as indices from 0. If names are numbers, a number is a name, never an index.
     are_indices_allowed = not any(map(_is_integer, plain_names))
-    if are_indices_allowed and _is_integer(number) and 0 <= int(number) < len(names):
-        return names[int(number)]
+    if are_indices_allowed and _is_integer(plain_name) and 0 <= int(plain_name) < len(names):
+        return names[int(plain_name)]
     listed = ", ".join(
         f"{index} {list_names([name])}" if are_indices_allowed else repr(name) for index, name in enumerate(names[:20])
     )
-    similar_name = next((name for name in names if folded(name) == folded(spelling)), None)
+    similar_name = next((name for name in names if fold_label(name) == fold_label(spelling)), None)
     suggestion = f"did you mean {similar_name}?" if similar_name else did_you_mean(spelling, names)
     hint = suggestion if suggestion.startswith("did") else remedy
     raise DataError(f"label {spelling!r} is not one of the {len(names)} labels ({listed})", hint)
 
 
-def say_counted(values: Iterable[Any], names: Sequence[str]) -> None:
+def log_label_indices(values: Iterable[Any], names: Sequence[str]) -> None:
     """Log the label of each number, if rows have indices of labels instead of names."""
-    counted = {name for value in values for name in spelled_names(value)} - {*names, "-1"}
-    if counted and all(_is_integer(name) and _is_known(name, names) for name in counted):
+    # -1 is the label of unlabeled rows in datasets on the Hub, such as the test rows of GLUE.
+    indices = {name for value in values for name in labels_to_strs(value)} - {*names, "-1"}
+    if indices and all(_is_integer(index) and _is_known(index, names) for index in indices):
         log_once(f"labels are numbers, which are read as: {', '.join(f'{n} {name}' for n, name in enumerate(names))}")
 
 
-def name_split(
+def replace_raw_labels(
     split: Split,
     gold: str,
     names: Sequence[str],
@@ -220,6 +223,7 @@ def name_split(
     Raises:
         DataError: If values are not labels, or rows have none; for the first, with the lines of the others.
     """
+    # With the names 0 and 1, a vector such as [0, 1] would be read as both labels of the row.
     if len(names) == 2 and all(value in (["0", "1"], ["1", "0"]) for value in split.column(gold)):
         raise DataError(*VECTOR, file=split.source, column=source_column(gold, data))
     lines = array("q")
@@ -229,8 +233,9 @@ def name_split(
     def name_rows() -> Iterator[Row]:
         for line, row in zip(split.lines, split.rows, strict=True):
             try:
-                named = name_of(row[gold], names, remedy)
-                if named is None or (isinstance(named, list) and named and not any(named)):
+                label = get_label_name(row[gold], names, remedy)
+                # Some words of a row may lack a tag, but not all of them.
+                if label is None or (isinstance(label, list) and label and not any(label)):
                     raise DataError(NO_LABEL, FILL_IN)
             except DataError as error:
                 if error.message == NO_LABEL and data.empty_label == "drop":
@@ -241,11 +246,12 @@ def name_split(
                 faults.append(error)
                 continue
             lines.append(line)
-            yield {**row, gold: named}
+            yield {**row, gold: label}
 
-    rows = spool(name_rows())
+    # The rows are read only here, which fills `lines`, `faults` and `dropped`.
+    rows = offload_to_disk(name_rows())
     if faults and collected is None:
-        raise first_of(faults)
+        raise first_error(faults)
     if dropped:
         log_once(f"rows of {split.source} without a label, left out: {len(dropped):,}")
     return replace(split, rows=rows, lines=lines)
@@ -268,7 +274,7 @@ def placeholder_names(count: int) -> list[str]:
 def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
     """Return the recipe's label names in the order of the checkpoint.
 
-    Equal names are matched first, then names that are equal after `folded`.
+    Equal names are matched first, then names that are equal after `fold_label`.
 
     Raises:
         ModelError: If the two lists do not name the same labels; the message shows both.
@@ -276,7 +282,7 @@ def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
     matched = {name: name for name in checkpoint if name in recipe}
     for name in checkpoint:
         # Match only a unique name: two names that differ only in case may be different labels.
-        similar = [label for label in recipe if label not in matched.values() and folded(label) == folded(name)]
+        similar = [label for label in recipe if label not in matched.values() and fold_label(label) == fold_label(name)]
         if name not in matched and len(similar) == 1:
             matched[name] = similar[0]
     if len(matched) == len(checkpoint) == len(recipe):
@@ -302,6 +308,7 @@ def class_weights(weights: str | Mapping[str, float] | None, labels: Sequence[st
                 raise RecipeError(f"class_weights names no label {name!r}", did_you_mean(name, labels))
         return [float(weights.get(name, 1.0)) for name in labels]
     counts = Counter(name for names in gold for name in (names if isinstance(names, list) else [names]) if name)
+    # A label without rows adds no loss, so any finite weight will do.
     total = sum(counts.values())
     return [total / (len(labels) * counts[name]) if counts[name] else 1.0 for name in labels]
 

@@ -20,9 +20,9 @@ from bertkit.errors import DataError, ResourceError, UsageError, did_you_mean
 from bertkit.progress import log
 from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import expand_path
-from bertkit.storage.disk import spool
+from bertkit.storage.disk import offload_to_disk
 from bertkit.storage.files import atomic_write, disk_error, is_disk_error, to_json
-from bertkit.storage.outputs import check_not_inputs, claimed, sweep_temporaries
+from bertkit.storage.outputs import check_not_inputs, delete_leftover_files, lock_output
 
 if TYPE_CHECKING:
     import pyarrow
@@ -31,6 +31,7 @@ Records = Iterable[dict[str, Any]]
 
 _CHUNK_ROWS = 4096
 _EXACT = 2**53  # up to this size, every integer is a float too
+# Besides = + - and @, Excel interprets a tab, a line break, and the full-width forms (OWASP, CSV injection).
 _FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 _JSON_TYPES = (str, int, float, list, dict, type(None))
 _LINES = "records"  # column of packed records with their JSON
@@ -116,9 +117,9 @@ def write_new(records: Records, output: str | Path, inputs: Iterable[tuple[str, 
         ResourceError: If another process is writing it, or it cannot be written.
     """
     file = expand_path(output)
-    writer_for(file)
+    find_writer(file)
     check_not_inputs(file, inputs)
-    with claimed(file):
+    with lock_output(file):
         return write_records(records, file)
 
 
@@ -138,7 +139,7 @@ def write_records(records: Records, file: Path, layout: FileLayout = PLAIN) -> i
         DataError: If a character is not in the encoding of the layout.
         ResourceError: If the file cannot be written.
     """
-    write = writer_for(file)
+    write = find_writer(file)
     layout = replace(layout, delimiter=layout.delimiter or SEPARATED.get(file.suffix))
     with _replace_file(file) as temporary:
         try:
@@ -154,9 +155,9 @@ def _choose_columns(records: Records, columns: Sequence[str]) -> Iterator[dict[s
     Raises:
         UsageError: If the first record lacks one of them.
     """
-    for number, record in enumerate(records):
+    for index, record in enumerate(records):
         unknown = next((name for name in columns if name not in record), None)
-        if number == 0 and unknown is not None:
+        if index == 0 and unknown is not None:
             raise UsageError(f"--columns: there is no column {unknown!r}", did_you_mean(unknown, record))
         yield {name: record[name] for name in columns if name in record}
 
@@ -175,6 +176,7 @@ def copy_parquet(source: Path, file: Path, is_kept: Sequence[bool]) -> int:
         _replace_file(file) as temporary,
         parquet.ParquetWriter(temporary, read.schema_arrow) as writer,
     ):
+        # The rows stay in Arrow, because Python values would lose types such as int8 or dictionaries.
         for batch in read.iter_batches(_CHUNK_ROWS):
             rows = [row for row in range(len(batch)) if is_kept[start + row]]
             writer.write_batch(batch.take(rows))
@@ -191,7 +193,7 @@ def _replace_file(file: Path) -> Iterator[Path]:
     """
     real = file.resolve()  # A symbolic link is kept; its target is replaced.
     try:
-        sweep_temporaries(real)
+        delete_leftover_files(real)
         with atomic_write(real) as temporary:
             yield temporary
     except OSError as error:
@@ -202,7 +204,7 @@ def _replace_file(file: Path) -> Iterator[Path]:
         raise ResourceError(f"cannot be written: {reason}", "choose another --output", file=file) from None
 
 
-def writer_for(file: Path) -> Callable[[Records, Path, FileLayout], int]:
+def find_writer(file: Path) -> Callable[[Records, Path, FileLayout], int]:
     """Return the function that writes the format of a file's ending.
 
     Raises:
@@ -230,9 +232,10 @@ def as_columns(prediction: Mapping[str, Any], digits: int | None) -> dict[str, A
     spread: dict[str, Any] = {}
     for name, value in prediction.items():
         if name == "probabilities" and isinstance(value, Mapping):
+            # With several labels per row, no single probability is the confidence of the prediction.
             if isinstance(prediction["prediction"], str):
                 spread["confidence"] = value[prediction["prediction"]]
-            spread.update({f"probability_{label}": number for label, number in value.items()})
+            spread.update({f"probability_{label}": probability for label, probability in value.items()})
         else:
             spread[name] = value
     return spread if digits is None else {name: _round_floats(value, digits) for name, value in spread.items()}
@@ -257,23 +260,25 @@ def _write_jsonl(records: Records, file: Path, _: FileLayout) -> int:
 
 def _write_separated(records: Records, file: Path, layout: FileLayout) -> int:
     escape = _escape_formula if layout.escape_formulas else lambda value: value
-    types_by_column, spooled = _spooled(records)
+    types_by_column, records = _find_column_types(records)
+    # The csv module ends lines itself; on Windows, Python would turn its \r\n into \r\r\n.
     with file.open("w", encoding=layout.encoding or "utf-8", newline="") as stream:
         writer = csv.writer(stream, delimiter=layout.delimiter or ",")
         writer.writerow(map(escape, types_by_column))
-        writer.writerows([escape(record.get(name)) for name in types_by_column] for record in spooled)
-    return len(spooled)
+        writer.writerows([escape(record.get(name)) for name in types_by_column] for record in records)
+    return len(records)
 
 
 def _write_parquet(records: Records, file: Path, _: FileLayout) -> int:
     import pyarrow
     from pyarrow import parquet
 
-    types_by_column, spooled = _spooled(records)
+    types_by_column, records = _find_column_types(records)
     schema = pyarrow.schema([(name, _find_type(name, samples)) for name, samples in types_by_column.items()])
     with parquet.ParquetWriter(file, schema) as writer:
-        for start in range(0, len(spooled), _CHUNK_ROWS):
-            chunk = spooled[start : start + _CHUNK_ROWS]
+        for start in range(0, len(records), _CHUNK_ROWS):
+            chunk = records[start : start + _CHUNK_ROWS]
+            # Values without a common type are converted to text here; nulls stay nulls.
             columns = []
             for field in schema:
                 values = [record.get(field.name) for record in chunk]
@@ -281,10 +286,10 @@ def _write_parquet(records: Records, file: Path, _: FileLayout) -> int:
                     values = [value if value is None or isinstance(value, str) else _as_text(value) for value in values]
                 columns.append(pyarrow.array(values, type=field.type))
             writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
-    return len(spooled)
+    return len(records)
 
 
-def _spooled(records: Records) -> tuple[dict[str, dict[_ValueType, Any]], Sequence[dict[str, Any]]]:
+def _find_column_types(records: Records) -> tuple[dict[str, dict[_ValueType, Any]], Sequence[dict[str, Any]]]:
     """Read all records, and return column -> type -> sample value, and the records.
 
     The columns and their types are known only after the last record, so all records are first stored on disk.
@@ -298,7 +303,7 @@ def _spooled(records: Records) -> tuple[dict[str, dict[_ValueType, Any]], Sequen
                 samples.setdefault(_type_of(value), value)
         return record
 
-    return types_by_column, spool(map(note, map(_without_nested, records)))
+    return types_by_column, offload_to_disk(map(note, map(_without_nested, records)))
 
 
 def pack_records(records: Records) -> bytes:
@@ -341,6 +346,7 @@ def unpack_records(content: Any) -> Iterator[dict[str, Any]]:
     from pyarrow import ipc
 
     table = ipc.open_stream(content).read_all()
+    # The first column has the JSON, and the others have the values that JSON lacks.
     lines, *columns = (column.to_pylist() for column in table.itercolumns())
     for index, line in enumerate(lines):
         record = json.loads(line)

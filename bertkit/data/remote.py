@@ -18,7 +18,7 @@ from bertkit.progress import stage
 from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import expand_path
 from bertkit.storage import files, hub
-from bertkit.storage.cache import cache_folder, lock_folder, log_once, sweep
+from bertkit.storage.cache import cache_folder, delete_unused, lock_folder, log_once
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -82,7 +82,7 @@ def copy_remote(address: str) -> Path:
                 raise failure from None
             log_once(f"read from the cache: {failure.message}")
         names = list(_read_record(folder))
-    sweep(folder.parent)
+    delete_unused(folder.parent)
     # Messages name the file, or the folder above the first wildcard of a pattern.
     name = _without_query(address)
     is_file = len(names) == 1 and name.endswith(f"/{names[0]}")
@@ -119,6 +119,7 @@ def _copy_changed(address: str, folder: Path) -> None:
     # 2. Compare them with the copies. Without a record, or with a damaged one, all files are copied.
     states = {copy: _find_state(system, name) for copy, name in remote_names.items()}
     before = _read_record(folder)
+    # A file that was deleted at its address must not be read as a split.
     for old_copy in before.keys() - states.keys():
         (folder / old_copy).unlink(missing_ok=True)
     copied = {
@@ -135,6 +136,7 @@ def _copy_changed(address: str, folder: Path) -> None:
             (folder / copy).parent.mkdir(parents=True, exist_ok=True)
             with files.atomic_write(folder / copy) as temporary:
                 system.get_file(remote_names[copy], str(temporary))
+            # The state is recorded after the copy is complete: a kill in between copies the file again.
             copied[copy] = states[copy]
             files.write_json(folder / _COPIED, copied)
             tick(1)
@@ -200,8 +202,8 @@ def read_hub_split(data: DataConfig, split: str, *, streaming: bool = False) -> 
     # A stream of csv or JSON files has no features.
     labels = find_label_names(table.features.to_dict() if table.features else {})
     try:
-        for number, row in enumerate(table, start=1):
-            yield number, name_labels(row, labels, data.source, number)
+        for position, row in enumerate(table, start=1):
+            yield position, name_labels(row, labels, data.source, position)
     except (OSError, httpx.HTTPError) as error:  # the errors of all network libraries
         problem = f"{data.source}: reading was interrupted ({str(error) or type(error).__name__})"
         raise UnavailableError(problem, "the same command continues from the last checkpoint") from None
@@ -242,6 +244,7 @@ def _open_online(
     """Download the files of a configuration, compare their checksums, and prepare them in the cache of `datasets`."""
     import datasets
 
+    # The commit instead of a branch keeps all files consistent, even if the dataset changes in the meantime.
     builder = datasets.load_dataset_builder(data.source, data.config, revision=repository.commit)
     if streaming:
         return builder.as_streaming_dataset(split=split)
@@ -259,7 +262,7 @@ def _open_cached(data: DataConfig, split: str, refusal: UnavailableError) -> Dat
     """Open a split that bertkit or another program prepared in the cache of `datasets`.
 
     Raises:
-        UnavailableError: If the cache lacks it; with the refusal of the Hub.
+        UnavailableError: If the cache lacks it; the message has the reason of the Hub too.
     """
     import datasets
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from bertkit.data.columns import (
     PAIR,
     ColumnSpec,
+    header_error,
     join_words,
     map_columns,
-    missing_header,
     source_columns,
     unread_columns,
     with_span_columns,
@@ -32,7 +32,7 @@ from bertkit.progress import log
 from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import Row
 from bertkit.storage.cache import log_once
-from bertkit.storage.disk import spool
+from bertkit.storage.disk import offload_to_disk
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,12 +91,15 @@ class Split:
 
     def first(self, count: int | None) -> Split:
         """Return the first `count` rows; without a count, return all rows."""
-        return self if count is None else replace(self, rows=spool(islice(self.rows, count)), lines=self.lines[:count])
+        if count is None:
+            return self
+        return replace(self, rows=offload_to_disk(islice(self.rows, count)), lines=self.lines[:count])
 
     def select(self, indices: Iterable[int]) -> Split:
         """Return the rows at some indices, without the marks of training rows."""
         positions = array("q", indices)
-        rows, lines = spool(self.rows[index] for index in positions), array("q", map(self.lines.__getitem__, positions))
+        rows = offload_to_disk(map(self.rows.__getitem__, positions))
+        lines = array("q", map(self.lines.__getitem__, positions))
         return replace(self, rows=rows, lines=lines, training_rows=frozenset(), nearly_trained=0)
 
     def place(self, index: int) -> RowLocation:
@@ -109,7 +112,7 @@ class Split:
 
     def without(self, name: str) -> Split:
         """Return the rows without a column."""
-        return replace(self, rows=spool({key: row[key] for key in row if key != name} for row in self.rows))
+        return replace(self, rows=offload_to_disk({key: row[key] for key in row if key != name} for row in self.rows))
 
     def fingerprint(self) -> str:
         """Return a SHA-256 of the canonical rows, which does not depend on the format of their file."""
@@ -138,10 +141,11 @@ def canonical_records(
             try:
                 names = map_columns(list(values), data, columns, source)
             except DataError as error:
-                raise missing_header(error, values, records, columns, source) from None
+                raise header_error(error, values, records, columns, source) from None
             if PAIR in names and PAIR not in data.columns:
                 remedy = f"--set data.columns.{PAIR}=null drops it"
                 log_once(f"the column {PAIR!r} is read as the second text of a pair; {remedy}")
+        # Files that were joined repeat their header between the rows: each value is the name of its column.
         if list(values) == list(values.values()) and len(values) > 1:
             raise DataError("the header is repeated", "delete the line", file=source, row=line)
         row = {
@@ -171,15 +175,18 @@ def read_split(
     faults: list[DataError] = [] if collected is None else collected
     line_of_id = dict[str, int]()
     left_out, warnings = Counter[str](), list[str]()
+    # An id that the recipe maps must be unique, because predictions name their rows by it.
     ids_differ = "id" in data.columns
+    # 1. Map the columns. The first record is read now, because its names decide.
     records, data = with_span_columns(records, data, columns)
     canonical = canonical_records(records, data, columns, str(source), warnings)
     first_record = list(islice(canonical, 1))
 
+    # 2. Check each row. An error does not stop the loop, so that one message can name all wrong lines.
     def read_rows() -> Iterator[Row]:
         for line, values, row in chain(first_record, canonical):
             try:
-                with placed(source, line, data, values):
+                with add_row_location(source, line, data, values):
                     dropped = is_dropped(values, row, data, columns)
                     checked = None if dropped else read(row)
                     if checked is None:
@@ -196,10 +203,11 @@ def read_split(
             lines.append(line)
             yield checked
 
-    rows = spool(islice(read_rows(), data.limit))
+    # 3. Consume the generator, which fills `lines`, `faults` and `left_out`, and report them.
+    rows = offload_to_disk(islice(read_rows(), data.limit))
     _correct_remedies(faults, rows, columns.gold)
     if faults and collected is None:
-        raise first_of(faults)
+        raise first_error(faults)
     for missing, count in left_out.items():
         log.info(f"rows of {source} without {missing}, left out: {count:,}")
     if not rows and not faults:
@@ -214,7 +222,7 @@ def find_unread(splits: Mapping[str, Split]) -> tuple[str, ...]:
 
 
 @contextmanager
-def placed(source: str | Path, line: int, data: DataConfig, values: Row) -> Iterator[None]:
+def add_row_location(source: str | Path, line: int, data: DataConfig, values: Row) -> Iterator[None]:
     """Add the place of a row with these values, and the source's name of the column, to every DataError."""
     try:
         yield
@@ -231,6 +239,7 @@ def update_hash(digest: Any, row: Row) -> None:
 
 def digest_text(row: Row, gold: str) -> bytes:
     """Return a digest of the values that a model reads: all except the gold answer and the id."""
+    # 16 bytes keep the digests of different texts apart, and `draw.py` reads them as two integers of 64 bits.
     digest = hashlib.blake2b(key=_KEY, digest_size=16)
     update_hash(digest, without_answer(row, gold))
     return digest.digest()
@@ -277,6 +286,7 @@ def joined_labels(values: Iterable[object], min_count: int = 2) -> tuple[str, st
         parts = {name: [part.strip() for part in name.split(separator)] for name in sorted(names) if separator in name}
         occurring = Counter(part for labels in parts.values() for part in labels)
         for name, labels in parts.items():
+            # A part of digits is not a label: 1,500 may be a number.
             if all(part and not part.isdigit() and (part in names or occurring[part] >= min_count) for part in labels):
                 option = f" --set 'options.separator={separator}'" if separator != "|" else ""
                 return f"{name!r} looks like several labels", f"--set options.multi_label=true{option}"
@@ -291,7 +301,7 @@ def _correct_remedies(faults: Iterable[DataError], rows: Iterable[Row], gold: st
             fault.remedy = f"{joined[0]}: {joined[1]}, so that an empty label means none of them"
 
 
-def first_of(faults: list[DataError]) -> DataError:
+def first_error(faults: list[DataError]) -> DataError:
     """Return the first error, with the lines of the others that have the same message."""
     first = faults[0]
     lines = [fault.row or fault.file for fault in faults[1:] if fault.message == first.message]
@@ -342,10 +352,11 @@ def read_texts(value: Any, column: str, *, first: int) -> list[str]:
     if not isinstance(texts, (list, tuple)) or not all(text is None or isinstance(text, str) for text in texts):
         message = f"{str(value)[:60]!r} is neither a text nor a list of texts"
         raise DataError(message, f"give a list, or map several columns: {{{column}: [a, b]}}", column=column)
-    last = max((number for number, text in enumerate(texts) if not (text is None or is_blank(text))), default=-1)
-    for number, text in enumerate(texts[: last + 1], start=first):
+    last = max((index for index, text in enumerate(texts) if not (text is None or is_blank(text))), default=-1)
+    # Empty texts at the end are padding of rows with fewer choices; between other texts, they would shift the indices.
+    for index, text in enumerate(texts[: last + 1], start=first):
         if text is None or is_blank(text):
-            raise DataError(f"text {number} of {last + 1} is empty", "fill it in", column=column)
+            raise DataError(f"text {index} of {last + 1} is empty", "fill it in", column=column)
     return list(texts[: last + 1])
 
 
@@ -361,6 +372,7 @@ def read_number(row: Row, column: str, remedy: str) -> float:
     if not math.isfinite(number):
         text = str(row[column]).strip()
         if _THOUSANDS.fullmatch(text):
+            # In English, 1,234 is 1234; in German, it is 1.234. The remedy has both.
             is_unclear = bool(_DECIMAL_COMMA.fullmatch(text))
             remedy = f"write {text.replace(',', '')}" + f" or {text.replace(',', '.')}" * is_unclear
         elif _DECIMAL_COMMA.fullmatch(text):

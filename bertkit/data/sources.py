@@ -17,10 +17,10 @@ from bertkit.data.files import (
     find_files,
     find_format,
     find_splits,
-    format_of_folder,
+    guess_folder_format,
     guess_format,
-    not_a_file,
-    not_there,
+    missing_path_error,
+    not_a_file_error,
     read_records,
 )
 from bertkit.data.remote import find_source, name_source, read_hub_split
@@ -70,7 +70,7 @@ def read_splits(
 ) -> dict[str, Split]:
     """Read the chosen splits, ``train`` first.
 
-    If a source has no validation split, a share of its training rows is held out; see `hold_out`.
+    If a source has no validation split, a fraction of its training rows is held out; see `hold_out`.
 
     Args:
         recipe: Recipe, whose data section names the source.
@@ -86,6 +86,7 @@ def read_splits(
         RecipeError: If ``data.format`` names no format.
         UnavailableError: If a dataset on the Hub cannot be reached.
     """
+    # 1. Find the splits of the source: files, a single file, a column, or the splits of a dataset on the Hub.
     data, opened = _open_source(recipe, choose, check_rest=check_rest)
     is_single = ALL in opened
     is_by_column = is_single and data.split_column is not None
@@ -96,7 +97,7 @@ def read_splits(
         source, records = opened[name]
         return read_split(name, records(), settings, columns, read, source, collected)
 
-    # Rows of a single source, or training rows without validation rows, are divided.
+    # 2. Divide the rows of a single source, or training rows without validation rows.
     undivided = ALL if is_single else "train"
     is_lacking = undivided in opened and not is_by_column and not any(map(is_validation, opened))
     if is_lacking and not (is_single and choose(ALL)) and (choose("train") or choose("validation")):
@@ -108,6 +109,7 @@ def read_splits(
         splits = {name: part.first(data.limit) for name, part in parts.items()}
         splits |= {name: read_named(name) for name in opened if name != undivided and choose(name)}
         return {name: split for name, split in splits.items() if choose(name)}
+    # 3. Otherwise read each split, and log the splits of the recipe that the source lacks.
     for name in sorted(set(data.splits) - set(opened)):
         if choose(name) and data.source and not is_single:
             log.info(f"no {data.splits[name]} in {data.source}: it is not scored")
@@ -193,7 +195,7 @@ def single_file(data: DataConfig | CorpusConfig) -> Path | None:
     if data.files or not data.source:
         return None
     file = find_source(data.source)
-    return file if file.is_file() or (file.is_dir() and format_of_folder(file)) else None
+    return file if file.is_file() or (file.is_dir() and guess_folder_format(file)) else None
 
 
 def unsplit_file(data: DataConfig) -> Path | None:
@@ -228,20 +230,18 @@ def files_by_split(data: DataConfig) -> dict[str, list[Path]] | None:
     if folder.is_dir():
         return find_files(folder, data)
     if folder.exists():
-        raise not_a_file(folder)
+        raise not_a_file_error(folder)
     # For a name that looks like a path, the Hub would return a less helpful error.
     name = hub.split_revision(data.source)[0]
     if name.startswith((".", "/", "~")) or Path(name).suffix or name.count("/") > 1:
-        raise not_there(folder)
+        raise missing_path_error(folder)
     return None
 
 
-def missing_split(split: str, data: DataConfig, found_splits: Iterable[str]) -> DataError:
+def missing_split_error(split: str, data: DataConfig, found_splits: Iterable[str]) -> DataError:
     """Return the error for a split that a source lacks; for a folder, it lists the files that are not splits."""
-    message, remedy = (
-        f"no {split} split (found: {', '.join(found_splits) or 'none'}",
-        "name it in data.splits or data.files",
-    )
+    message = f"no {split} split (found: {', '.join(found_splits) or 'none'}"
+    remedy = "name it in data.splits or data.files"
     folder = Path(data.source)
     if not data.source or not folder.is_dir():
         return DataError(f"{message})", remedy)

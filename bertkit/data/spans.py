@@ -74,11 +74,13 @@ def read_spans(
     Raises:
         DataError: If a value is not a span, quotes another text, or overlaps another span.
     """
+    # 1. Read the spans and the texts that they quote.
     items = parse_json(value)
     if not isinstance(items, (list, tuple)):
         raise DataError(f"{str(value)[:60]!r} is not a list of spans", _FORM, column="spans")
-    quoted_spans = [span for number, item in enumerate(items, 1) for span in _read_span(item, number)]
+    quoted_spans = [span for position, item in enumerate(items, 1) for span in _read_span(item, position)]
     bare, quotes = [span for span, _ in quoted_spans], [quoted for _, quoted in quoted_spans]
+    # 2. Convert the offsets to characters. The quoted texts show whether the rule fits.
     spans = recount(bare, text, offsets)
     if fault := _find_fault(spans, quotes, text):
         fitting = next((name for name in COUNTINGS if not _find_fault(recount(bare, text, name), quotes, text)), "")
@@ -88,6 +90,7 @@ def read_spans(
             raise DataError(fault, hint if fitting else f"correct it: offsets count {description}", column="spans")
         log_once(f"offsets of spans count {description}, as the texts that the spans quote show")
         spans = recount(bare, text, fitting)
+    # 3. Remove the whitespace inside the spans, which no token covers.
     stripped = []
     for span in spans:
         inside = text[span.start : span.end]
@@ -97,7 +100,7 @@ def read_spans(
 
 
 def recount(spans: Sequence[TextSpan], text: str, counting: str) -> list[TextSpan]:
-    """Return spans with offsets in characters; -1 stands for an offset inside a character or outside the text.
+    """Return spans with offsets in characters; -1 means an offset inside a character or outside the text.
 
     >>> recount([TextSpan(1, 7, "LOC")], "é Oslo", "utf8"), recount([TextSpan(3, 7, "LOC")], "é Oslo", "one_based")
     ([TextSpan(start=-1, end=6, label='LOC')], [TextSpan(start=2, end=6, label='LOC')])
@@ -105,13 +108,15 @@ def recount(spans: Sequence[TextSpan], text: str, counting: str) -> list[TextSpa
     if counting == "code_points":
         return list(spans)
     rule = COUNTINGS[counting]
+    # `units` has the tool's offset of each character, and of the end. For "é Oslo" in UTF-8, these are 0 2 3 4 5 6 7:
+    # an offset of 1 is inside é, and 7 is the end of the text.
     units = accumulate(map(rule.width, map(add, text, f"{text[1:]} ")), initial=0)
     index = {unit: position for position, unit in enumerate(units)}
     ends = [(index.get(span.start + rule.start, -1), index.get(span.end + rule.end, -1)) for span in spans]
     return [TextSpan(start, end, span.label) for (start, end), span in zip(ends, spans, strict=True)]
 
 
-def _read_span(item: Any, number: int) -> list[tuple[TextSpan, str | None]]:
+def _read_span(item: Any, position: int) -> list[tuple[TextSpan, str | None]]:
     """Read the spans of an item, one per label, and the text that it quotes."""
     start: Any = None  # stays None if the item is not a span
     end, labels, quoted = start, start, start
@@ -126,7 +131,7 @@ def _read_span(item: Any, number: int) -> list[tuple[TextSpan, str | None]]:
     labels = labels if isinstance(labels, (list, tuple)) else [labels]
     are_integers = all(isinstance(offset, int) and not isinstance(offset, bool) for offset in (start, end))
     if not are_integers or not labels or not all(isinstance(label, str) and label.strip() for label in labels):
-        raise DataError(f"span {number}, {str(item)[:60]}, is not a start, an end and a label", _FORM, column="spans")
+        raise DataError(f"span {position}, {str(item)[:60]}, is not a start, an end and a label", _FORM, column="spans")
     # Labels are compared in composed Unicode (NFC), as tags are.
     names = [unicodedata.normalize("NFC", label.strip()) for label in labels]
     return [(TextSpan(start, end, name), quoted if isinstance(quoted, str) else None) for name in names]
@@ -152,6 +157,7 @@ def _without_overlaps(
 ) -> list[TextSpan]:
     if overlapping == "longest":
         longest: list[TextSpan] = []
+        # The start minus the end is the negative length, so the longest spans come first.
         for span in sorted(set(spans), key=lambda span: (span.start - span.end, span)):
             is_free = all(span.end <= longer.start or longer.end <= span.start for longer in longest)
             (longest if is_free else left_out).append(span)

@@ -58,15 +58,18 @@ def read_lines(source: Source, encoding: str, name: str) -> Iterator[str]:
     """
     rest, row, returns = "", 1, array("q")
     for text in read_text(source, encoding, name):
+        # StringIO splits at LF, CRLF and CR only; `str.splitlines` would also split at U+2028 inside a text.
         lines = io.StringIO(rest + text, newline="").readlines()
         lengths = list(map(len, lines))
         if max(lengths, default=0) > MAX_CHARS:
             row += lengths.index(max(lengths))
             raise DataError(f"a line of more than {MAX_CHARS:,} characters", "split it", file=name, row=row)
+        # The last line of a block may continue in the next block. So may a CR at the end, if LF follows.
         rest = lines.pop() if lines and not lines[-1].endswith("\n") else ""
         returns.extend(index for index, line in enumerate(lines, row) if line.endswith("\r"))
         row += len(lines)
         yield from lines
+    # If every line ends in CR, this is a file of old Macs, and nothing is wrong.
     if len(returns) < row - 1:
         warn_of_lines("a carriage return ends the line, unlike others", name, returns, "remove it if it splits a text")
     if rest:
@@ -82,6 +85,8 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
     """
     decoder = _find_decoder(encoding)
     is_utf8 = codecs.lookup(encoding).name == "utf-8"
+    # `breaks` counts LF and CR in earlier blocks. Lines end in one of them or in both, so the larger count is the
+    # number of lines.
     size, breaks, is_start, is_ascii = 0, Counter[str](), True, True
     with _open_source(source) as stream:
         while True:
@@ -130,6 +135,7 @@ def guess_encoding(start: bytes) -> str:
     """
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
+    # Latin letters in UTF-16 have a zero byte each, which comes second in little-endian order.
     if start.count(0) > max(2, len(start) / 4):
         return "utf-16-le" if start[1::2].count(0) > start[::2].count(0) else "utf-16-be"
     return "cp1252"
@@ -190,6 +196,7 @@ def _name_damage(error: Exception, name: str) -> Exception:
 
 def _find_decoder(encoding: str) -> codecs.IncrementalDecoder:
     try:
+        # Codecs of bytes, such as base64, are not text encodings: this raises LookupError for them.
         " ".encode(encoding)
         return codecs.getincrementaldecoder(encoding)()
     except (LookupError, ValueError):
@@ -285,7 +292,7 @@ def is_blank_line(line: str) -> bool:
     return not line.strip(" \t\r\n")
 
 
-def empty_file(name: str) -> DataError:
+def empty_file_error(name: str) -> DataError:
     """Return the error for a file without rows."""
     return DataError("the file is empty", "add rows", file=name)
 

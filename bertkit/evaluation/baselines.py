@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.checks import format_fraction, types_of
+from bertkit.data.checks import format_fraction, get_label_types
 from bertkit.data.labels import list_names
 from bertkit.data.rows import Split
 from bertkit.errors import shorten
@@ -234,12 +234,15 @@ def find_warnings(
 def describe_missing_labels(gold: Sequence[Any], predictions: Predictions) -> list[str]:
     """Warn of labels that are never predicted, unless at most one is: such a model learned nothing."""
     # If all labels but one are missing, the model gives one answer, and another warning reports it.
-    missing, names = find_missing_labels(gold, predictions), {name for value in gold for name in types_of(value or ())}
+    missing, names = (
+        find_missing_labels(gold, predictions),
+        {name for value in gold for name in get_label_types(value or ())},
+    )
     warning = f"Never predicted: {len(missing)} of {len(names)} labels ({shorten(', '.join(missing))})."
     return [warning] if 0 < len(missing) < len(names) - 1 else []
 
 
 def find_missing_labels(gold: Sequence[Any], predictions: Predictions) -> list[str]:
     """Return the gold labels, or entity types, that are never predicted, in alphabetical order."""
-    predicted = {name for prediction in predictions for name in types_of(prediction["prediction"])}
-    return sorted({name for value in gold for name in types_of(value or ())} - predicted)
+    predicted = {name for prediction in predictions for name in get_label_types(prediction["prediction"])}
+    return sorted({name for value in gold for name in get_label_types(value or ())} - predicted)

@@ -24,8 +24,8 @@ from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row, expand_path
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
-from bertkit.storage.hub.models import recipe_of
-from bertkit.storage.run_sets import is_seeds_folder, members_of, read_seeds
+from bertkit.storage.hub.models import get_recipe_file
+from bertkit.storage.run_sets import is_seeds_folder, list_members, read_seeds
 from bertkit.storage.runs import RunRecord
 from bertkit.tasks import Task, load_family, with_options
 from bertkit.tokens import truncation
@@ -268,7 +268,7 @@ def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, An
     # None would be a value of the recipe, but commands pass it for options that were not given.
     settings = {name: value for name, value in (changes or {}).items() if value is not None}
     folder = hub.find_model(model)
-    loaded = load_recipe(recipe or recipe_of(model), {**settings, "model": model})
+    loaded = load_recipe(recipe or get_recipe_file(model), {**settings, "model": model})
     return open_checkpoint(loaded, load_family(loaded), folder)
 
 
@@ -286,7 +286,7 @@ def find_members(recipe: Recipe) -> CheckpointInfo:
         message = "the runs of these seeds are not finished"
         raise ModelError(message, "repeat the command that started them, or name one of the run folders", file=folder)
     task = load_family(recipe)
-    names = members_of(summary)
+    names = list_members(summary)
     if len(names) < 2:
         message = f"an ensemble takes at least two finished runs, and there {'is' if names else 'are'} {len(names)}"
         raise ModelError(message, "train with more --seeds, or name a run folder", file=folder)

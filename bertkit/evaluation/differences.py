@@ -21,7 +21,7 @@ from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.reliability import quantile_bins, thin
 from bertkit.metrics.tags import ENTITY_METRICS, count_errors, entity_types
 from bertkit.recipe.sections import Row
-from bertkit.storage.disk import spool
+from bertkit.storage.disk import offload_to_disk
 from bertkit.tasks import Predictions
 from bertkit.tokens.features import Rows
 
@@ -123,15 +123,15 @@ def find_changes(scorer: StoredPredictionScorer, rows: Rows, systems: Systems, e
     units = group_rows(scorer, rows, first)
     groups = slice_values(scorer, rows, units, extra)
     outcome = list(map(set, _split_effects(effects[slice_metric])))
-    describe = partial(_describe_row, scorer, rows, systems)
+    build_recipe_error = partial(_describe_row, scorer, rows, systems)
     return Changes(
         metric=metric,
         changed=len(changed),
         judged=len(tested_units),
         won=len(won),
         lost=len(lost),
-        won_rows=[describe(units[unit][0]) for unit in won[:max_shown] if len(units)],
-        lost_rows=[describe(units[unit][0]) for unit in lost[:max_shown] if len(units)],
+        won_rows=[build_recipe_error(units[unit][0]) for unit in won[:max_shown] if len(units)],
+        lost_rows=[build_recipe_error(units[unit][0]) for unit in lost[:max_shown] if len(units)],
         slice_metric=slice_metric,
         slices=_slice_units(scorer, slice_metric, groups, systems, outcome)
         + _slice_entities(scorer, slice_metric, systems),
@@ -195,7 +195,7 @@ def slice_values(scorer: StoredPredictionScorer, rows: Rows, units: Units, extra
     if not len(units):
         return {}
     columns, slices = scorer.task.COLUMNS, Groups()
-    gold = spool(rows[indices[0]].get(columns.gold) for indices in units)
+    gold = offload_to_disk(rows[indices[0]].get(columns.gold) for indices in units)
     if scorer.task.HAS_LABEL_NAMES and all(isinstance(value, str) for value in gold):
         slices[columns.gold] = _group_indices(gold)
     # Thirds keep enough units per group in a split of some hundred rows.
@@ -236,7 +236,9 @@ def _slice_units(
     for by, values in groups.items():
         for value, units in values.items():
             scores = _mean_scores(
-                scorer, metric, [[take(run, np.array(units)) for run in system.row_scores] for system in systems]
+                scorer,
+                metric,
+                [[take(run, np.array(units)) for run in system.row_scores] for system in systems],
             )
             won, lost = (len(unit_set.intersection(units)) for unit_set in outcome)
             slices.append(Slice(by, shorten(str(value), 40), len(units), *scores, won, lost))

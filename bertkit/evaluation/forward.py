@@ -12,7 +12,7 @@ from bertkit.hardware.device import Device, device_of, find_device
 from bertkit.hardware.process import available_threads, map_in_threads
 from bertkit.hardware.tensors import to_device
 from bertkit.modeling.info import is_sharded
-from bertkit.storage.disk import IN_MEMORY, spool
+from bertkit.storage.disk import IN_MEMORY, offload_to_disk
 from bertkit.tokens.feature_cache import get_lengths, get_max_lengths
 from bertkit.tokens.features import (
     TOKENS_AT_ONCE,
@@ -89,7 +89,7 @@ def forward(
         return [outputs[index] for index in sorted(outputs)]
 
     with evaluating(model, precision):
-        outputs = spool(chain.from_iterable(map(run, range(0, len(features), IN_MEMORY))))
+        outputs = offload_to_disk(chain.from_iterable(map(run, range(0, len(features), IN_MEMORY))))
     items = sum(count for _, count in losses)
     return outputs, sum(total for total, _ in losses) / items if items else None
 

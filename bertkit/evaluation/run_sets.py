@@ -21,8 +21,8 @@ from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resamp
 from bertkit.progress import log
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.space import Point
-from bertkit.storage.fingerprints import is_whole
-from bertkit.storage.run_sets import parse_number
+from bertkit.storage.fingerprints import is_complete
+from bertkit.storage.run_sets import parse_run_index
 from bertkit.storage.runs import RunRecord
 from bertkit.tasks import RowScores, Task, with_options
 from bertkit.tokens.features import TaskContext
@@ -175,7 +175,7 @@ def read_predictions(run: Path, record: RunRecord, split: Split) -> list[dict[st
         ModelError: If the model is damaged too.
     """
     file = run / predictions_file(split.name)
-    if not is_whole(file, record.get("predictions", {}).get(file.name)):
+    if not is_complete(file, record.get("predictions", {}).get(file.name)):
         log.info(f"{file} is missing or damaged, so its predictions are computed again")
         checkpoint = find_checkpoint(load_recipe(str(run / "recipe.yaml"), {"model": str(run)})).load(calibrated=False)
         predictions = score_split(checkpoint, split).predictions
@@ -240,7 +240,7 @@ class SeedsSummary:
         """Return the content of ``seeds.json`` and of the printed JSON."""
         entries = [
             {
-                "seed": parse_number(run.name),
+                "seed": parse_run_index(run.name),
                 "folder": run.name,
                 "status": run.status,
                 "scores": {result.split: result.scores for result in run.results},

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.data.labels import spelled_names
+from bertkit.data.labels import labels_to_strs
 from bertkit.data.output import write_records
 from bertkit.data.rows import Split
 from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibration_rows
@@ -22,7 +22,7 @@ from bertkit.metrics.intervals import Interval, Intervals, why_undefined
 from bertkit.metrics.registry import CLASSIFICATION
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
-from bertkit.storage.disk import IN_MEMORY, spool
+from bertkit.storage.disk import IN_MEMORY, offload_to_disk
 from bertkit.storage.files import write_json
 from bertkit.tasks import (
     Output,
@@ -146,7 +146,7 @@ def _add_unknown_labels(split: Split, checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint that knows all labels of a split; those that its model lacks, it never predicts."""
     model_labels, gold = checkpoint.context.labels, checkpoint.task.COLUMNS.gold
     names = (
-        {name for value in split.column(gold) for name in spelled_names(value)}
+        {name for value in split.column(gold) for name in labels_to_strs(value)}
         if checkpoint.task.HAS_LABEL_NAMES
         else set()
     )
@@ -202,7 +202,7 @@ def _decode_outputs(
         # A temperature looks better on the rows it was fitted to, so these rows use a fold that left them out.
         prediction_source[indices] = len(sources)
         sources.append(decode_rows(task, outputs, features, split.rows, with_options(context, options)))
-    replaced = spool(sources[source][index] for index, source in enumerate(prediction_source))
+    replaced = offload_to_disk(sources[source][index] for index, source in enumerate(prediction_source))
     return replaced, warn_of_calibration_rows(calibration, int(np.count_nonzero(prediction_source)), len(split.rows))
 
 
@@ -222,7 +222,7 @@ def decode_rows(
         return task.decode(outputs[feature_slice], chunk, rows[start : start + IN_MEMORY], context)
 
     rows_of_features = get_row_indices(features)
-    return spool(chain.from_iterable(map(decode, range(0, len(rows), IN_MEMORY))))
+    return offload_to_disk(chain.from_iterable(map(decode, range(0, len(rows), IN_MEMORY))))
 
 
 def run_model(
@@ -242,7 +242,7 @@ def run_model(
         run = partial(forward, checkpoint.model, collate=collate, precision=checkpoint.machine.precision, advance=step)
         outputs, loss = ([run([feature])[0][0] for feature in features], None) if alone else run(features)
     if checkpoint.unknown_label_count:
-        outputs = spool(_with_logits(output, checkpoint.unknown_label_count) for output in outputs)
+        outputs = offload_to_disk(_with_logits(output, checkpoint.unknown_label_count) for output in outputs)
     return outputs, loss
 
 
@@ -262,7 +262,7 @@ def _combine_outputs(checkpoint: Checkpoint, by_member: Sequence[Outputs], featu
     """Combine the outputs of an ensemble's members, one list per member, into the outputs of one model."""
     combine = checkpoint.task.combine
     assert combine is not None  # `find_members` has looked
-    return spool(
+    return offload_to_disk(
         combine([outputs[index] for outputs in by_member], feature, checkpoint.context)
         for index, feature in enumerate(features)
     )

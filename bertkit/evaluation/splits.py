@@ -14,17 +14,17 @@ from bertkit.data.checks import format_fraction
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import (
     CORRECT,
+    add_unseen_names,
+    labels_to_strs,
     list_names,
-    name_split,
+    log_label_indices,
     placeholder_names,
-    say_counted,
-    spelled_names,
-    with_unseen,
+    replace_raw_labels,
 )
 from bertkit.data.rows import Digests, Split, digest_rows
 from bertkit.data.sources import ALL, Choose, is_validation, read_splits, unsplit_file
 from bertkit.data.text import normalize
-from bertkit.errors import DataError, ModelError, UsageError, did_you_mean, located
+from bertkit.errors import DataError, ModelError, UsageError, did_you_mean, error_location
 from bertkit.evaluation.checkpoint import CheckpointInfo
 from bertkit.metrics.registry import check_metrics
 from bertkit.progress import log
@@ -59,7 +59,7 @@ def read_task_splits(
     if task.find_row_warnings is None:
         return splits
     for name, split in splits.items():
-        with located(file=split.source):
+        with error_location(file=split.source):
             warnings = task.find_row_warnings(split.rows, recipe)
         for warning in warnings:
             log_once(f"warning: {split.source}: {warning}")
@@ -156,8 +156,8 @@ def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Sp
     # that the user chose, or that bertkit held out, have no such excuse.
     is_named = not split.is_held_out and split.name not in (ALL, "train")
     message = f"{format_fraction(len(training_rows), count)} rows to score are training rows of the model"
-    if folded := split.nearly_trained:
-        subject = f"{folded:,} of them " if folded < len(training_rows) else ""
+    if fold_label := split.nearly_trained:
+        subject = f"{fold_label:,} of them " if fold_label < len(training_rows) else ""
         message += f" ({subject}if case and whitespace are ignored)"
     drop = "" if len(training_rows) == count else "leave these out (--training-rows drop), "
     remedy = f"score others (--data FILE), {drop}or have their scores marked (--training-rows keep)"
@@ -165,7 +165,7 @@ def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Sp
     if (is_refused and split.fingerprint() not in validated) or (choice == "drop" and not drop):
         raise DataError(message, remedy, **split.place(min(training_rows))._asdict())
     if choice != "drop" or not training_rows:
-        if folded:
+        if fold_label:
             log.info(message)
         return split
     log.info(f"{message}: they are left out")
@@ -195,15 +195,15 @@ def splits_to_score(saved: CheckpointInfo, split: str | None, *, strict: bool = 
     for name, rows in splits.items():
         labels: Sequence[str] = saved.labels
         if not recipe.labels:  # Declared labels define how they are counted.
-            say_counted(rows.column(gold), labels)
-            labels = labels if strict else with_unseen(labels, rows.column(gold))
-        named_splits[name] = name_split(rows, gold, labels, recipe.data, _label_remedy(saved, rows, gold))
+            log_label_indices(rows.column(gold), labels)
+            labels = labels if strict else add_unseen_names(labels, rows.column(gold))
+        named_splits[name] = replace_raw_labels(rows, gold, labels, recipe.data, _label_remedy(saved, rows, gold))
     return named_splits
 
 
 def _label_remedy(saved: CheckpointInfo, split: Split, gold: str) -> str:
     """Return the remedy for a label that the checkpoint lacks; the names of its outputs may be placeholders."""
-    label_names = sorted({name for value in split.column(gold) for name in spelled_names(value)})
+    label_names = sorted({name for value in split.column(gold) for name in labels_to_strs(value)})
     outputs = len(saved.labels)
     if saved.recipe.labels or (len(label_names) != outputs and list(saved.labels) != placeholder_names(outputs)):
         return CORRECT

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from bertkit.data.labels import spelled_names
+from bertkit.data.labels import labels_to_strs
 from bertkit.data.sources import ALL, as_recorded, unsplit_file
 from bertkit.errors import DataError, ModelError, UsageError, shorten
 from bertkit.evaluation.folder import read_evaluation
@@ -23,8 +23,8 @@ from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row, expand_path
 from bertkit.storage import runs
-from bertkit.storage.disk import spool
-from bertkit.storage.fingerprints import is_whole
+from bertkit.storage.disk import offload_to_disk
+from bertkit.storage.fingerprints import is_complete
 from bertkit.storage.run_sets import seed_folders
 from bertkit.storage.runs import RunRecord
 from bertkit.tasks import Answer, Prediction, Predictions, RowScores, Task, load_task
@@ -109,7 +109,8 @@ class StoredPredictionScorer:
             except ValidationError as error:
                 message = f"the prediction {shorten(repr(value))}: {error.errors()[0]['msg']}"
                 raise DataError(message, _AGAIN, file=run.file, row=row) from None
-            if self.task.HAS_LABEL_NAMES and (unknown := [name for name in spelled_names(value) if name not in labels]):
+            names = labels_to_strs(value) if self.task.HAS_LABEL_NAMES else []
+            if unknown := [name for name in names if name not in labels]:
                 message = f"the prediction {unknown[0]!r} is not one of the labels ({', '.join(self.labels[:12])})"
                 raise DataError(message, "compare models of one task", file=run.file, row=row)
         with _report_missing_keys(run, self.recipe.task):
@@ -191,7 +192,7 @@ def _read_run(name: str, folder: Path, record: RunRecord, split: str | None) -> 
         remedy = f"choose from {', '.join(splits)}; `bertkit eval --split {selected} --output DIR` scores another split"
         raise DataError(f"the run has no predictions of split {selected!r}", remedy, file=folder)
     file = folder / predictions_file(selected)
-    if file.is_file() and not is_whole(file, record.get("predictions", {}).get(file.name)):
+    if file.is_file() and not is_complete(file, record.get("predictions", {}).get(file.name)):
         raise DataError("the file of predictions does not match its checksum", _AGAIN, file=file)
     return StoredRun(name, file, {**record, "split": selected}, _read_predictions(file), str(folder))
 
@@ -199,7 +200,7 @@ def _read_run(name: str, folder: Path, record: RunRecord, split: str | None) -> 
 def _read_predictions(file: Path) -> Predictions:
     try:
         with file.open(encoding="utf-8", newline="\n") as lines:
-            predictions = spool(_parse_records(lines, file))
+            predictions = offload_to_disk(_parse_records(lines, file))
     except FileNotFoundError:
         raise DataError("the file of predictions is missing", _AGAIN, file=file) from None
     except UnicodeDecodeError:
@@ -261,7 +262,7 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Store
             for record in run.predictions
             for value in (record.get(task.COLUMNS.gold), record["prediction"])
         )
-        labels = recipe.labels or sorted({name for value in values for name in spelled_names(value)})
+        labels = recipe.labels or sorted({name for value in values for name in labels_to_strs(value)})
     return StoredPredictionScorer(recipe, task, tuple(labels or ()))
 
 
@@ -309,7 +310,7 @@ def read_rows(run: StoredRun, task: Task) -> Rows:
             if name not in record and columns.fallback_columns.get(name) not in record:
                 message = f"the row has no {name!r}, by which it is recognized and scored"
                 raise DataError(message, "write each prediction into its row", file=run.file, row=row)
-    return spool({name: record[name] for name in names if name in record} for record in run.predictions)
+    return offload_to_disk({name: record[name] for name in names if name in record} for record in run.predictions)
 
 
 def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
@@ -329,7 +330,7 @@ def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
     indices = defaultdict(list)
     for index, key in enumerate(keys):
         indices[key].append(index)
-    return replace(run, predictions=spool(run.predictions[indices[key].pop(0)] for key in required))
+    return replace(run, predictions=offload_to_disk(run.predictions[indices[key].pop(0)] for key in required))
 
 
 def _digest_rows(run: StoredRun, task: Task, *, gold: bool = True) -> list[bytes]:

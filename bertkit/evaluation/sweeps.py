@@ -13,7 +13,7 @@ from bertkit.metrics.intervals import Interval, count_examples
 from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.seeds import Selection, estimate_selection, expected_best, explained_fraction
 from bertkit.recipe.space import Point, SweepDimension, SweepSpace, name_point, name_value
-from bertkit.storage.run_sets import parse_number
+from bertkit.storage.run_sets import parse_run_index
 
 ROW_KEYS = ("data.train_limit", "data.per_class")
 """Keys that set the number of training rows and leave the validation rows unchanged."""
@@ -74,7 +74,7 @@ class SweepSummary:
         """Return the content of ``sweep.json`` and of the printed JSON."""
         entries = [
             {
-                "number": parse_number(trial.name),
+                "number": parse_run_index(trial.name),
                 "folder": trial.name,
                 "settings": trial.settings,
                 "status": trial.status,

@@ -16,7 +16,7 @@ from bertkit.metrics.registry import is_lower_better
 from bertkit.recipe.sections import Row
 from bertkit.reports.examples import Example, confidence_of, find_named, make_example
 from bertkit.reports.text import is_finite
-from bertkit.storage.disk import spool
+from bertkit.storage.disk import offload_to_disk
 from bertkit.tasks import RowScores
 
 _SAME = 1e-6
@@ -69,7 +69,7 @@ def find_outcomes(scorer: StoredPredictionScorer, run: StoredRun, rows: Sequence
     row_scores = scorer.compare(run, rows)
     task = scorer.task
     details = scorer.answers(run, rows)
-    examples = spool(
+    examples = offload_to_disk(
         make_example(number, row, task.COLUMNS.gold, prediction, details and details[number])
         for number, (row, prediction) in enumerate(zip(rows, run.predictions, strict=True))
     )
@@ -87,7 +87,7 @@ def find_outcomes(scorer: StoredPredictionScorer, run: StoredRun, rows: Sequence
     if len(units) != len(errors):
         raise DataError("the run stores no score per row", "name a run of another task", file=run.file)
     pairs = zip(units, map(float, errors), strict=True)
-    answers = spool(_describe_answer(scorer, rows, indices, examples, error) for indices, error in pairs)
+    answers = offload_to_disk(_describe_answer(scorer, rows, indices, examples, error) for indices, error in pairs)
     return Outcomes(rate_name, errors, decisions, units, answers)
 
 

@@ -14,10 +14,10 @@ from typing import Any, Literal
 import numpy as np
 
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import find_names, name_split
+from bertkit.data.labels import find_names, replace_raw_labels
 from bertkit.data.rows import Split, digest_text
 from bertkit.data.sources import is_validation, read_splits
-from bertkit.errors import DataError, RecipeError, located
+from bertkit.errors import DataError, RecipeError, error_location
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.insight.syntax import depth_of, read_column, read_heads
 from bertkit.metrics.registry import REGRESSION, is_lower_better
@@ -218,7 +218,7 @@ def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None
     columns = ColumnSpec(inputs=names, gold="", lists=names, fallback_columns={"tokens": "text"}, text_always=True)
     splits = read_splits(recipe, columns, partial(_read_columns, columns=task.columns), _is_needed)
     train_rows, test_rows, notes = choose_rows(splits, limit)
-    with located(file=recipe.data.source or None):
+    with error_location(file=recipe.data.source or None):
         train, test = (task.make(rows, train_rows, split) for split, rows in enumerate((train_rows, test_rows)))
     return ProbeTask(
         name, task.about, train, test, metric, group_name=task.group_name, control=task.control, notes=notes
@@ -345,7 +345,7 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
     splits = read_task_splits(recipe, task, _is_needed)
     if task.HAS_LABEL_NAMES:
         names = recipe.labels or find_names(row[gold] for split in splits.values() for row in split.rows)
-        splits = {name: name_split(split, gold, names, recipe.data) for name, split in splits.items()}
+        splits = {name: replace_raw_labels(split, gold, names, recipe.data) for name, split in splits.items()}
     train_rows, test_rows, notes = choose_rows(splits, limit)
     train, test = (_label_rows(rows, unit, is_named=task.HAS_LABEL_NAMES) for rows in (train_rows, test_rows))
     groups: dict[str, Any] = {

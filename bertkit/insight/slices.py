@@ -18,7 +18,7 @@ from bertkit.evaluation.stored import StoredPredictionScorer
 from bertkit.insight.outcomes import Outcomes
 from bertkit.metrics.slices import compare_slices
 from bertkit.recipe.sections import Row
-from bertkit.storage.disk import spool
+from bertkit.storage.disk import offload_to_disk
 
 _WORD = re.compile(r"\w+(?:['’]\w+)?")
 _NEGATION = re.compile(
@@ -69,7 +69,7 @@ def find_slices(
     """
     columns = scorer.task.COLUMNS
     groups = slice_values(scorer, rows, units, extra or {})
-    texts = spool(" ".join(_join_texts(rows[index], columns) for index in indices) for indices in units)
+    texts = offload_to_disk(" ".join(_join_texts(rows[index], columns) for index in indices) for indices in units)
     new_words = map(len, _find_new_words(texts, known_words))
     name = "new words" if known_words is not None else "words that occur once"
     groups[name] = _group_units(f"{_MANY_NEW} or more" if count >= _MANY_NEW else str(count) for count in new_words)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertkit.data.text import Record
-from bertkit.errors import DataError, located
+from bertkit.errors import DataError, error_location
 from bertkit.tokens.words import read_list
 from bertkit.vectors.text_files import text_of
 
@@ -37,7 +37,7 @@ def parse_row(record: Record, column: str, file: str) -> ParsedRow:
         return ParsedRow(text_of(record, column, file))
     if not all(isinstance(values.get(name), list) for name in ("head", "deprel")):
         return ParsedRow(words)
-    with located(file=file, row=line):
+    with error_location(file=file, row=line):
         heads = read_heads(values["head"], len(words))
         relations = read_column(values["deprel"], len(words), "deprel")
     return ParsedRow(words, heads, list(map(str, relations)))

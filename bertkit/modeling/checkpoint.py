@@ -18,7 +18,7 @@ from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES, has_attention_mask, native_port
 from bertkit.modeling.info import Config
 from bertkit.progress import log
-from bertkit.storage.checkpoints import newest_model
+from bertkit.storage.checkpoints import find_last_model
 from bertkit.storage.exports import check_not_exported
 from bertkit.storage.fingerprints import feed_file
 from bertkit.storage.hub.models import WEIGHTS, bytes_left_out
@@ -46,7 +46,7 @@ def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
     """
     file = folder / "config.json"
     if not file.is_file():
-        newest, remedy = newest_model(folder), "name a folder with config.json, weights and tokenizer"
+        newest, remedy = find_last_model(folder), "name a folder with config.json, weights and tokenizer"
         raise ModelError("no config.json", f"name its newest checkpoint: {newest}" if newest else remedy, file=folder)
     config = read_json_object(file)
     check_config(config, file)

@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from bertkit.data.demo import TEXT
-from bertkit.data.files import FORMATS, SPLIT_NAMES, find_splits, guess_format, not_a_file, not_there, read_records
+from bertkit.data.files import (
+    FORMATS,
+    SPLIT_NAMES,
+    find_splits,
+    guess_format,
+    missing_path_error,
+    not_a_file_error,
+    read_records,
+)
 from bertkit.data.remote import find_source, name_source, read_hub_split
 from bertkit.data.sources import check_source, files_by_split, single_file
 from bertkit.data.text import MAX_CHARS, Record, without_compression
@@ -131,11 +139,11 @@ def _expand_path(path: Path) -> list[Path]:
     if (folder := _folder_of(path)) != path:
         return _match_files(folder, path)
     if not path.exists():
-        raise not_there(path)
+        raise missing_path_error(path)
     if path.is_dir():
         return _text_files(path)
     if not path.is_file():
-        raise not_a_file(path)
+        raise not_a_file_error(path)
     return [_check_ending(path)]
 
 

@@ -21,7 +21,7 @@ from bertkit.pretraining.documents import Text, encode_text
 from bertkit.storage.cache import lock_folder, touch
 from bertkit.storage.disk import load_arrays, save_arrays
 from bertkit.storage.fingerprints import read_with_checksum, write_with_checksum
-from bertkit.storage.outputs import sweep_temporaries
+from bertkit.storage.outputs import delete_leftover_files
 from bertkit.tokens.fast_tokenizer import configure_for_plain_text
 from bertkit.tokens.features import Tokenizer, special_ids, split_by_size
 from bertkit.tokens.sentences import split_sentences
@@ -86,7 +86,7 @@ class TokenShard:
 
     def save(self, number: int, tokens: TokenizedDocuments) -> None:
         """Write a chunk, and delete temporary files that a killed process left; the caller holds the lock."""
-        sweep_temporaries(self._file(number))
+        delete_leftover_files(self._file(number))
         save_arrays(self._file(number), tokens._asdict())
 
     def finish(self, chunks: int) -> None:

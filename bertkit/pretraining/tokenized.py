@@ -33,7 +33,7 @@ from bertkit.pretraining.shards import (
 )
 from bertkit.progress import log, stage
 from bertkit.recipe.records import CorpusConfig
-from bertkit.storage.cache import cache_folder, sweep
+from bertkit.storage.cache import cache_folder, delete_unused
 from bertkit.storage.disk import ArrayWriter, map_arrays, map_or_write
 from bertkit.storage.fingerprints import (
     cached_checksum,
@@ -106,7 +106,7 @@ def read_corpus(source: CorpusSource, tokenizer: Tokenizer) -> dict[str, Tokeniz
             _write_shards(source, splits, tokenizer)
             # `map_or_write` checks again under the lock: another process may have prepared the corpus in the meantime.
             mapped = map_or_write(folder, lambda: _join_shards(folder, source.data, splits, tokenizer, start_time))
-            sweep(cache_folder("tokens"))
+            delete_unused(cache_folder("tokens"))
     except OSError as error:
         message = f"the corpus cannot be prepared: {error.strerror or error}"
         raise ResourceError(message, "set BERTKIT_CACHE to use another folder", file=folder) from None

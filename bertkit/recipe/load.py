@@ -1,4 +1,4 @@
-"""Find a recipe, extend its parent, apply overrides, settle what no longer fits, and check the result."""
+"""Find a recipe, extend its parent, apply overrides, resolve conflicts, and check the result."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from bertkit.progress import log
 from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.records import PretrainRecipe, Recipe
 from bertkit.recipe.sections import Section, expand_path
-from bertkit.recipe.validation import describe
+from bertkit.recipe.validation import build_recipe_error
 from bertkit.recipe.yaml import KeyPath, Lines, read_value, read_yaml
 
 _Record = TypeVar("_Record", bound=Section)
 
 FOLDER_RECIPE = "recipe.yaml"
-"""The name of the recipe that comes with a model; one that names code to run is not the user's word."""
+"""Name of the recipe that comes with a model; code that it names runs only if the user trusts the model."""
 
 _LIST = "`bertkit recipes list` shows the shipped ones"
 # Keys of `data` that belong to a source.
@@ -49,8 +49,8 @@ def find_recipe(name: str, command: str = "") -> Path:
     """Find the file of a recipe by its name or path.
 
     Args:
-        name: a shipped recipe, or a path.
-        command: `finetune` or `pretrain`, whose shipped recipes are looked through; both by default.
+        name: Name of a shipped recipe, or a path.
+        command: Command whose shipped recipes are searched, `finetune` or `pretrain`; both by default.
 
     Raises:
         RecipeError: If there is no such shipped recipe or file; the message suggests the closest names.
@@ -86,12 +86,12 @@ def recipe_command(name: str) -> str:
 
 
 def read_values(name: str) -> dict[str, Any]:
-    """Read the keys of a recipe and its parents, unchecked; raises what `load_recipe` does of files."""
+    """Read the unchecked keys of a recipe and its parents; a missing file or wrong YAML is an error."""
     return _read_source(name, "").values
 
 
 def load_any_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe | PretrainRecipe:
-    """Load a recipe for fine-tuning or pretraining; raises what `load_recipe` does."""
+    """Load a recipe for fine-tuning or pretraining; see `load_recipe` for the errors."""
     source = _read_source(name, "")
     if "objective" in source.values:
         return _load(source, PretrainRecipe, changes or {})
@@ -113,7 +113,7 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
 
 
 def load_pretrain_recipe(name: str, changes: Mapping[str, Any] | None = None) -> PretrainRecipe:
-    """Load a recipe for pretraining with its parents and with changes; raises what `load_recipe` does."""
+    """Load a recipe for pretraining with its parents and with changes; see `load_recipe` for the errors."""
     return _load(_read_source(name, "pretrain"), PretrainRecipe, changes or {})
 
 
@@ -123,52 +123,55 @@ class _Source:
 
     file: Path
     values: dict[str, Any]
-    """The keys of the recipe and its parents."""
+    """Keys of the recipe and its parents."""
     custom_values: dict[str, Any]
-    """The keys from files that are not shipped."""
+    """Keys from files that are not shipped."""
     lines: Lines
-    """The lines of the keys in `file`."""
+    """Lines of the keys in `file`."""
     is_trusted: bool
     """Whether none of the files came with a model."""
 
 
 def _load(source: _Source, record: type[_Record], changes: Mapping[str, Any]) -> _Record:
-    """Apply the demo's settings and the changes, settle what no longer fits, and check the result."""
-    # Later settings win: parents, the file, the demo's settings, changes. Then conflicts are settled.
+    """Apply the demo's settings and the changes, resolve conflicts, and check the result."""
+    # 1. Merge the settings. Later ones win: parents, the file, the demo's settings, changes.
     values = {"name": source.file.stem, **source.values}
     if record is Recipe and changes.get("model", values.get("model")) == "demo":
         settings = read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0]
         for later in (settings["any"], settings.get(str(values.get("task")), {}), source.custom_values):
             values = _merge_values(values, later)
-    _drop_what_is_of_another(values, changes)
+    _drop_outdated_keys(values, changes)
     for key, value in changes.items():
         _set_value(values, key, value)
+    # 2. Resolve conflicts in which one setting was made by the user and the other by the recipe.
     origin = Origin(changes, source.lines)
     for key, value in resolve_conflicts(values, origin).items():
         _set_value(values, key, value)
     if record is Recipe and isinstance(values.get("data"), dict):
         values["data"] = fill_language(values["data"], is_change="data.language" in changes)
+    # 3. Check all values.
     try:
         # A recipe.yaml comes with a downloaded model; code that it names runs only if the user trusts it.
         recipe = record.model_validate(values, context={"trusted": source.is_trusted or trusts_folders()})
     except ValidationError as error:
-        raise describe(error.errors(), record, changes, source.file, source.lines) from None
-    # Records distinguish explicit values from defaults: `auto` and budgets change only values that the user left open.
-    _note_what_was_given(recipe, "", origin, 2 if _is_shipped(source.file) else 1)
+        raise build_recipe_error(error.errors(), record, changes, source.file, source.lines) from None
+    # 4. Distinguish explicit values from defaults: `auto` and budgets change only values that the user left open.
+    _mark_explicit_keys(recipe, "", origin, 2 if _is_shipped(source.file) else 1)
     return recipe
 
 
-def _note_what_was_given(section: Section, name: str, origin: Origin, rank: int) -> None:
-    """Leave in the records' `model_fields_set` what the user gave: the keys of this rank and above."""
+def _mark_explicit_keys(section: Section, name: str, origin: Origin, rank: int) -> None:
+    """Keep in `model_fields_set` only the keys that the user set: keys of this rank and above; see `Origin.rank`."""
     for field in list(section.model_fields_set):
         key, value = f"{name}.{field}".lstrip("."), getattr(section, field)
         if hasattr(value, "model_fields_set"):
-            _note_what_was_given(value, key, origin, rank)
+            _mark_explicit_keys(value, key, origin, rank)
+        # pydantic adds every key of the merged recipe, also those that the user never wrote.
         elif origin.rank(key) < rank:
             section.model_fields_set.discard(field)
 
 
-def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
+def _drop_outdated_keys(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
     """Remove keys that belong to the data or the model of a recipe, if changes or a child name other data or models."""
     # The config, revision and files of the old source do not exist in the new one.
     data, source = values.get("data"), changes.get("data.source")
@@ -257,6 +260,7 @@ def _read_with_parents(file: Path, command: str, seen: tuple[Path, ...]) -> _Sou
     except UnicodeDecodeError as error:
         raise RecipeError(f"not UTF-8 text: byte {error.start}", "save it as UTF-8", file=file) from None
     name = values.pop("extends", None)
+    # A recipe that came with a model is called recipe.yaml. A file with another name was chosen by the user.
     source = _Source(file, values, {} if _is_shipped(file) else values, lines, file.name != FOLDER_RECIPE)
     if name is None:
         return source
@@ -268,7 +272,7 @@ def _read_with_parents(file: Path, command: str, seen: tuple[Path, ...]) -> _Sou
     inherited = {key: value for key, value in parent.values.items() if key not in ("name", "published")}
     data = values["data"] if isinstance(values.get("data"), dict) else {}
     named = {"model": values.get("model"), "data.source": data.get("source"), "data.files": data.get("files")}
-    _drop_what_is_of_another(inherited, named)
+    _drop_outdated_keys(inherited, named)
     return replace(
         source,
         values=_merge_values(inherited, values),
@@ -287,6 +291,7 @@ def _merge_values(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, An
 
 def _set_value(values: dict[str, Any], key: str, value: object) -> None:
     *sections, last = key.split(".")
+    # Each section on the way is copied, because the merged values contain the same sections as the parents.
     for section in sections:
         content = values.get(section)
         values[section] = dict(content) if isinstance(content, dict) else {}
@@ -311,15 +316,15 @@ def names_language(data: Mapping[str, Any]) -> bool:
 def fill_language(data: Mapping[str, Any], *, is_change: bool) -> dict[str, Any]:
     """Put ``data.language`` into the section `data` of a recipe.
 
-    The recipe of a run has its language and no ``{language}`` any more.
+    The recipe that a run stores has the language instead of ``{language}``.
 
     Args:
-        data: the section of the recipe, unchecked.
-        is_change: whether the language is an override.
+        data: Section of the recipe, unchecked.
+        is_change: Whether the language is an override.
 
     Raises:
-        RecipeError: an override without ``{language}``, or ``{language}`` and no language.
-        DataError: a folder has files or folders of other languages only.
+        RecipeError: If there is an override but no ``{language}``, or ``{language}`` but no language.
+        DataError: If a folder has files or folders of other languages only.
     """
     language = data.get("language")
     if not names_language(data):
@@ -347,7 +352,7 @@ def _check_folder(source: str, language: str) -> None:
     """Check that a source exists if it exists for another language, so that it cannot be a name on the Hub."""
     path = expand_path(source)
     # The folder shows which languages exist, so that the error can name the nearest.
-    first = next((number for number, name in enumerate(path.parts) if PLACEHOLDER in name), None)
+    first = next((index for index, name in enumerate(path.parts) if PLACEHOLDER in name), None)
     if first is None or Path(_fill_value(str(path), language)).exists():
         return
     folder = Path(*path.parts[:first])
@@ -359,78 +364,79 @@ def _check_folder(source: str, language: str) -> None:
         raise DataError(f"no language {language!r} in {source}", did_you_mean(language, languages))
 
 
-# --- Settings that give way to others ---
+# --- Conflicts between settings ---
 
-# A setting that a user gives wins over a setting of the recipe that no longer fits it, with one line in the log. Two
-# settings that do not fit are refused only if both were given at the same time: both on the command line (or in
-# Python), or both in the user's file.
+# A setting of the user wins over a conflicting setting of the recipe, and one line is logged. Two conflicting settings
+# are an error only if both come from the same place: both from the command line (or Python), or both from the user's
+# file. If a recipe has a `short_length` of 128, `--set training.max_length=64` drops it. If the command line has both
+# values, it is an error.
 
 Replace = Callable[[Any, Any], Any]
-"""Takes the value that wins and the one that may not fit; returns its replacement: the same value if it fits."""
+"""Function of the winning value and another value; returns the new value of the other, the same without a conflict."""
 
 
-def _shorter(max_length: Any, short_length: Any) -> Any:
-    numbers = _read_numbers(max_length, short_length)
-    return None if numbers and numbers[1] >= numbers[0] else short_length
+def _keep_if_shorter(max_length: Any, short_length: Any) -> Any:
+    lengths = _read_counts(max_length, short_length)
+    return None if lengths and lengths[1] >= lengths[0] else short_length
 
 
-def _listed(metrics: Any, best_metric: Any) -> Any:
+def _keep_if_listed(metrics: Any, best_metric: Any) -> Any:
     return best_metric if not isinstance(metrics, list) or not metrics or best_metric in metrics else metrics[0]
 
 
-def _divisor(batch_size: Any, micro_batches: Any) -> Any:
+def _find_divisor(batch_size: Any, micro_batches: Any) -> Any:
     """Find the largest number of micro-batches, up to the recipe's, that divides the batch: the result is the same."""
-    numbers = _read_numbers(batch_size, micro_batches)
-    if not numbers or not numbers[0] % numbers[1]:
+    counts = _read_counts(batch_size, micro_batches)
+    if not counts or not counts[0] % counts[1]:
         return micro_batches
-    # Fewer micro-batches cost memory and change no result, so this one is adjusted and not refused.
-    return max(number for number in range(1, numbers[1]) if numbers[0] % number == 0)
+    # Fewer micro-batches cost memory and change no result, so this is not an error. For 30 rows, 4 become 3.
+    return max(count for count in range(1, counts[1]) if counts[0] % count == 0)
 
 
-def _padded(needs_padding: Any, unpad: Any) -> Any:
+def _allow_padding(needs_padding: Any, unpad: Any) -> Any:
     return "auto" if needs_padding is True and unpad is True else unpad
 
 
-def _kept_by_decay(schedule: Any, decay_ratio: Any) -> Any:
+def _keep_with_decay(schedule: Any, decay_ratio: Any) -> Any:
     return decay_ratio if schedule == "warmup_stable_decay" else None
 
 
-def _absent(_winner: Any, _value: Any) -> Any:
+def _drop(_winner: Any, _value: Any) -> Any:
     return None
 
 
-def _read_numbers(*values: Any) -> list[int]:
-    """Read positive integers as the records will, or return an empty list if one is not, which they will refuse."""
+def _read_counts(*values: Any) -> list[int]:
+    """Read positive integers as the records do, or return an empty list if a value is wrong, which they reject."""
     try:
-        numbers = [int(value) for value in values]
+        counts = [int(value) for value in values]
     except (TypeError, ValueError):
         return []
-    return numbers if min(numbers) > 0 else []
+    return counts if min(counts) > 0 else []
 
 
 RULES: list[tuple[str, str, Replace]] = [
-    ("training.max_length", "training.short_length", _shorter),
-    ("training.epochs", "training.steps", _absent),
-    ("training.epochs", "training.budget", _absent),
-    ("training.steps", "training.budget", _absent),
-    ("training.batch_size", "training.gradient_accumulation", _divisor),
-    ("training.schedule", "training.decay_ratio", _kept_by_decay),
-    ("training.torch_compile", "training.unpad", _padded),
-    ("training.cuda_graphs", "training.unpad", _padded),
-    ("options.student_layers", "options.student_size", _absent),
-    ("metrics", "best_metric", _listed),
-    ("data.per_class", "data.train_limit", _absent),
-    ("data.train_limit", "data.per_class", _absent),
+    ("training.max_length", "training.short_length", _keep_if_shorter),
+    ("training.epochs", "training.steps", _drop),
+    ("training.epochs", "training.budget", _drop),
+    ("training.steps", "training.budget", _drop),
+    ("training.batch_size", "training.gradient_accumulation", _find_divisor),
+    ("training.schedule", "training.decay_ratio", _keep_with_decay),
+    ("training.torch_compile", "training.unpad", _allow_padding),
+    ("training.cuda_graphs", "training.unpad", _allow_padding),
+    ("options.student_layers", "options.student_size", _drop),
+    ("metrics", "best_metric", _keep_if_listed),
+    ("data.per_class", "data.train_limit", _drop),
+    ("data.train_limit", "data.per_class", _drop),
 ]
-"""The key that wins where it was given later, the key that gives way, and what takes its place."""
+"""Key that wins if it comes from a later place, key that changes, and the function that returns its new value."""
 
 
 class Origin:
-    """Where the keys of a recipe come from: what was typed comes after the recipe's file, and that after its parents.
+    """Origin of the keys of a recipe: the command line comes after the recipe's file, and the file after its parents.
 
     Args:
-        typed: dotted keys from the command line, or from Python.
-        written: key paths in the recipe's own file.
+        typed: Dotted keys from the command line, or from Python.
+        written: Key paths in the file of the recipe, without its parents.
     """
 
     def __init__(self, typed: Iterable[str], written: Iterable[KeyPath]) -> None:
@@ -438,7 +444,7 @@ class Origin:
         self.written = set(written)
 
     def rank(self, key: str) -> int:
-        """Return 2 for a key that was typed, 1 for one of the recipe's file, 0 for one of its parents or a default."""
+        """Return 2 for a key from the command line, 1 for a key in the recipe's file, or 0 for parents and defaults."""
         path = tuple(key.split("."))
         if any(path[: len(typed)] == typed for typed in self.typed):
             return 2
@@ -446,14 +452,14 @@ class Origin:
 
 
 def resolve_conflicts(values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
-    """Find the settings that give way to others that were given later: dotted key -> the value that takes its place.
+    """Find the settings that conflict with a setting from a later place: dotted key -> new value.
 
-    Each is logged in one line. What was given at the same time is left as it is, for the records to judge.
+    Each change is logged. Conflicts between settings from the same place stay, and the records report them.
     """
     settled: dict[str, Any] = {}
     for winner, key, find_replacement in RULES:
         leading, value = (settled.get(name, _get_value(values, name)) for name in (winner, key))
-        # Only what was given later wins; two keys that were typed together contradict each other, which is an error.
+        # The rules are symmetric for some keys, so the origin decides which of the two wins.
         if leading is None or value is None or origin.rank(winner) <= origin.rank(key):
             continue
         new = find_replacement(leading, value)

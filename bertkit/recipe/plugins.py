@@ -56,16 +56,17 @@ def load_module(
 
     Args:
         role: Kind of module for messages, such as "task family".
-        name: the importable name, with a dot.
+        name: Importable name, with a dot.
         shipped: Names of bertkit's modules, for the suggestion in an error.
-        required: functions and constants that the module must have.
-        page: the page of the docs on writing such a module.
+        required: Functions and constants that the module must have.
+        page: Page of the docs on writing such a module.
         trusted: Whether a custom module may be imported that is not imported yet.
 
     Raises:
         RecipeError: If there is no such module, it is not trusted, its import fails, or it lacks something required.
     """
     parts = name.split(".")
+    # A module that is imported already has run its code, so it needs no trust.
     if len(parts) > 1 and not trusted and name not in sys.modules:
         raise untrusted_code_error(f"the {role} {name}")
     module = _import_custom(role, name) if len(parts) > 1 and all(map(str.isidentifier, parts)) else None
@@ -111,6 +112,7 @@ def _import_custom(role: str, name: str) -> ModuleType | None:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
+        # A missing package inside the module is an error of its code; only the module itself counts as absent.
         if error.name and (name + ".").startswith(error.name + "."):
             return None
         raise custom_code_error(f"the {role} {name}", error) from error
@@ -120,8 +122,10 @@ def _import_custom(role: str, name: str) -> ModuleType | None:
 
 def custom_code_error(name: str, error: BaseException) -> RecipeError:
     """Return the error for custom code that failed, with its exception and its last line in the traceback."""
+    # The last line of the custom code is the one to correct, even if a library that it calls raised the exception.
     lines = [line for line in traceback.extract_tb(error.__traceback__) if _is_custom(line.filename)]
     file, row = (lines[-1].filename, lines[-1].lineno) if lines else (None, None)
+    # A file that cannot be parsed never runs, so it is not in the traceback.
     if isinstance(error, SyntaxError) and error.filename:
         file, row = error.filename, error.lineno
     raised = traceback.format_exception_only(error)[-1].strip()
@@ -132,10 +136,8 @@ def custom_code_error(name: str, error: BaseException) -> RecipeError:
 def find_custom_error(error: BaseException) -> RecipeError | None:
     """Build the error for an exception in a loaded custom module, or None if it comes from other code."""
     codes = [called.f_code for called, _ in traceback.walk_tb(error.__traceback__)]
-    files, names = (
-        {code.co_filename for code in codes},
-        {part for code in codes for part in code.co_qualname.split(".")},
-    )
+    files = {code.co_filename for code in codes}
+    names = {part for code in codes for part in code.co_qualname.split(".")}
     modules = [module for module, file in _CUSTOM.items() if file in files]
     # If a file has several of them, the one whose function was called has failed.
     failed = max(modules, key=lambda module: module.rpartition(".")[2] in names, default=None)
@@ -151,4 +153,5 @@ def _is_custom(file: str) -> bool:
     """Return whether a file of code belongs neither to bertkit, nor to an installed package, nor to Python."""
     bertkit = str(Path(__file__).parent.parent)
     libraries = [f"{folder}/" for folder in (bertkit, *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))]
+    # Names such as <frozen importlib._bootstrap> and <string> are not files.
     return not file.startswith(("<", *libraries)) or file in _CUSTOM.values()

@@ -69,8 +69,9 @@ class DataConfig(Section):
     cache: bool = True
     """Keep the encoded rows of each split on disk for the next run."""
     _rows: dict[str, list[Row]] | None = PrivateAttr(None)
-    _same_keys: bool = PrivateAttr(True)  # whether all rows of a jsonl file must have them
     """Rows in memory, which a program passes instead of a source: split -> rows; ``all`` are not split yet."""
+    _same_keys: bool = PrivateAttr(True)
+    """Whether all rows of a jsonl file must have the same keys."""
 
     def with_rows(self, rows: dict[str, list[Row]]) -> DataConfig:
         """Return the same settings for rows in memory, which no file of the run will name."""
@@ -105,7 +106,7 @@ class DataConfig(Section):
     @field_validator("language")
     @classmethod
     def _language_is_a_plain_name(cls, language: str | None) -> str | None:
-        # folders are called so
+        # The language replaces a part of a path, so it must not contain a slash or lead out of the folder.
         if language is not None and not re.fullmatch(r"\w[\w.-]*", language):
             raise ValueError("must be a code such as en, made of letters, digits, `_`, `-` and `.`")
         return language
@@ -116,6 +117,7 @@ class DataConfig(Section):
         columns = values.get("columns") if isinstance(values, dict) else None
         if not isinstance(columns, dict) or None not in columns.values():
             return values
+        # `columns` holds only names, so that the other modules need not check for None.
         nulls = [name for name, column in columns.items() if column is None]
         rest = {name: column for name, column in columns.items() if name not in nulls}
         return {**values, "columns": rest, "ignore_columns": [*values.get("ignore_columns", []), *nulls]}
@@ -137,6 +139,7 @@ def read_layers(value: Any) -> int | list[int] | None:
         return None
     layers = value
     if isinstance(value, str):
+        # A comma makes a list: "3" is a number of layers, and "3," is the layer with index 3.
         is_list, parts = "," in value, value.rstrip().removesuffix(",").split(",")
         layers = parts if is_list else int(value) if _is_layer(value) else value
     if isinstance(layers, int) and not isinstance(layers, bool) and 1 <= layers <= _MAX_LAYERS:
@@ -150,6 +153,7 @@ def read_layers(value: Any) -> int | list[int] | None:
 
 def _is_layer(value: Any) -> bool:
     text = str(value).strip()
+    # Python refuses to convert more than 4,300 digits, so the length is checked before the value.
     return text.isdecimal() and len(text) <= len(str(_MAX_LAYERS))
 
 
@@ -255,6 +259,7 @@ class Recipe(Section):
     def _numbers_and_truth_values_are_names(cls, names: Any) -> Any:
         if not isinstance(names, list):
             return names
+        # YAML reads the labels 0 and true as values. They become the text that JSON and `label_to_str` have for them.
         return [json.dumps(name) if isinstance(name, (bool, int, float)) else name for name in names]
 
     @field_validator("labels", "model_labels")
@@ -268,6 +273,7 @@ class Recipe(Section):
     @classmethod
     def _best_metric_is_the_first(cls, values: Any) -> Any:
         metrics = values.get("metrics") if isinstance(values, dict) else None
+        # Set before the check, so that the stored recipe of a run names the metric.
         if metrics and isinstance(metrics, list) and not values.get("best_metric"):
             return {**values, "best_metric": metrics[0]}
         return values
@@ -332,16 +338,16 @@ class PretrainRecipe(Section):
 
 @dataclass(frozen=True)
 class Option:
-    """A key of a recipe's ``options``: its default, and the values that are allowed."""
+    """Default and allowed values of a key of a recipe's ``options``."""
 
     default: Any
     choices: tuple[Any, ...] = ()
     minimum: float | None = None
-    """The smallest number; by default 0, or no limit if the option has no default."""
+    """Smallest number; by default 0, or no limit if the option has no default."""
     maximum: float = math.inf
-    """The largest number."""
+    """Largest number."""
     read: Callable[[Any], Any] | None = None
-    """Reads a value that is not a single number, word or boolean; raises ValueError with the remedy."""
+    """Function that reads a value other than a number, word or boolean; it raises ValueError with the remedy."""
 
 
 def read_option(options: Mapping[str, Any], recipe: Recipe | PretrainRecipe, name: str) -> Any:
@@ -353,7 +359,7 @@ def check_options(values: Mapping[str, Any], options: Mapping[str, Any]) -> None
     """Check a recipe's options: their names, and that values have the type of their defaults and are in range.
 
     Raises:
-        RecipeError: with the closest name, or the values that are allowed.
+        RecipeError: If one is wrong; the remedy has the closest name, or the allowed values.
     """
     check_names("options", values, options)
     for name, value in values.items():
@@ -371,7 +377,7 @@ def check_names(section: str, values: Mapping[str, Any], names: Sequence[str] | 
     """Check that the keys of a section are among its names.
 
     Raises:
-        RecipeError: an unknown key; the message suggests the closest name.
+        RecipeError: If a key is unknown; the remedy suggests the closest name.
     """
     for name in values:
         if name not in names:
@@ -379,7 +385,7 @@ def check_names(section: str, values: Mapping[str, Any], names: Sequence[str] | 
 
 
 def accept(is_right: Callable[[Any], bool], remedy: str) -> Callable[[Any], Any]:
-    """Build what reads a value as it is; it raises ValueError with the remedy where the value is not right."""
+    """Return a function that returns a valid value unchanged, and raises ValueError with the remedy otherwise."""
 
     def read(value: Any) -> Any:
         if not is_right(value):
@@ -394,22 +400,26 @@ def _as_option(value: object) -> Option:
 
 
 def _check_option(name: str, value: Any, option: Option) -> None:
-    """Refuse a value that is not among the choices, or not of the default's type."""
+    """Check that a value is among the choices, or has the type of the default.
+
+    Raises:
+        RecipeError: If it is not.
+    """
     if option.choices:
         if value not in option.choices:
             raise RecipeError(f"options.{name} is {value!r}", did_you_mean(str(value), map(str, option.choices)))
         return
     # A bool is an int to Python: `true` would pass for 1.
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     minimum = option.minimum if option.minimum is not None else -math.inf if option.default is None else 0
     if isinstance(option.default, bool):
         if not isinstance(value, bool):
             raise RecipeError(f"options.{name} is {value!r}", "give true or false")
-    elif isinstance(option.default, int) and (not number or value != int(value) or value < minimum):
+    elif isinstance(option.default, int) and (not is_number or value != int(value) or value < minimum):
         raise RecipeError(f"options.{name} is {value!r}", f"give an integer of at least {minimum:g}")
     elif isinstance(option.default, str) and not isinstance(value, str):
         raise RecipeError(f"options.{name} is {value!r}", "give text")
-    elif isinstance(option.default, float) and not (number and minimum <= value <= option.maximum):
+    elif isinstance(option.default, float) and not (is_number and minimum <= value <= option.maximum):
         raise RecipeError(f"options.{name} is {value!r}", f"give a number from {minimum:g} to {option.maximum:g}")
-    elif option.default is None and value is not None and not (number and minimum <= value <= option.maximum):
+    elif option.default is None and value is not None and not (is_number and minimum <= value <= option.maximum):
         raise RecipeError(f"options.{name} is {value!r}", "give a number")

@@ -90,6 +90,7 @@ Rate = Annotated[float, Gt(0), Lt(1), *_OR_AUTO]
 
 
 def _folder_name(name: str) -> str:
+    # File systems allow 255 bytes. bertkit appends endings such as `.before-2`.
     if not name.strip(". ") or "/" in name or not name.isprintable() or len(name.encode()) > 200:
         raise ValueError("must be a plain name of at most 200 bytes, without a slash: the run folder is called so")
     return name
@@ -191,7 +192,7 @@ class LayerTraining(Section):
     @field_validator("head_only_epochs", "gradual_unfreezing", "layerwise_lr_decay", "reinit_layers", "lora")
     @classmethod
     def _encoder_is_trained(cls, value: Any, info: ValidationInfo) -> Any:
-        # reinit_layers: 0 is the pooler alone, which is trained with the head
+        # `reinit_layers: 0` initializes only the pooler, which is trained with the head.
         if value and info.data.get("freeze") == "encoder":
             raise ValueError("does not go with training.freeze = encoder: leave one of them out")
         return value
@@ -200,7 +201,7 @@ class LayerTraining(Section):
     @classmethod
     def _the_rest_is_trained_too(cls, value: float | None, info: ValidationInfo) -> float | None:
         epochs = info.data.get("epochs", 0)
-        # `auto` is NaN
+        # `epochs: auto` is NaN. No comparison with NaN is true, so this is an error too.
         if value is not None and info.data.get("steps") is None and not value < epochs:
             limit = "given as a number" if math.isnan(epochs) else f"{epochs:g}"
             raise ValueError(f"must be less than training.epochs ({limit}); `freeze: encoder` trains only the head")
@@ -222,8 +223,8 @@ KEEPING_KEYS = {"keep_all_checkpoints", "keep_optimizer", "report_to"}
 """Keys of `training` that change no result, only which files are kept and where."""
 
 
-OwnName = Annotated[str, Field(pattern=r"\.")]
-"""The name of a function of one's own, ``package.module.name``."""
+CustomName = Annotated[str, Field(pattern=r"\.")]
+"""Name of a user's function, ``package.module.name``."""
 
 
 def _as_list(value: object) -> object:
@@ -292,7 +293,7 @@ class BaseTrainingConfig(Section):
 
     def steps_per_epoch(self, rows: int) -> int:
         """Return the number of optimizer steps in one epoch."""
-        return -(-rows // self.batch_size)
+        return -(-rows // self.batch_size)  # rounded up: the last batch may be smaller
 
     def total_steps(self, rows: int | None) -> int:
         """Return the number of optimizer steps of a run; without `rows`, as in pretraining, that is `steps`."""
@@ -320,7 +321,7 @@ class BaseTrainingConfig(Section):
 
     def kept_checkpoints(self, saves: int) -> int:
         """Return how many of the checkpoints that a run saves it keeps."""
-        return saves if self.keep_all_checkpoints else min(saves, 2)
+        return saves if self.keep_all_checkpoints else min(saves, 2)  # the best and the last
 
     @property
     def decay_share(self) -> float:
@@ -366,11 +367,11 @@ class TrainingConfig(LayerTraining, BaseTrainingConfig):
     class_weights: Literal["balanced"] | dict[str, Finite] | None = None
     """`balanced`, or label name -> weight in the loss."""
     label_smoothing: Finite = Field(0.0, ge=0, lt=1)
-    loss: Literal["focal"] | OwnName | None = None
+    loss: Literal["focal"] | CustomName | None = None
     """`focal`, or your own function, `package.module.name`; by default, the loss of the model's head."""
     focal_gamma: Finite | None = Field(None, ge=0, le=10)
     """`focal`: how much less the loss of a label weighs that is well predicted; by default, 2."""
-    collator: OwnName | None = None
+    collator: CustomName | None = None
     """Your own function that makes training batches, `package.module.name`."""
 
     @field_validator("focal_gamma")

@@ -34,7 +34,7 @@ METHODS = ("grid", "random", "tpe")
 MAX_TRIALS = 1000
 _USUAL_TRIALS = 24  # as many as BERT's grid has points
 _INSIDE = 0.3819  # fraction of a range; the value is not an integer, so keys that take integers reject it
-_DRAWS = 20_000  # in a row that all yield points known already
+_DRAWS = 20_000  # draws without a new point, after which the space counts as exhausted
 _RANGE = re.compile(r"(log|float|int):(.*)\.\.(.*)")
 _SCALES = re.compile(r"(log|float|int):")
 _EXAMPLES = "write e.g. training.batch_size=16,32 or training.learning_rate=log:1e-5..1e-4"
@@ -58,10 +58,11 @@ class SweepDimension:
         """Draw a value, each as likely."""
         if self.values:
             return rng.choice(self.values)
-        share = rng.random()
+        fraction = rng.random()
+        # Learning rates matter by factors: from 1e-5 to 1e-3, half of the draws are below 1e-4.
         if self.scale == "log":
-            return self.round(math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low))))
-        return self.round(self.low + share * (self.high - self.low))
+            return self.round(math.exp(math.log(self.low) + fraction * (math.log(self.high) - math.log(self.low))))
+        return self.round(self.low + fraction * (self.high - self.low))
 
     def round(self, value: float) -> float:
         """Round a real number to four digits, which people can read and type, within the range."""
@@ -91,6 +92,7 @@ class SweepSpace:
             for values in itertools.product(*(axis.values for axis in self.axes)):
                 yield dict(zip((axis.key for axis in self.axes), values, strict=True))
             return
+        # The points are drawn in one sequence, so a sweep with more trials continues a shorter one.
         rng, seen, misses = random.Random(seed), set[str](), 0
         while misses < _DRAWS:
             point = {axis.key: axis.draw(rng) for axis in self.axes}
@@ -153,7 +155,7 @@ def parse_axis(text: str) -> SweepDimension:
     """Read ``key=value,value``, ``key=int:2..4``, ``key=float:0..0.3`` or ``key=log:1e-5..1e-4``; values are YAML.
 
     Raises:
-        UsageError: something else.
+        UsageError: If the text has another form.
     """
     key, equals, named = (part.strip() for part in text.partition("="))
     if not equals or not key or not named:
@@ -178,13 +180,13 @@ def parse_axis(text: str) -> SweepDimension:
 def _parse_range(key: str, named: str) -> SweepDimension:
     option = f"--space {key}={shorten(named)}"
     match = _RANGE.fullmatch(named)
-    number = int if named.startswith("int:") else float
+    convert = int if named.startswith("int:") else float
     try:
         if match is None:
             raise ValueError
-        scale, low, high = match[1], number(match[2]), number(match[3])
+        scale, low, high = match[1], convert(match[2]), convert(match[3])
     except ValueError:
-        kind = "integers" if number is int else "numbers"
+        kind = "integers" if convert is int else "numbers"
         raise UsageError(f"{option} is not a range of {kind}", "write e.g. log:1e-5..1e-4 or int:2..4") from None
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise UsageError(f"{option}: the first number is not below the second", "write the smaller one first")

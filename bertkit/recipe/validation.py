@@ -38,14 +38,16 @@ _VARIANTS = ("literal[", "function-", "dict[", "list[", "int", "float", "bool", 
 """How pydantic names the types of a union, as a part of the path to a wrong value."""
 
 
-def describe(
+def build_recipe_error(
     errors: Sequence[Any], record: type[Section], changes: Mapping[str, Any], file: Path, lines: Lines
 ) -> RecipeError:
     """Turn pydantic's errors into one that names the first wrong key, its line or override, and what is allowed."""
     first = _name_key(errors[0]["loc"])
     first_key_errors = [error for error in errors if _name_key(error["loc"]).startswith(first)]
+    # The deepest of the errors below one key is the most precise: `data.limit` rather than `data`.
     error = max(first_key_errors, key=lambda error: _name_key(error["loc"]).count("."))
     path = tuple(str(key) for key in error["loc"])
+    # A missing key has no line, so the line of the nearest section is named.
     written = max((path[:end] for end in range(len(path) + 1) if path[:end] in lines), key=len, default=())
     override = next((key for key in changes if _overlap(path, tuple(key.split(".")))), None)
     position: dict[str, Any] = {"row": lines.get(written), "file": file} if override is None else {}
@@ -55,13 +57,14 @@ def describe(
         return RecipeError(f"the key {'.'.join(path)!r} is missing", record.EXAMPLE, **position)
     name = _name_key(error["loc"])
     fault = f"{shorten(name)} = {format_value(error['input'])} is"
-    bounds = "" if error["type"] == "value_error" else _range_of(record, name)
+    bounds = "" if error["type"] == "value_error" else _describe_range(record, name)
     if bounds:
+        # The bounds of the record are clearer than the message of pydantic, which names only the violated one.
         out_of_range = error["type"].startswith(("greater", "less"))
         return RecipeError(f"{fault} {'out of range' if out_of_range else 'wrong'}", f"give {bounds}", **position)
     # A union has one error per type.
     variants = [variant for variant in errors if _name_key(variant["loc"]) == name]
-    rules = dict.fromkeys(map(rule_of, variants))
+    rules = dict.fromkeys(map(describe_rule, variants))
     message = f"{fault} wrong: {' or '.join(rules).replace(' or must be ', ' or ')}"
     return RecipeError(message, _closest_choice(str(error["input"]), variants), **position)
 
@@ -78,7 +81,7 @@ def _closest_choice(value: str, variants: Sequence[Any]) -> str:
     return remedy if remedy.startswith("did you mean") else ""
 
 
-def rule_of(error: Mapping[str, Any]) -> str:
+def describe_rule(error: Mapping[str, Any]) -> str:
     """Describe the values that are allowed; pydantic's messages name Python types."""
     if error["type"] == "literal_error":
         return f"must be {error['ctx']['expected']}"
@@ -89,6 +92,7 @@ def rule_of(error: Mapping[str, Any]) -> str:
     if error["type"] in _BOUNDS:
         words, bound = _BOUNDS[error["type"]]
         return f"must be {words} {error['ctx'][bound]:,}"
+    # The longer names come first: string_pattern starts with string as well.
     return next((f"must be {words}" for start, words in _TYPES.items() if error["type"].startswith(start)), "not valid")
 
 
@@ -101,6 +105,7 @@ def format_value(value: object) -> str:
 
 def _name_key(path: Sequence[int | str]) -> str:
     """Return a key's dotted name, without what pydantic adds to its path."""
+    # For a wrong key of a mapping, pydantic adds the key itself and the marker [key].
     keys = path[:-2] if path[-1:] == ("[key]",) else path
     return ".".join(str(key) for key in keys if not str(key).startswith(_VARIANTS))
 
@@ -110,7 +115,7 @@ def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
     return all(key == other_key for key, other_key in zip(first, second, strict=False))
 
 
-def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]:
+def _find_section(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]:
     """Return the record that a dotted key belongs to, and the last part of the key."""
     from pydantic import BaseModel
 
@@ -127,18 +132,18 @@ def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]
 
 
 def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
-    section, last = _section_of(record, path)
+    section, last = _find_section(record, path)
     key = other_names().get(last)
     if remedy := read_names("hints").get(last) or (key and f"write {key}"):
         return remedy
     return did_you_mean(last, section.model_fields)
 
 
-def _range_of(record: type[Section], name: str) -> str:
+def _describe_range(record: type[Section], name: str) -> str:
     """Describe the numbers that a field allows by the bounds in its record; the text is empty without bounds."""
     from pydantic import WrapValidator
 
-    section, last = _section_of(record, tuple(name.split(".")))
+    section, last = _find_section(record, tuple(name.split(".")))
     field = section.model_fields.get(last)
     bounds = [
         f"{words} {getattr(bound, attribute):,}"
@@ -149,6 +154,7 @@ def _range_of(record: type[Section], name: str) -> str:
     if not bounds:
         return ""
     kind = "an integer" if field and int in (field.annotation, *get_args(field.annotation)) else "a number"
+    # Fields that can also be `auto` have a validator that passes it through; see `_OR_AUTO` in `sections.py`.
     or_auto = ", or auto" if field and any(isinstance(part, WrapValidator) for part in field.metadata) else ""
     return f"{kind} {'of ' if bounds[0].startswith('at') else ''}{' and '.join(bounds)}{or_auto}"
 

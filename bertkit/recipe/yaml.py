@@ -15,7 +15,7 @@ Lines = dict[KeyPath, int]
 
 _MAX_CHARACTERS = 200_000
 _MAX_DIGITS = 100
-_DEEPEST = 50  # levels of lists and mappings
+_MAX_DEPTH = 50  # levels of lists and mappings
 _BREAKS = re.compile("[\x85\u2028\u2029]")
 # The core schema of YAML 1.2: `no` and `on` are text, `1e-5` is a number. PyYAML reads both the other way round.
 _RESOLVERS = {
@@ -49,7 +49,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    # In other styles than this one these line breaks would be read back as spaces.
+    # In any other style, these line breaks would be read back as spaces.
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if _BREAKS.search(text) else None)
 
 
@@ -133,14 +133,16 @@ def _check_plain(text: str, file: object) -> None:
     """Reject parts of YAML that bertkit does not read, and nesting so deep that parsing it would take forever."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
+        # Count levels by events, because building the nodes of a deep file would exceed Python's recursion limit.
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             raise RecipeError("lists or mappings nest too deep", "flatten them", file=file)
         row = event.start_mark.line + 1 if file is not None and event.start_mark else None
         tag = getattr(event, "tag", None)
         if any("\ud800" <= character <= "\udfff" for character in getattr(event, "value", "")):
             message = "half a character (a lone surrogate), which is not text"
             raise RecipeError(message, "write the whole character", file=file, row=row)
+        # A few nested aliases could expand to gigabytes (the billion laughs attack).
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise RecipeError("anchors and aliases are not read", "write it out", file=file, row=row)
         if tag:
@@ -148,7 +150,7 @@ def _check_plain(text: str, file: object) -> None:
 
 
 def _find_lines(node: yaml.Node, path: KeyPath, lines: Lines, file: object) -> None:
-    """Add the line of each key and list item below a node, and refuse a key that occurs twice."""
+    """Add the line of each key and list item below a node, and reject a key that occurs twice."""
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             lines[(*path, str(index))] = item.start_mark.line + 1

@@ -13,7 +13,7 @@ from bertkit.errors import GateError, UsageError
 from bertkit.recipe.sections import expand_path
 from bertkit.reports.text import plain
 from bertkit.storage.files import write_text
-from bertkit.storage.outputs import REPORT_MARK, check_folder_of, claimed, is_own
+from bertkit.storage.outputs import REPORT_MARK, check_parent_exists, is_written_by_bertkit, lock_output
 
 Outcome = Literal["passed", "failed", "skipped"]
 _MARKS: dict[Outcome, str] = {"passed": "✅", "failed": "❌", "skipped": "➖"}
@@ -68,8 +68,8 @@ def check_report(output: str | Path | None) -> Path | None:
     file = expand_path(output)
     if file.suffix.lower() not in _WRITERS:
         raise UsageError("a report is JUnit or Markdown", f"name it {file.stem}.xml or {file.stem}.md", file=file)
-    check_folder_of(file, "--report")
-    if file.exists() and not is_own(file, REPORT_MARK):
+    check_parent_exists(file, "--report")
+    if file.exists() and not is_written_by_bertkit(file, REPORT_MARK):
         raise UsageError("the file exists and is not a report of bertkit", "choose another --report", file=file)
     return file
 
@@ -80,7 +80,7 @@ def write_cases(file: Path, title: str, cases: Sequence[Case]) -> None:
     Raises:
         ResourceError: If another process is writing it, or it cannot be written.
     """
-    with claimed(file):
+    with lock_output(file):
         write_text(file, _WRITERS[file.suffix.lower()](title, cases))
 
 

@@ -81,7 +81,7 @@ def _find_model(path: str, name: str, recipe: str | None) -> SavedModel:
         saved = find_members(load_recipe(str(recipe_file), {"model": str(folder)}))
         return SavedModel(name, folder, saved, _makes_vectors(saved.folder) and not saved.members)
     has_vectors = _makes_vectors(folder)
-    if not has_vectors and (names := runs.runs_in(folder)):
+    if not has_vectors and (names := runs.list_runs(folder)):
         message = f"a folder of runs and not a run itself ({shorten(', '.join(names), 200)})"
         raise ModelError(message, f"name the runs to serve, e.g. {folder / names[0]}", file=folder)
     if recipe is not None:

@@ -65,7 +65,7 @@ def atomic_cache_write(file: Path) -> Iterator[Path]:
             # The error of a write has no file name, and the caller would report the name of its output.
             error.filename = str(file)
         raise
-    sweep(file.parent)
+    delete_unused(file.parent)
 
 
 def touch(file: Path) -> None:
@@ -80,13 +80,13 @@ def log_once(line: str) -> None:
     log.info(line)
 
 
-def sweep(folder: Path) -> None:
+def delete_unused(folder: Path) -> None:
     """Delete entries that were not read for 30 days; a process that has such a file open can still read it.
 
     A folder is as old as its most recent file. It is renamed before it is deleted, so that it is never incomplete.
     """
     for entry in folder.iterdir():
-        with suppress(OSError):
+        with suppress(OSError):  # Another process may have deleted the entry, or it may belong to another user.
             times = [file.stat().st_mtime for file in (entry, *(entry.iterdir() if entry.is_dir() else ()))]
             if time.time() - max(times) <= _DAYS * 24 * 3600:
                 continue
@@ -106,8 +106,9 @@ def lock_folder(folder: Path, refuse: Callable[[str], ResourceError] | None = No
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = folder.with_name(f"{folder.name}.lock")
+    # A new time keeps `delete_unused` from deleting the lock while it is held.
     lock.touch()
     touch(lock)
     # Processes of a launch write many folders at the same time, so the line is logged once for all of them.
     waiting = f"waiting for another process that computes numbers in {folder.parent}"
-    return files.locked(lock, refuse=refuse, on_wait=lambda: log_once(waiting))
+    return files.hold_lock(lock, refuse=refuse, on_wait=lambda: log_once(waiting))

@@ -16,7 +16,7 @@ from typing import Any
 
 from bertkit.errors import ModelError
 from bertkit.storage.files import sync_folder
-from bertkit.storage.fingerprints import is_whole, list_files, read_with_checksum, write_with_checksum
+from bertkit.storage.fingerprints import is_complete, list_files, read_with_checksum, write_with_checksum
 
 MANIFEST = "bertkit-manifest.json"
 BY_SIGNAL = "by_signal"
@@ -58,7 +58,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def find_fault(folder: Path) -> str | None:
+def find_defect(folder: Path) -> str | None:
     """Return why a checkpoint cannot be used, or None if it is complete."""
     try:
         manifest = read_manifest(folder)
@@ -70,7 +70,7 @@ def find_fault(folder: Path) -> str | None:
         file = folder / name
         if file.is_symlink() or not file.is_file():
             return f"{name} is missing"
-        if not is_whole(file, expected):
+        if not is_complete(file, expected):
             return f"{name} does not match its checksum"
     return None
 
@@ -83,19 +83,19 @@ def get_last_checkpoint(run: Path, *, to_train: bool = False) -> tuple[Path | No
     skipped: list[str] = []
     # Start with the newest, so that no checksums of checkpoints before the newest complete one are computed.
     for folder in reversed(_by_step(run)):
-        fault = find_fault(folder) or (_find_lack(folder) if to_train else None)
-        if fault is None:
+        reason = find_defect(folder) or (_find_lack(folder) if to_train else None)
+        if reason is None:
             return folder, skipped
-        skipped.append(f"skipping {folder.name}: {fault}")
+        skipped.append(f"skipping {folder.name}: {reason}")
     return None, skipped
 
 
-def newest_model(folder: Path) -> Path | None:
+def find_last_model(folder: Path) -> Path | None:
     """Return the last checkpoint in a folder that has a model, also of another program, or None."""
     return next((path for path in reversed(_by_step(folder)) if (path / "config.json").is_file()), None)
 
 
-def trim(run: Path) -> int:
+def delete_optimizer_states(run: Path) -> int:
     """Delete the optimizer states in a run's checkpoints, which stay complete, and return the number of freed bytes."""
     freed = 0
     for folder, manifest in _list_manifests(run):
@@ -185,4 +185,5 @@ def _find_lack(folder: Path) -> str | None:
 
 def _by_step(run: Path) -> list[Path]:
     folders = [folder for folder in run.glob("checkpoint-*") if folder.name.rpartition("-")[2].isdigit()]
+    # As text, checkpoint-1000 would come before checkpoint-900.
     return sorted(folders, key=lambda folder: int(folder.name.rpartition("-")[2]))

@@ -1,7 +1,7 @@
 """More than fits into memory, by two mechanisms: objects that wait on disk, and arrays that later runs read again.
 
-`spool` pickles objects into a file without a name, which is gone when the process ends. `ArrayWriter` writes arrays as
-.npy files, and a manifest with their checksums last: a folder without a valid manifest does not count.
+`offload_to_disk` pickles objects into a file without a name, which is gone when the process ends. `ArrayWriter` writes
+arrays as .npy files, and a manifest with their checksums last: a folder without a valid manifest does not count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 from bertkit.errors import ResourceError
 from bertkit.progress import log
 from bertkit.storage import files
-from bertkit.storage.cache import atomic_cache_write, cache_folder, lock_folder, log_once, sweep, touch
+from bertkit.storage.cache import atomic_cache_write, cache_folder, delete_unused, lock_folder, log_once, touch
 from bertkit.storage.fingerprints import feed_file, read_with_checksum, with_digest, without_digest, write_with_checksum
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _PART = 1 << 16  # items that are sorted in memory; each part is a file until al
 Item = TypeVar("Item")
 
 
-class Spooled(Sequence[Item]):
+class DiskList(Sequence[Item]):
     """Items in the order that they came in, written in blocks; the block that was read last stays in memory.
 
     So items are best read in order. What is changed in an item is lost.
@@ -52,16 +52,17 @@ class Spooled(Sequence[Item]):
 
     def __init__(self, items: Iterable[Item], block: int = _BLOCK) -> None:
         self._block, self._count = block, 0
-        self._file, self._ends = _open_file(), array("q", [0])
+        self._file, self._ends = _open_file(), array("q", [0])  # bytes; block i is between ends i and i + 1
         weakref.finalize(self, self._file.close)
         self._last: tuple[int, list[Item]] = (-1, [])
         remaining = iter(items)
+        # A block is one pickle, which stores the keys of its rows once; a pickle per row would repeat them.
         while chunk := list(islice(remaining, block)):
-            with files.disk_errors(_spool_folder()):
+            with files.disk_errors(_offload_folder()):
                 self._file.write(pickle.dumps(chunk, pickle.HIGHEST_PROTOCOL))
             self._ends.append(self._file.tell())
             self._count += len(chunk)
-        with files.disk_errors(_spool_folder()):
+        with files.disk_errors(_offload_folder()):
             self._file.flush()
 
     def __len__(self) -> int:
@@ -82,8 +83,8 @@ class Spooled(Sequence[Item]):
     def __iter__(self) -> Iterator[Item]:
         return chain.from_iterable(map(self._read_block, range(len(self._ends) - 1)))
 
-    def _read_block(self, number: int) -> list[Item]:
-        start, size = self._ends[number], self._ends[number + 1] - self._ends[number]
+    def _read_block(self, index: int) -> list[Item]:
+        start, size = self._ends[index], self._ends[index + 1] - self._ends[index]
         if os.name == "nt":
             self._file.seek(start)
             content = self._file.read(size)
@@ -93,38 +94,39 @@ class Spooled(Sequence[Item]):
         return items
 
 
-def spool(items: Iterable[Item], block: int = _BLOCK) -> Sequence[Item]:
+def offload_to_disk(items: Iterable[Item], block: int = _BLOCK) -> Sequence[Item]:
     """Return items as a sequence whose memory does not grow with their number, or as a list if they are few.
 
     Args:
-        items: they are read once.
+        items: Items, which are read once.
         block: Number of items that are read from disk together; a few if they are read in random order.
 
     Raises:
-        ResourceError: the disk of the cache is full.
+        ResourceError: If the disk of the cache is full.
     """
     remaining = iter(items)
     first = list(islice(remaining, IN_MEMORY + 1))
-    return first if len(first) <= IN_MEMORY else Spooled(chain(first, remaining), block)
+    return first if len(first) <= IN_MEMORY else DiskList(chain(first, remaining), block)
 
 
-def spool_sorted(items: Iterable[Item], key: Callable[[Item], Any]) -> Sequence[Item]:
+def sort_on_disk(items: Iterable[Item], key: Callable[[Item], Any]) -> Sequence[Item]:
     """Return items as a sequence in the order that `sorted` has, whose memory does not grow with their number."""
     remaining, parts = iter(items), list[Sequence[Item]]()
     while part := sorted(islice(remaining, _PART), key=key):
-        parts.append(spool(part))
-    return parts[0] if len(parts) == 1 else spool(heapq.merge(*parts, key=key))
+        parts.append(offload_to_disk(part))
+    # `merge` keeps one block of each part in memory. It is stable like `sorted`, because the parts are in order.
+    return parts[0] if len(parts) == 1 else offload_to_disk(heapq.merge(*parts, key=key))
 
 
 def _open_file() -> IO[Any]:
     """Open a file without a name in the cache, because a folder of temporary files may be in memory itself."""
     with suppress(OSError):
-        _spool_folder().mkdir(parents=True, exist_ok=True)
-        return tempfile.TemporaryFile(dir=_spool_folder())
+        _offload_folder().mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryFile(dir=_offload_folder())
     return tempfile.TemporaryFile()
 
 
-def _spool_folder() -> Path:
+def _offload_folder() -> Path:
     return cache_folder("spooled")
 
 
@@ -214,6 +216,7 @@ def map_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]] | None:
             return None
         arrays = {name: _map_checked(folder / f"{name}.npy", **entry) for name, entry in content["arrays"].items()}
     except (ResourceError, ValueError, FileNotFoundError):
+        # Without its manifest, the folder does not count, even if the next process is killed while it writes.
         log.info(f"the numbers in {folder} are damaged and are computed again")
         manifest.unlink(missing_ok=True)
         return None
@@ -231,10 +234,11 @@ def map_or_write(folder: Path, write: Callable[[], None]) -> tuple[dict[str, Arr
         ResourceError: If the files differ from what was written.
     """
     with lock_folder(folder):
+        # Look under the lock: another process may have written the arrays while this one waited.
         stored = map_arrays(folder)
         if stored is None:
             write()
-            sweep(folder.parent)
+            delete_unused(folder.parent)
             stored = map_arrays(folder)
     if stored is None:
         raise ResourceError("the files differ from what was written", "check the disk", file=folder)

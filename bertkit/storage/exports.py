@@ -1,12 +1,12 @@
-"""Folders of exported models: the manifest that makes one count, and the checksums that it is used by.
+"""Folders of exported models: the manifest, without which a folder does not count, and its checksums.
 
 runs/cola-onnx/
 ├── onnx/model.onnx                 the graph with its weights; in int8 model_quantized.onnx, and openvino/ for OpenVINO
-├── tokenizer.json, config.json     what reads texts, and what the model was
+├── tokenizer.json, config.json     the tokenizer, and the config of the original model
 ├── recipe.yaml                     task, metrics and settings, as in the run
-├── calibration.json                temperature and thresholds, where the run has some
+├── calibration.json                temperature and thresholds, if the run has any
 ├── training_rows.npy               digests of the rows that it was trained on
-├── parity.json                     how it compares with the model that it was made from
+├── parity.json                     comparison of the outputs with the original model
 └── exported.json                   the manifest, written last
 """
 
@@ -76,6 +76,7 @@ def read_export(folder: Path) -> Export:
     content = _read_manifest(folder)
     try:
         fields = {name: content[name] for name in Export.__dataclass_fields__}
+        # The manifest may come from a download, which must not name a file elsewhere on this machine.
         if leaves_folder(fields["file"]):
             raise _damaged(folder)
         return Export(**{**fields, "inputs": tuple(fields["inputs"]), "outputs": tuple(fields["outputs"])})

@@ -31,6 +31,7 @@ def atomic_write(file: Path) -> Iterator[Path]:
     """Yield a temporary file, unique to this call, that replaces the file once it is written without an error."""
     import secrets  # Imported late, as `socket` below, because `bertkit --help` imports this module.
 
+    # The temporary file is in the same folder, because a rename is atomic only within a file system.
     temporary = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
@@ -45,6 +46,7 @@ def to_json(values: object, indent: int | None = None) -> str:
     >>> to_json({"loss": math.nan, "word": "é"})
     '{"loss": null, "word": "é"}'
     """
+    # Few values have a NaN, and replacing it takes longer than writing JSON.
     try:
         return json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=False, default=str)
     except ValueError:
@@ -78,7 +80,7 @@ def write_text(file: Path, text: str) -> None:
 
 def write_bytes(file: Path, content: bytes) -> None:
     """Write a file atomically: at any instant it is the old one or the new one, and on disk on return."""
-    temporary = temporary_of(file)
+    temporary = get_temporary_path(file)
     try:
         # In a folder of another user, it could be a link to any file.
         temporary.unlink(missing_ok=True)
@@ -100,11 +102,11 @@ def make_ignored_folder(folder: Path, *, parents: bool = True) -> None:
     folder.mkdir(parents=parents, exist_ok=True)
     ignore = folder / ".gitignore"
     # Ignore the temporary file of a process that was killed while it wrote the file.
-    if not any(entry != temporary_of(ignore) for entry in folder.iterdir()):
+    if not any(entry != get_temporary_path(ignore) for entry in folder.iterdir()):
         write_text(ignore, "# This folder holds rows of the data, so git skips it.\n*\n")
 
 
-def temporary_of(file: Path) -> Path:
+def get_temporary_path(file: Path) -> Path:
     """Return the temporary file of `write_text`; its name is fixed, so that the next process overwrites leftovers."""
     return file.with_name(f".{file.name}.tmp")
 
@@ -125,6 +127,7 @@ def check_links(folder: Path) -> None:
         UsageError: If a link leads out of the folder.
     """
     for file in folder.rglob("*"):
+        # A link within the folder is harmless, because it moves with the folder.
         if file.is_symlink() and not file.resolve().is_relative_to(folder.resolve()):
             raise UsageError("a link to a file elsewhere", f"replace it with {file.resolve()}", file=file)
 
@@ -141,7 +144,7 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(
+def hold_lock(
     lock: Path, *, refuse: Callable[[str], ResourceError] | None = None, on_wait: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
     """Hold a lock; the system releases it when the process ends, however it ends.
@@ -159,12 +162,13 @@ def locked(
 
     if not lock.parent.is_dir():  # filelock would create it
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(lock.parent))
+    # The process signs its lock, so that the error of another process can name it.
     try:
         held = _acquire_lock(FileLock(lock, on_acquired=_sign_lock), refuse, on_wait)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        mark = mark_of(lock)
+        mark = get_lock_mark(lock)
         log.info(f"the file system of {lock.parent} has no locks ({error.strerror}): {mark.name} takes their place")
         held = _acquire_lock(SoftFileLock(mark), refuse, on_wait)
     try:
@@ -173,14 +177,14 @@ def locked(
         held.release()
 
 
-def mark_of(lock: Path) -> Path:
+def get_lock_mark(lock: Path) -> Path:
     """Return the file that marks a lock as held if the file system has no locks."""
     return lock.with_name(f"{lock.name}{_MARK}")
 
 
 def is_locked(lock: Path) -> bool:
     """Return whether a process holds a lock, or has marked it as held, without changing the lock file."""
-    if mark_of(lock).exists():
+    if get_lock_mark(lock).exists():
         return True
     try:
         with lock.open("rb") as stream:
@@ -191,7 +195,7 @@ def is_locked(lock: Path) -> bool:
         return os.name == "nt"
 
 
-def holder_of(lock: Path) -> str | None:
+def get_lock_holder(lock: Path) -> str | None:
     """Return the name of the process that holds a lock, or None, without waiting or writing."""
     return _read_holder(lock) if is_locked(lock) else None
 
@@ -273,7 +277,7 @@ def disk_errors(folder: Path, *, needed: int = 0) -> Iterator[None]:
     """
     try:
         yield
-    except BertkitError:
+    except BertkitError:  # It already has a message and a remedy.
         raise
     except Exception as error:  # Each library has its own errors; errors that are not of the disk are raised again.
         converted = _convert_error(error, folder, needed)
@@ -282,16 +286,16 @@ def disk_errors(folder: Path, *, needed: int = 0) -> Iterator[None]:
         raise converted from error
 
 
-def disk_error(number: int | None, file: object, *, needed: int = 0) -> ResourceError:
+def disk_error(code: int | None, file: object, *, needed: int = 0) -> ResourceError:
     """Return the error for a write that failed with this errno, or with None for an unknown reason."""
-    message = os.strerror(number) if number else "torch could not write a file"
+    message = os.strerror(code) if code else "torch could not write a file"
     # "No space" can mean bytes or inodes, which have different remedies.
-    if number == errno.ENOSPC and file:
+    if code == errno.ENOSPC and file:
         free, files = free_space(Path(str(file)))
         message += "; no more files can be created" if files == 0 else ""
         message += f"; {_megabytes(free)} are free" if free is not None else ""
         message += f", {_megabytes(needed)} are needed" if needed and files != 0 else ""
-    remedy = REMEDIES.get(number or 0, "check the disk")
+    remedy = REMEDIES.get(code or 0, "check the disk")
     return ResourceError(message, f"{remedy}, then repeat the command", file=file)
 
 

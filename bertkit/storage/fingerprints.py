@@ -26,6 +26,8 @@ def file_fingerprint(file: Path) -> str:
     """Compute the SHA-256 of a file's bytes; for a folder, of the names and bytes of its files."""
     digest = hashlib.sha256()
     for part in sorted(filter(Path.is_file, file.rglob("*"))) if file.is_dir() else [file]:
+        # In a folder, a renamed file changes the content. The name of a single file does not, so that its copies are
+        # equal.
         digest.update(part.relative_to(file).as_posix().encode() if part != file else b"")
         feed_file(digest, part)
     return digest.hexdigest()
@@ -46,6 +48,7 @@ def cached_checksum(file: Path) -> str:
         return file_fingerprint(file)
     name = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()
     memory = cache_folder("fingerprints") / name[:2] / f"{name}.json"
+    # The inode shows that another file has the name now, even if it has the same size and times.
     stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
     with suppress(OSError, ValueError):
         if (cached := json.loads(memory.read_text(encoding="utf-8")))[1:] == stamp:
@@ -79,7 +82,7 @@ def leaves_folder(name: str) -> bool:
     return path.is_absolute() or ".." in path.parts
 
 
-def is_whole(file: Path, entry: Mapping[str, Any] | None) -> bool:
+def is_complete(file: Path, entry: Mapping[str, Any] | None) -> bool:
     """Return whether a file exists and matches its entry of `list_files`; without an entry, it is not compared."""
     return file.is_file() and entry in (None, describe_file(file))
 
@@ -123,6 +126,7 @@ def package_fingerprint() -> str:
 
 def tokenizer_content(tokenizer: Any) -> list[Any]:
     """Return the content that defines a fast tokenizer, without truncation and padding, which each call can change."""
+    # The JSON starts with the version, truncation and padding. From `added_tokens` on, it has all that defines tokens.
     model = tokenizer.backend_tokenizer.to_str()
     return [
         type(tokenizer).__name__,
@@ -169,6 +173,7 @@ def read_with_checksum(file: Path, damaged: BertkitError, form: tuple[str, int] 
         BertkitError: `damaged`, or that the file has another format.
     """
     content = read_object(file, damaged)
+    # The format is compared first, so that a file of another version is not reported as damaged.
     if content and form and content.get("format", form[1]) != form[1]:
         message = f"{form[0]} of format {content['format']}, where this bertkit reads {form[1]}"
         raise type(damaged)(message, f"use the bertkit that wrote it, or {damaged.remedy}", file=file.parent)

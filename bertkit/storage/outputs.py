@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bertkit.errors import ResourceError, UsageError
 from bertkit.recipe.sections import expand_path
-from bertkit.storage.files import locked, sync_folder
+from bertkit.storage.files import hold_lock, sync_folder
 
 PAGE_MARK = '<meta name="generator" content="bertkit">'
 """Mark of each page that bertkit writes, which it can overwrite."""
@@ -47,14 +47,14 @@ def check_page(output: str | Path, inputs: Iterable[tuple[str, Path]] = ()) -> P
     file = expand_path(output)
     if file.suffix.lower() not in (".html", ".htm"):
         raise UsageError("the page is HTML", f"name it {file.name}.html", file=file)
-    check_folder_of(file)
+    check_parent_exists(file)
     check_not_inputs(file, inputs)
-    if file.exists() and not is_own(file):
+    if file.exists() and not is_written_by_bertkit(file):
         raise UsageError("the file exists already, and bertkit did not write it", _ANOTHER, file=file)
     return file
 
 
-def check_folder_of(file: Path, option: str = "--output") -> None:
+def check_parent_exists(file: Path, option: str = "--output") -> None:
     """Check that the folder of a file exists; messages name the option.
 
     Raises:
@@ -64,7 +64,7 @@ def check_folder_of(file: Path, option: str = "--output") -> None:
         raise ResourceError("no such folder", f"create it, or choose another {option}", file=file.parent)
 
 
-def is_own(file: Path, mark: str = PAGE_MARK) -> bool:
+def is_written_by_bertkit(file: Path, mark: str = PAGE_MARK) -> bool:
     """Return whether bertkit wrote a file, which then has this mark at its start."""
     if not file.is_file():
         return False
@@ -72,7 +72,7 @@ def is_own(file: Path, mark: str = PAGE_MARK) -> bool:
         return mark.encode() in stream.read(4096)
 
 
-def claimed(output: Path, *, wait: bool = False) -> AbstractContextManager[None]:
+def lock_output(output: Path, *, wait: bool = False) -> AbstractContextManager[None]:
     """Hold the lock of an output file; with `wait`, once the process that holds it has released it.
 
     The lock is a file next to it, `.NAME.lock`: it holds for every user and every machine that can write this output,
@@ -100,8 +100,8 @@ def check_output(output: Path) -> None:
         raise ResourceError("the file is write-protected", _ANOTHER, file=output)
 
 
-def claimed_folder(output: Path) -> AbstractContextManager[None]:
-    """Hold the lock of a folder that is to be created, as `claimed` does; the folders above it are created.
+def lock_output_folder(output: Path) -> AbstractContextManager[None]:
+    """Hold the lock of a folder that is to be created, as `lock_output` does; the folders above it are created.
 
     Raises:
         ResourceError: If another process is writing it, or it cannot be created.
@@ -109,32 +109,37 @@ def claimed_folder(output: Path) -> AbstractContextManager[None]:
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unwritable(error, output) from None
+        raise write_error(error, output) from None
     return _hold_lock(output)
 
 
 @contextmanager
-def building(folder: Path) -> Iterator[Path]:
-    """Hold the lock of a folder, and yield a temporary folder; see `claimed_folder` and `staged`."""
-    with claimed_folder(folder), staged(folder) as staging:
+def create_folder_atomically(folder: Path) -> Iterator[Path]:
+    """Hold the lock of a new folder, and yield a temporary folder that becomes it when the block ends.
+
+    See `lock_output_folder` and `stage_folder`.
+    """
+    with lock_output_folder(folder), stage_folder(folder) as staging:
         yield staging
 
 
 @contextmanager
-def staged(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to the output when the block ends; the caller holds `claimed_folder`.
+def stage_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to the output when the block ends, under `lock_output_folder`.
 
     Raises:
         UsageError: If the output is a file, or a folder that is not empty.
         OSError: If a write fails.
     """
     check_empty(folder)
+    # If a link leads to an empty folder, the link stays, and its target is replaced.
     real = folder.resolve()
     staging = real.with_name(f".{real.name}.building")
     shutil.rmtree(staging, ignore_errors=True)  # leftovers of a killed process
     try:
         staging.mkdir()
         yield staging
+        # Another program may have written to the folder in the meantime. A rename replaces an empty folder only.
         check_empty(folder)
         staging.rename(real)
     finally:
@@ -152,12 +157,13 @@ def check_empty(folder: Path, *outputs: Path) -> None:
     Raises:
         UsageError: If it is not empty, or is a file or the working directory.
     """
+    # If the working directory were replaced, the user's shell would be left in a deleted folder.
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir()) or folder.samefile(Path.cwd())):
-        sweep_locks([folder, *outputs])
+        delete_leftover_locks([folder, *outputs])
         raise UsageError("it exists already, and is kept as it is", "name a new folder", file=folder)
 
 
-def sweep_locks(outputs: Iterable[Path]) -> None:
+def delete_leftover_locks(outputs: Iterable[Path]) -> None:
     """Delete the locks of a killed process for outputs that will not be written now."""
     for output in outputs:
         if _lock_path(output).exists():
@@ -166,11 +172,11 @@ def sweep_locks(outputs: Iterable[Path]) -> None:
 
 
 def was_interrupted(output: Path) -> bool:
-    """Return whether a process that claimed an output was killed before it wrote the output."""
+    """Return whether a process that locked an output was killed before it wrote the output."""
     return _lock_path(output).exists() and not output.exists()
 
 
-def sweep_temporaries(file: Path) -> None:
+def delete_leftover_files(file: Path) -> None:
     """Delete temporary files that killed processes left; no other process may be writing the file."""
     temporary = re.compile(rf"\.{re.escape(file.name)}\.\d+\.[0-9a-f]{{8}}\.tmp")
     for entry in file.parent.iterdir():
@@ -186,9 +192,9 @@ def _hold_lock(output: Path, *, wait: bool = False) -> Iterator[None]:
     lock = _lock_path(output)
     with ExitStack() as held:
         try:
-            held.enter_context(locked(lock, refuse=None if wait else refuse))
+            held.enter_context(hold_lock(lock, refuse=None if wait else refuse))
         except OSError as error:
-            raise unwritable(error, output) from None
+            raise write_error(error, output) from None
         # Delete the lock while it is held: afterwards, another process may hold it.
         held.callback(_delete_lock, lock)
         yield
@@ -200,11 +206,11 @@ def _lock_path(output: Path) -> Path:
 
 
 def _delete_lock(lock: Path) -> None:
-    """Delete a lock file; one that cannot be deleted is not an error, because the output is complete."""
+    """Delete a lock file; a failure is not an error, because the output is complete."""
     with suppress(OSError):
         lock.unlink(missing_ok=True)
 
 
-def unwritable(error: OSError, output: Path) -> ResourceError:
+def write_error(error: OSError, output: Path) -> ResourceError:
     """Build the error for an output that the system does not let one write."""
     return ResourceError(f"cannot be written: {error.strerror}", _ANOTHER, file=output)

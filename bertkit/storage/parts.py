@@ -17,9 +17,9 @@ import bertkit
 from bertkit.errors import ResourceError, UsageError
 from bertkit.hardware.launch import Launch
 from bertkit.progress import log
-from bertkit.storage.files import disk_errors, locked, make_ignored_folder, write_bytes
+from bertkit.storage.files import disk_errors, hold_lock, make_ignored_folder, write_bytes
 from bertkit.storage.fingerprints import read_with_checksum, with_digest, without_digest, write_with_checksum
-from bertkit.storage.outputs import check_output, claimed, unwritable
+from bertkit.storage.outputs import check_output, lock_output, write_error
 from bertkit.storage.runs import compare_identities
 
 _PLAN = "plan.json"
@@ -55,7 +55,7 @@ class PartFolder:
         if fresh and not is_single:
             raise UsageError("--fresh with several processes", f"delete {self.folder.name} yourself if it exists")
         check_output(self.output)
-        with disk_errors(self.output.parent), claimed(self.output) if is_single else nullcontext():
+        with disk_errors(self.output.parent), lock_output(self.output) if is_single else nullcontext():
             # Parts of several processes are not deleted, because another process may have computed them just now.
             if is_single and (fresh or not self._list_parts()):
                 self._delete()
@@ -74,8 +74,8 @@ class PartFolder:
         try:
             make_ignored_folder(self.folder, parents=False)
         except OSError as error:
-            raise unwritable(error, self.output) from None
-        with locked(self.folder / ".lock"):
+            raise write_error(error, self.output) from None
+        with hold_lock(self.folder / ".lock"):
             precision = self._read_plan()
             if precision is None:
                 # Without a valid plan, the origin of existing parts is unknown.
@@ -113,8 +113,9 @@ class PartFolder:
         """
         files = []
         for index, rows in enumerate(parts):
+            # The third part has a name such as 000002-9f86d081884c7d65.part.
             file = self.folder / f"{index:06}-{rows.digest()[:16]}.part"
-            if index % self.launch.size == self.launch.rank and not is_complete(file):
+            if index % self.launch.size == self.launch.rank and not is_part_complete(file):
                 write(file, rows)
             files.append(file)
         return files
@@ -128,6 +129,7 @@ class PartFolder:
         Raises:
             ResourceError: If a process of the launch has read other rows.
         """
+        # 1. Find out whether all parts exist. Processes of a launch wait for each other; shards do not.
         self.launch.wait_for_all()
         missing = sum(not file.exists() for file in files)
         if missing and self.launch.is_first:
@@ -137,7 +139,8 @@ class PartFolder:
         if missing or not (self.launch.is_first or self.launch.is_shard):
             yield False
             return
-        with claimed(self.output, wait=True) if self.launch.size > 1 else nullcontext():
+        # 2. Join the parts under the lock of the output, because two shards may finish at the same time.
+        with lock_output(self.output, wait=True) if self.launch.size > 1 else nullcontext():
             joins = self.folder.exists()  # Otherwise, another shard has joined them in the meantime.
             yield joins
             self._delete()
@@ -156,7 +159,7 @@ def write_part(file: Path, content: bytes) -> None:
     write_bytes(file, with_digest(content))
 
 
-def is_complete(file: Path) -> bool:
+def is_part_complete(file: Path) -> bool:
     """Return whether a part exists; a damaged one is deleted, which is logged."""
     if not file.exists() or _map_part(file) is not None:
         return file.exists()

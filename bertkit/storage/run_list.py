@@ -16,7 +16,7 @@ from typing import Any
 
 from bertkit.errors import BertkitError, ResourceError, UsageError, shorten
 from bertkit.storage import runs
-from bertkit.storage.files import is_locked, locked, split_lines, sync_folder
+from bertkit.storage.files import hold_lock, is_locked, split_lines, sync_folder
 from bertkit.storage.run_sets import is_seeds_folder, seed_folders
 from bertkit.storage.runs import RunRecord
 
@@ -43,7 +43,7 @@ class RunSummary:
     bytes: int = 0
     date: str = ""
     seeds: int | None = None
-    """How many runs it holds, of a folder of seeds."""
+    """Number of runs in a folder of seeds."""
     reason: str = ""
     """Reason why it failed, or the damage of the folder."""
 
@@ -51,7 +51,7 @@ class RunSummary:
 def find_runs(folder: Path) -> Iterator[RunSummary]:
     """Yield a summary of each run folder under a folder, by name; a folder of seeds is one.
 
-    Folders that hold no run are looked into, one level deep. Nothing is raised for a damaged run: it is a row too.
+    Folders without a run are searched one level deep. A damaged run raises no error, because it is a row too.
     """
     for entry in _subfolders(folder):
         if (summary := summarize(entry)) is not None:
@@ -69,6 +69,7 @@ def summarize(folder: Path) -> RunSummary | None:
 
 def read_state(folder: Path, record: RunRecord) -> str:
     """Return the state of a run. A run that is recorded as running but holds no lock was killed: ``stopped``."""
+    # The system releases the lock when the process ends, but the record of a killed process stays as it was.
     if record["status"] == "running" and not is_locked(folder / runs.LOCK):
         return "stopped"
     return str(record["status"])
@@ -122,6 +123,7 @@ def sort_runs(listed: Sequence[RunSummary], key: str) -> list[RunSummary]:
         with_value = [run for run in listed if getattr(run, name) not in (None, "")]
         without_value = [run for run in listed if getattr(run, name) in (None, "")]
         with_value.sort(key=lambda run: getattr(run, name), reverse=True)
+        # Runs with different metrics can be in one table, so each score is compared by its own direction.
         if key == "score":
             with_value.sort(key=lambda run: (-1 if run.lower_is_better else 1) * (run.score or 0.0), reverse=True)
         return with_value + without_value
@@ -152,6 +154,7 @@ def _is_number(value: object) -> bool:
 
 def _settings(record: RunRecord) -> dict[str, Any]:
     identity = record.get("identity", {})
+    # Twelve digits of a SHA-256 show whether two runs had the same rows.
     data = {split: digest[:12] for split, digest in identity.get("data", {}).items()}
     machine = {key: value for key, value in record.get("machine", {}).items() if key != "reason"}
     return {
@@ -190,6 +193,7 @@ def _summarize_run(folder: Path) -> RunSummary:
         if record is None:
             raise OSError(f"{runs.RECORD} is not a file")
         return _from_record(folder, record, size)
+    # A damaged or edited record can have any form, and the table must still list the other runs.
     except (BertkitError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = error.message if isinstance(error, BertkitError) else f"the record cannot be read: {error}"
         return RunSummary(str(folder), "damaged", bytes=size, reason=reason)
@@ -273,11 +277,11 @@ _PREFIX = ".removed-"
 def check_removable(folder: Path) -> None:
     """Check, without writing, that a folder holds a run or seeds, and that no process is writing it.
 
-    What a killed removal has left of a run may be removed, too.
+    Leftovers of a killed removal can be removed too.
 
     Raises:
         UsageError: If it is something else, a link, or holds the working directory.
-        ResourceError: a process is writing it.
+        ResourceError: If a process is writing it.
     """
     if not folder.exists() and _aside(folder).is_dir():
         return
@@ -307,7 +311,7 @@ def remove_run(folder: Path) -> None:
         if folder.is_dir():
             with ExitStack() as held:
                 for part in _parts(folder):
-                    held.enter_context(locked(part / runs.LOCK, refuse=partial(_locked_error, part)))
+                    held.enter_context(hold_lock(part / runs.LOCK, refuse=partial(_locked_error, part)))
                 # A rename is atomic: from here on the folder is not a run, even if this process is killed.
                 folder.rename(aside)
             sync_folder(folder.parent)

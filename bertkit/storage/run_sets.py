@@ -31,10 +31,10 @@ SPACE = "space.json"
 _SCHEMA = 1
 
 
-def parse_number(name: str) -> int:
+def parse_run_index(name: str) -> int:
     """Return the seed, or the number of the trial, of a run folder.
 
-    >>> parse_number("seed-3"), parse_number("trial-0007")
+    >>> parse_run_index("seed-3"), parse_run_index("trial-0007")
     (3, 7)
     """
     return int(name.rpartition("-")[2])
@@ -63,7 +63,7 @@ def seed_folders(folder: Path) -> list[Path]:
     """List the run folders of the seeds in a folder, finished or not, by seed."""
     entries = folder.glob("seed-*")
     seeds = [entry for entry in entries if entry.is_dir() and re.fullmatch("seed-(0|[1-9][0-9]*)", entry.name)]
-    return sorted(seeds, key=lambda entry: parse_number(entry.name))
+    return sorted(seeds, key=lambda entry: parse_run_index(entry.name))
 
 
 def is_seeds_folder(folder: Path) -> bool:
@@ -83,7 +83,7 @@ def read_seeds(folder: Path) -> dict[str, Any] | None:
     return read_with_checksum(folder / SEEDS, damaged)
 
 
-def members_of(summary: Mapping[str, Any]) -> list[str]:
+def list_members(summary: Mapping[str, Any]) -> list[str]:
     """List the run folders of a summary that make up an ensemble.
 
     These are the finished runs that have not failed or, if fewer than two of them have not, all finished runs.
@@ -96,19 +96,19 @@ def members_of(summary: Mapping[str, Any]) -> list[str]:
 # --- Sweeps ---
 
 
-def name_trial(number: int) -> str:
+def name_trial(index: int) -> str:
     """Return the name of the run folder of a trial.
 
     >>> name_trial(7)
     'trial-0007'
     """
-    return f"trial-{number:04}"
+    return f"trial-{index:04}"
 
 
 def find_trials(folder: Path) -> list[str]:
     """List the names of the trials whose settings are known, in order."""
     names = [file.stem for file in folder.glob("trial-*.json") if file.stem.removeprefix("trial-").isdecimal()]
-    return sorted(names, key=parse_number)
+    return sorted(names, key=parse_run_index)
 
 
 def read_settings(folder: Path, trial: str) -> dict[str, Any] | None:

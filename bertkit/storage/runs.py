@@ -6,7 +6,7 @@ runs/cola/
 ├── run.json             the record: identity, versions, status, scores, checksums
 ├── metrics.jsonl        losses and scores, a line per log entry
 ├── predictions.jsonl    one line per row of the validation split
-├── baselines.json       what baselines have learned from the training rows
+├── baselines.json       the baselines, fitted to the training rows
 ├── training_rows.npy    digests of the rows that it was trained on
 ├── report.html, README.md
 ├── .gitignore           what `hf upload` and git leave out
@@ -34,7 +34,7 @@ RECORD = "run.json"
 TRAINING_ROWS = "training_rows.npy"
 LOCK = ".lock"
 IDENTITY_VERSION = 2
-"""Raised if a run that computes the same has another identity in ``run.json``."""
+"""Version of the identity in ``run.json``; a higher one if unchanged settings give another identity."""
 _NAME = "the run folder"
 SEVERAL = "the folder of the runs"
 """Name of a folder of several runs in messages."""
@@ -76,32 +76,32 @@ class RunRecord(TypedDict, total=False):
     rows: dict[str, int]
     split_file: str | None
     automatic: str
-    """Why `auto` has chosen its numbers."""
+    """Reason for the values that `auto` chose."""
     steps: int
     best_step: int
     best_checkpoint: str | None
     step_times: dict[str, float]
-    """How its last process trained: for ``seconds``, for ``loading_seconds`` of them without a batch yet, and for a
-    ``waiting_share`` of the time of its threads without a core."""
+    """Times of its last process: ``seconds`` of training, ``loading_seconds`` of them spent waiting for batches, and
+    ``waiting_share``, the fraction of the time in which its threads were ready but had no core."""
     truncated: dict[str, int]
-    """``training_rows`` that reach ``max_tokens``, where longer ones are truncated, and validation rows whose gold
-    value is beyond that, ``lost_gold``."""
+    """Number of ``training_rows`` that reach the limit of ``max_tokens`` and can be truncated, and of validation
+    rows whose gold value is behind that token, ``lost_gold``."""
     tuned: dict[str, Any]
     """Options that were tuned on validation rows."""
     tokenizer: dict[str, Any]
     """Settings that ``tokenizer.json`` lacks; see `bertkit.runtime.tokenizer`."""
     baselines: str
-    """The checksum of the file of what baselines have learned."""
+    """Checksum of the file with the fitted baselines."""
     result: dict[str, Any]
     """Result of a pretraining: the fields of `bertkit.workflows.pretrain_results.Pretrained`."""
     results: list[dict[str, Any]]
     """Result of each split: the fields of `bertkit.evaluation.scoring.Result`."""
     budget_settings: dict[str, Any]
-    """Settings that the first process of a pretraining by the clock has timed."""
+    """Settings that the first process of a pretraining with a time budget measured."""
     trackers: dict[str, str]
     """Experiment tracker -> what it calls the run; ``run`` is the part of its name that no other run has."""
     format: int
-    """Number of the form that an evaluation is recorded in."""
+    """Version of the format of an evaluation's record."""
     compared_models: list[dict[str, Any]]
     """Teachers and student of a distillation, the student last."""
     predictions: dict[str, Any]
@@ -115,7 +115,7 @@ class RunRecord(TypedDict, total=False):
     sha256: str
 
 
-def take(record: RunRecord, *names: str) -> RunRecord:
+def select_entries(record: RunRecord, *names: str) -> RunRecord:
     """Return the named entries of a record, without those that it lacks."""
     return cast(RunRecord, {name: value for name, value in record.items() if name in names})
 
@@ -158,7 +158,7 @@ def read_record(folder: Path) -> RunRecord | None:
     return cast("RunRecord | None", read_with_checksum(folder / RECORD, damaged))
 
 
-def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> RunRecord | None:
+def prepare_run_folder(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> RunRecord | None:
     """Prepare a folder for the run with this identity, and return its record if it holds that run already.
 
     With `fresh`, an earlier run is moved aside, never deleted.
@@ -168,36 +168,37 @@ def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> RunRecor
         ResourceError: If the folder cannot be created or written, or another process is writing it.
     """
     if fresh and (folder / RECORD).is_file():
-        with locked(folder):
+        with lock_run(folder):
             move_aside(folder)
-    record = check_claim(folder, identity)
-    with creating(folder, _NAME):
+    # Nothing is created before the checks, so that an error leaves no empty folder behind.
+    record = check_run_folder(folder, identity)
+    with folder_errors(folder, _NAME):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / LOCK).open("a", encoding="utf-8").close()
     return record
 
 
-def check_unclaimed(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> None:
-    """Check, without writing, that `claim` and `locked` would succeed now."""
+def check_run_can_start(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> None:
+    """Check, without writing, that `prepare_run_folder` and `lock_run` would succeed now."""
     # --fresh moves an existing run aside, so it cannot conflict.
     if not (fresh and (folder / RECORD).is_file()):
-        record = check_claim(folder, identity)
+        record = check_run_folder(folder, identity)
         if record is not None and record["status"] == "finished":
             return
-    if holder := files.holder_of(folder / LOCK):
+    if holder := files.get_lock_holder(folder / LOCK):
         raise _held(folder, holder)
 
 
-def check_claim(folder: Path, identity: Mapping[str, Any]) -> RunRecord | None:
-    """Check, without writing, that a folder may be used for the run with this identity; see `claim`."""
+def check_run_folder(folder: Path, identity: Mapping[str, Any]) -> RunRecord | None:
+    """Check, without writing, that a folder may be used for the run with this identity; see `prepare_run_folder`."""
     check_writable(folder, _NAME)
     record = read_record(folder)
     # A run that is killed before it writes its record leaves this file.
-    unfinished = files.temporary_of(folder / RECORD).name
+    unfinished = files.get_temporary_path(folder / RECORD).name
     entries = [entry.name for entry in folder.iterdir()] if record is None and folder.is_dir() else []
     if not all(name.startswith(LOCK) or name == unfinished for name in entries):
         # The folder may hold other work, so bertkit writes only into folders that it knows to be runs.
-        names = runs_in(folder)
+        names = list_runs(folder)
         listed = shorten(", ".join(names), 40)
         inside = f"several runs ({listed})" if names else "something that is not a run of bertkit"
         raise UsageError(f"the folder holds {inside}", "choose another --output", file=folder)
@@ -220,7 +221,7 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> RunRecord | None:
     return record
 
 
-def runs_in(folder: Path) -> list[str]:
+def list_runs(folder: Path) -> list[str]:
     """List the names of the runs that a folder holds, in order."""
     return sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
 
@@ -231,10 +232,10 @@ def free_name(folder: Path) -> Path:
     >>> free_name(Path("nowhere/cola"))
     PosixPath('nowhere/cola')
     """
-    number = 2
+    index = 2
     free = folder
     while free.exists():
-        free, number = folder.with_name(f"{folder.name}-{number}"), number + 1
+        free, index = folder.with_name(f"{folder.name}-{index}"), index + 1
     return free
 
 
@@ -260,6 +261,7 @@ def compare_identities(stored: Mapping[str, Any], new: Mapping[str, Any], prefix
     changes = []
     for key in sorted({*stored, *new}):
         before, after = stored.get(key), new.get(key)
+        # A section that only one of them has is a single change, not a change per key.
         if isinstance(before, Mapping) and isinstance(after, Mapping):
             changes += compare_identities(before, after, f"{prefix}{key}.")
         elif before != after:
@@ -267,13 +269,13 @@ def compare_identities(stored: Mapping[str, Any], new: Mapping[str, Any], prefix
     return changes
 
 
-def locked(folder: Path) -> AbstractContextManager[None]:
+def lock_run(folder: Path) -> AbstractContextManager[None]:
     """Hold the folder's lock, which the system releases when the process ends for any reason.
 
     Raises:
         ResourceError: If another process holds it; the message names its id and host.
     """
-    return files.locked(folder / LOCK, refuse=partial(_held, folder))
+    return files.hold_lock(folder / LOCK, refuse=partial(_held, folder))
 
 
 def _held(folder: Path, holder: str) -> ResourceError:
@@ -339,7 +341,7 @@ def check_writable(folder: Path, name: str) -> None:
         raise ResourceError(f"there is a file where {name} should be", "choose another --output", file=folder)
     # The nearest existing folder decides whether the missing ones can be created.
     place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    with creating(folder, name):
+    with folder_errors(folder, name):
         if place != folder and not place.is_dir():
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if not os.access(place, os.W_OK):
@@ -347,7 +349,7 @@ def check_writable(folder: Path, name: str) -> None:
 
 
 @contextmanager
-def creating(folder: Path, name: str) -> Iterator[None]:
+def folder_errors(folder: Path, name: str) -> Iterator[None]:
     """Raise ResourceError, with a name for the folder, if the system does not allow writing it."""
     try:
         yield

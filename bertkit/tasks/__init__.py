@@ -20,7 +20,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import spelled
+from bertkit.data.labels import label_to_str as spelled
 from bertkit.data.rows import check_texts, is_blank
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import LabeledSpan

@@ -17,7 +17,7 @@ import numpy as np
 
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.formats.json import parse_json
-from bertkit.data.labels import placeholder_names, spelled
+from bertkit.data.labels import label_to_str, placeholder_names
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts, read_texts
 from bertkit.errors import DataError
 from bertkit.metrics import calibration
@@ -71,7 +71,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     check_texts(row, "context", "stem")
     if "label" not in row:
         return {**row, "choices": texts}
-    spelling = spelled(row["label"])
+    spelling = label_to_str(row["label"])
     if spelling is None:
         raise DataError(NO_LABEL, FILL_IN, column="label")
     # `isdigit` is true for digits of any script and for superscripts, and `int` raises for thousands of digits.

@@ -16,9 +16,9 @@ import numpy as np
 
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.formats.json import parse_json
-from bertkit.data.labels import VECTOR, plain, spelled, spelled_names
+from bertkit.data.labels import VECTOR, label_to_str, labels_to_strs, normalize_label
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts
-from bertkit.errors import DataError, ModelError, RecipeError, did_you_mean, located
+from bertkit.errors import DataError, ModelError, RecipeError, did_you_mean, error_location
 from bertkit.metrics import calibration
 from bertkit.metrics.intervals import UNDECLARED, Metric
 from bertkit.metrics.linear import (
@@ -83,7 +83,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     check_texts(row, "text", "text_pair")
     if "label" not in row:
         return row
-    with located(column="label"):
+    with error_location(column="label"):
         return {**row, "label": _read_label(row["label"], recipe)}
 
 
@@ -92,7 +92,7 @@ def _read_label(raw_label: Any, recipe: Recipe) -> Any:
     is_multi, columns, value = _is_multi_label(recipe), recipe.data.columns.get("label"), parse_json(raw_label)
     # 1. Bring each form to a list of names: a column of 0 and 1 per label, JSON, or text with separators.
     if are_columns := isinstance(columns, list) and len(columns) > 1:
-        marks = [plain(spelled(mark) or "") for mark in value]
+        marks = [normalize_label(label_to_str(mark) or "") for mark in value]
         if not {*marks} <= {"0", "1", "false", "true"}:
             raise DataError(f"{raw_label} in columns of one label", "write 0 or 1")
         value = [name for name, mark in zip(columns, marks, strict=True) if mark in ("1", "true")]
@@ -101,7 +101,7 @@ def _read_label(raw_label: Any, recipe: Recipe) -> Any:
     elif isinstance(value, str) and is_multi:
         value = value.split(read_option(OPTIONS, recipe, "separator"))
     # 2. Check the names. [0, 1, 1] is most likely one mark per label, whose columns the recipe does not name.
-    names = spelled_names(value)
+    names = labels_to_strs(value)
     if len(set(names)) < len(names):
         raise DataError(
             *VECTOR if set(names) <= {"0", "1"} else (f"a label is named twice in {raw_label!r}", "keep one")

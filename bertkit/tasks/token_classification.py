@@ -17,7 +17,7 @@ import numpy as np
 
 from bertkit.data.checks import format_fraction
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import name_of, spelled
+from bertkit.data.labels import get_label_name, label_to_str
 from bertkit.data.rows import check_texts, is_missing
 from bertkit.data.spans import COUNTINGS, TextSpan, read_spans
 from bertkit.errors import DataError, RecipeError
@@ -34,7 +34,7 @@ from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.storage import hub
-from bertkit.storage.run_sets import members_of, read_seeds
+from bertkit.storage.run_sets import list_members, read_seeds
 from bertkit.tasks import Answer, Outputs, Prediction, Predictions, RowScores, RunModule, TaskReport, score_table
 from bertkit.tokens.fast_tokenizer import configure_for_plain_text, read_fast_tokenizer
 from bertkit.tokens.features import (
@@ -153,7 +153,7 @@ def _load_splitter(model: str) -> Any:
     """Load the tokenizer of a model, of the first one for a folder of seeds, to split texts into its tokens."""
     folder = Path(model) if Path(model).is_dir() else hub.find_model(model)
     if (summary := read_seeds(folder)) is not None:
-        folder = Path(folder, members_of(summary)[0])
+        folder = Path(folder, list_members(summary)[0])
     return read_fast_tokenizer(folder) or configure_for_plain_text(load_tokenizer(folder).backend_tokenizer)
 
 
@@ -401,7 +401,7 @@ def _tag_text(tag: object, word: int, words: Sequence[str], recipe: Recipe) -> s
     """Return a raw tag as text, or None for an unlabeled word; a number is an index into the recipe's labels."""
     if isinstance(tag, (list, dict)):
         raise DataError(f"word {word + 1} {words[word]!r}: {tag!r} is not one tag", "write one", column="tags")
-    spelling = spelled(tag)
+    spelling = label_to_str(tag)
     if spelling in (None, "-100", "-1"):
         return None
     return _in_labels(spelling, word, words, recipe) if str(spelling).isdigit() else spelling
@@ -412,7 +412,7 @@ def _in_labels(tag: str | None, word: int, words: Sequence[str], recipe: Recipe)
     if tag is None or not recipe.labels:
         return tag
     try:
-        return str(name_of(tag, recipe.labels))
+        return str(get_label_name(tag, recipe.labels))
     except DataError as error:
         remedy = error.remedy
         if tag[1:2] == "-":

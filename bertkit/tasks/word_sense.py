@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import spelled
+from bertkit.data.labels import label_to_str
 from bertkit.data.rows import FILL_IN, NO_LABEL
 from bertkit.errors import DataError
 from bertkit.metrics.intervals import Metric, RowScores
@@ -76,13 +76,13 @@ def read(row: Row, recipe: Recipe) -> Row:
         DataError: If the target is outside the text, or there is no sense.
     """
     words, target = read_target_word(row)
-    word = spelled(row.get("word", words[target].lower()))
+    word = label_to_str(row.get("word", words[target].lower()))
     if word is None:
         raise DataError("no word", "fill it in", column="word")
     checked = {**row, "tokens": words, "target": target, "word": word}
     if "sense" not in row:
         return checked
-    sense = spelled(row["sense"])
+    sense = label_to_str(row["sense"])
     if sense is None:
         raise DataError(NO_LABEL, FILL_IN, column="sense")
     return {**checked, "sense": f"{word.replace('/', '_')}/{sense}"}

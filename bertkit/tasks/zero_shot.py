@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.labels import spelled
+from bertkit.data.labels import label_to_str
 from bertkit.errors import ModelError, RecipeError, did_you_mean
 from bertkit.modeling.checkpoint import label_names, read_config, read_json_object
 from bertkit.modeling.heads.targets import Target, log_odds
@@ -156,7 +156,7 @@ def _describe_labels(context: TaskContext) -> list[str]:
 
 def _custom_descriptions(recipe: Recipe) -> dict[str, str]:
     """Return the descriptions that a recipe gives, by label; YAML reads some names as numbers."""
-    return {spelled(label) or "": text for label, text in read_option(OPTIONS, recipe, "descriptions").items()}
+    return {label_to_str(label) or "": text for label, text in read_option(OPTIONS, recipe, "descriptions").items()}
 
 
 def _folder(context: TaskContext) -> Path:

@@ -23,7 +23,7 @@ import numpy as np
 import bertkit
 from bertkit.data.rows import Split
 from bertkit.storage.cache import cache_folder, log_once
-from bertkit.storage.disk import IN_MEMORY, ArrayWriter, map_arrays, map_or_write, spool
+from bertkit.storage.disk import IN_MEMORY, ArrayWriter, map_arrays, map_or_write, offload_to_disk
 from bertkit.storage.fingerprints import package_fingerprint, tokenizer_content
 from bertkit.tokens.features import (
     IGNORE_INDEX,
@@ -165,7 +165,7 @@ def encode_split(split: Split, context: TaskContext, encode: Encode) -> Features
             return FeatureColumns(arrays)
     encoded = chain.from_iterable(_encode_rows(split, context, encode, start) for start in starts)
     # Batches are drawn in any order, so only a few features are read together.
-    return spool(encoded, block=_FEATURES_AT_ONCE)
+    return offload_to_disk(encoded, block=_FEATURES_AT_ONCE)
 
 
 def _encode_part(split: Split, context: TaskContext, encode: Encode, start: int, key: str) -> Arrays | None:

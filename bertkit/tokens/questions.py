@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bertkit.data.formats.json import parse_json
-from bertkit.data.labels import spelled
+from bertkit.data.labels import label_to_str
 from bertkit.data.rows import is_missing
 from bertkit.errors import DataError, did_you_mean
 from bertkit.tokens.features import IGNORE_INDEX, Feature, SpecialTokenTemplate, Tokenizer, tokenize_texts
@@ -92,7 +92,7 @@ def _describe_options(name: str, kind: str, value: Any) -> dict[str, str]:
     elif kind == "yes_no":
         remedy = "describe yes and no, or leave it out"
         if isinstance(value, Mapping) or value is None:
-            spellings = {str(spelled(option)): text for option, text in (value or {}).items()}
+            spellings = {str(label_to_str(option)): text for option, text in (value or {}).items()}
             criteria = {**dict.fromkeys(YES_NO), **{_yes_or_no(option): text for option, text in spellings.items()}}
     else:
         remedy = "name the labels, with a description or without"
@@ -101,7 +101,7 @@ def _describe_options(name: str, kind: str, value: Any) -> dict[str, str]:
             criteria = dict.fromkeys(value)
     if not isinstance(criteria, Mapping) or not criteria or (kind == "yes_no" and len(criteria) > 2):
         raise _question_error(name, f"the criteria {str(value)[:60]!r}", remedy)
-    descriptions = {str(spelled(option) or ""): text for option, text in criteria.items()}
+    descriptions = {str(label_to_str(option) or ""): text for option, text in criteria.items()}
     if "" in descriptions or any(not (text is None or isinstance(text, str)) for text in descriptions.values()):
         raise _question_error(name, "a label or a description that is not text", remedy)
     return {option: (text or "").strip() for option, text in descriptions.items()}
@@ -137,7 +137,7 @@ def read_answer(question: Question, value: object) -> int | None:
     """Return the index of an answer's option, or None if the answer is missing."""
     if is_missing(value):
         return None
-    spelling = str(spelled(value)).strip()
+    spelling = str(label_to_str(value)).strip()
     if question.type == "yes_no":
         option = _SPELLINGS.get(spelling.lower())
     else:

@@ -99,7 +99,7 @@ def open_run(plan: RunPlan, *, fresh: bool) -> Iterator[Run]:
         fresh: Whether to move the content of the folder aside.
 
     Raises:
-        BertkitError: If the folder cannot be used; see `bertkit.storage.runs.claim`.
+        BertkitError: If the folder cannot be used; see `bertkit.storage.runs.prepare_run_folder`.
     """
     with ExitStack() as locks:
         with _main_process_first():
@@ -192,7 +192,7 @@ def finish(run: Run, record: RunRecord, fit_result: FitResult, published: Iterab
     else:
         checkpoints.keep_only(folder, {fit_result.best_step, fit_result.steps})
     if not run.plan.recipe.training.keep_optimizer:
-        checkpoints.trim(folder)
+        checkpoints.delete_optimizer_states(folder)
     runs.write_record(folder, {**record, "files": list_files(folder, [*published, _RECIPE])})
 
 
@@ -259,7 +259,7 @@ def load_best(model: Model, folder: Path) -> FitResult:
     state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
     best_step = state["best_global_step"] or state["global_step"]
     best = checkpoints.checkpoint_folder(folder, best_step)
-    fault = checkpoints.find_fault(best)
+    fault = checkpoints.find_defect(best)
     if fault:
         raise ModelError(f"the best checkpoint is damaged: {fault}", "--fresh starts over", file=best)
     restore_weights(model, best / "model.safetensors")
@@ -299,10 +299,10 @@ def wait_for_all() -> None:
 def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack) -> RunRecord:
     """Claim and lock the folder, and write the record of a new run or of one that is resumed."""
     folder = plan.folder
-    record = runs.claim(folder, plan.identity, fresh=fresh)
+    record = runs.prepare_run_folder(folder, plan.identity, fresh=fresh)
     if record is not None and record["status"] == "finished":
         return record
-    locks.enter_context(runs.locked(folder))
+    locks.enter_context(runs.lock_run(folder))
     # A killed process of the run may have left files that it had not yet deleted or renamed.
     for leftover in (folder / _STAGING, *folder.glob(".discarded-checkpoint-*")):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -18,7 +18,7 @@ from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.metrics.linear import draw_rows
 from bertkit.progress import get_progress, log, stage
 from bertkit.storage.files import make_ignored_folder
-from bertkit.storage.fingerprints import describe_file, is_whole, read_with_checksum, write_with_checksum
+from bertkit.storage.fingerprints import describe_file, is_complete, read_with_checksum, write_with_checksum
 from bertkit.vectors.vector_files import Matrix, to_unit_length
 
 NOISE = -1
@@ -267,7 +267,7 @@ def load_clusters(folder: Path) -> SavedClusters:
     try:
         del facts["format"]
         topics = [Topic(**topic) for topic in facts.pop("topics")]
-        if not is_whole(folder / _TENSORS, facts.pop("tensors")):
+        if not is_complete(folder / _TENSORS, facts.pop("tensors")):
             raise damage_error(_TENSORS)
         return SavedClusters(Clustering(**load_file(folder / _TENSORS)), topics, facts)
     except (KeyError, TypeError):  # the checksum fits, but the content does not

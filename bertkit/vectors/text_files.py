@@ -15,7 +15,7 @@ import numpy as np
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.files import read_records
 from bertkit.data.remote import find_source
-from bertkit.data.rows import canonical_records, is_dropped, placed
+from bertkit.data.rows import add_row_location, canonical_records, is_dropped
 from bertkit.data.text import Record, excerpt
 from bertkit.errors import DataError, UsageError, did_you_mean
 from bertkit.recipe.records import DataConfig
@@ -179,7 +179,7 @@ def read_file_rows(
     records = _name_column(canonical_records(read_records(find_source(file), data), data, columns, name))
     number = itertools.count()
     for line, original, row in itertools.islice(records, data.limit):
-        with placed(name, line, data, original):
+        with add_row_location(name, line, data, original):
             if is_dropped(original, row, data, columns):
                 next(number)
                 continue

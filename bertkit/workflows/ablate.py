@@ -28,7 +28,7 @@ from bertkit.recipe.records import PretrainRecipe, Recipe
 from bertkit.recipe.space import Point, SweepSpace, name_value
 from bertkit.storage import runs
 from bertkit.storage.files import disk_errors, write_json
-from bertkit.storage.outputs import claimed
+from bertkit.storage.outputs import lock_output
 from bertkit.storage.run_sets import read_seeds, seed_folder
 from bertkit.workflows.compare import compare, write_page
 from bertkit.workflows.finetune_data import read_rows
@@ -193,7 +193,7 @@ def _check_inputs(job: Ablation) -> dict[str, dict[str, int]]:
     for variant, recipe in job.recipes.items():
         inputs = read_pretrain_data(recipe, job.pretrained(variant))
         with _for_another(job):
-            runs.check_claim(inputs.plan.folder, inputs.plan.identity)
+            runs.check_run_folder(inputs.plan.folder, inputs.plan.identity)
         held_out_features(inputs.corpus["validation"], inputs.objective, inputs.context)
     return rows
 
@@ -283,7 +283,7 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> dict[st
 
     # 3. Write the page.
     page = job.folder / f"{task}.html"
-    with disk_errors(job.folder), claimed(page):
+    with disk_errors(job.folder), lock_output(page):
         failed = [f"failed: {variant}. {error}" for variant, error in job.failures.items()]
         write_page(page, replace(compared, notes=[*failed, *notes]))
     facts = {"recipe": task, "split": compared.split, "rows": compared.rows, "metric": metric}

@@ -19,7 +19,7 @@ from bertkit.data.in_memory import (
     add_columns,
     as_records,
     is_dataframe,
-    map_given,
+    map_canonical_names,
 )
 from bertkit.data.output import PLAIN, FileLayout
 from bertkit.data.sources import ALL, ROWS
@@ -32,7 +32,7 @@ from bertkit.progress import Events, Progress, use_progress, with_progress
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import expand_path
-from bertkit.storage.hub.models import find_run, recipe_of
+from bertkit.storage.hub.models import find_run, get_recipe_file
 from bertkit.storage.runs import run_folder
 from bertkit.tasks import row_columns
 from bertkit.workflows.evaluate import score_splits
@@ -172,7 +172,7 @@ class LoadedModel:
         if rows is not None:
             records, split = as_records(rows), ALL
             columns = saved.task.COLUMNS
-            data = map_given(list(records[0]) if records else [], [*columns.names], saved.recipe.data)
+            data = map_canonical_names(list(records[0]) if records else [], [*columns.names], saved.recipe.data)
             data = data.with_rows({ALL: records}).model_copy(update={"split_column": None, "limit": None})
             saved = replace(saved, recipe=saved.recipe.model_copy(update={"data": data}))
         splits = judge_training_rows(saved, splits_to_score(saved, split, strict=False), training_rows)
@@ -210,7 +210,7 @@ class LoadedModel:
         """Return the checkpoint with a recipe that reads rows of these columns, and warn of columns that it ignores."""
         if names not in self._by_columns:
             saved = self.saved
-            data = map_given(names, [*row_columns(saved.task, saved.recipe), "id"], saved.recipe.data)
+            data = map_canonical_names(names, [*row_columns(saved.task, saved.recipe), "id"], saved.recipe.data)
             reader = replace(saved, recipe=saved.recipe.model_copy(update={"data": data}))
             warn_of_unread(names, reader)
             self._by_columns[names] = reader
@@ -260,7 +260,8 @@ def load(model: str | Path, recipe: str | Recipe | None = None, *, changes: Chan
     name = str(folder.absolute()) if folder.is_dir() else str(model)
     if isinstance(recipe, Recipe):
         return LoadedModel(recipe.model_copy(update={"model": name})).load()
-    recipe = recipe or recipe_of(str(find_run(str(model))), "name a run folder, or the recipe: load(MODEL, RECIPE)")
+    remedy = "name a run folder, or the recipe: load(MODEL, RECIPE)"
+    recipe = recipe or get_recipe_file(str(find_run(str(model))), remedy)
     return LoadedModel(load_recipe(recipe, {**(changes or {}), "model": name})).load()
 
 

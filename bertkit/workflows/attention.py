@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertkit.data.files import first_of, read_records
+from bertkit.data.files import read_records, take_first
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import stage
 from bertkit.recipe.records import DataConfig
 from bertkit.storage import hub
-from bertkit.storage.outputs import claimed
+from bertkit.storage.outputs import lock_output
 
 if TYPE_CHECKING:
     from bertkit.insight.attention import AttendedText, MeasuredHeads
@@ -50,7 +50,7 @@ def show(
     if output is not None:
         from bertkit.reports.attention import write_attention
 
-        with claimed(output):
+        with lock_output(output):
             write_attention(output, attended, attended.rollout, at)
     return attended
 
@@ -80,7 +80,7 @@ def measure(
         raise UsageError("a text has one column", "name it with --column")
     # Rows are parsed before the model is loaded: a wrong column is reported at once.
     with stage(f"reading {name}", total=1):
-        records = first_of(read_records(file, settings), settings.limit)
+        records = take_first(read_records(file, settings), settings.limit)
         rows = [parse_row(record, column, name) for record in records]
     if not rows:
         raise DataError("no rows", "name a file that has some", file=name)
@@ -92,6 +92,6 @@ def measure(
     if output is not None:
         from bertkit.reports.attention import write_heads
 
-        with claimed(output):
+        with lock_output(output):
             write_heads(output, measured, PATTERNS)
     return measured

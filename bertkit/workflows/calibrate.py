@@ -28,7 +28,7 @@ from bertkit.metrics.calibration import Decisions, Fold
 from bertkit.metrics.registry import f1_macro
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
-from bertkit.storage.outputs import claimed
+from bertkit.storage.outputs import lock_output
 
 _MIN_ROWS = 20
 _PRECISIONS = (0.9, 0.95, 0.99)
@@ -102,7 +102,7 @@ def calibrate(
             noun = "rows" if count == len(rows.rows) else "different rows"
             raise UsageError(f"{count} {noun} are too few to calibrate on", f"give at least {_MIN_ROWS}")
 
-    with claimed(saved.calibration_folder / CALIBRATION_FILE):
+    with lock_output(saved.calibration_folder / CALIBRATION_FILE):
         # 2. Predict, without the calibration that the checkpoint may have.
         with stage(f"loading {recipe.model_name}"):
             checkpoint = saved.load(inference=True, calibrated=False)

@@ -21,7 +21,7 @@ from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import expand_path
 from bertkit.storage import hub
-from bertkit.storage.outputs import claimed_folder
+from bertkit.storage.outputs import lock_output_folder
 from bertkit.tasks import Task, load_task
 from bertkit.tokens.features import TaskContext
 from bertkit.vectors.embedder import Embedder
@@ -68,7 +68,7 @@ def check(
     # The folder of the copy is locked before the work starts.
     folder = None if fix is None else expand_path(fix)
     sources = {} if folder is None else find_sources(recipe.data, folder)
-    with nullcontext() if folder is None else claimed_folder(folder):
+    with nullcontext() if folder is None else lock_output_folder(folder):
         with stage("reading the data", total=1):
             readings = read_all(recipe, task)
         checked = CheckResult(

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.columns import check_clash
-from bertkit.data.output import write_records, writer_for
+from bertkit.data.output import find_writer, write_records
 from bertkit.errors import DataError, UsageError
 from bertkit.insight.map import project
 from bertkit.progress import log, stage
 from bertkit.storage.files import disk_errors
-from bertkit.storage.outputs import check_empty, check_not_inputs, claimed, claimed_folder, staged
+from bertkit.storage.outputs import check_empty, check_not_inputs, lock_output, lock_output_folder, stage_folder
 from bertkit.vectors.clusters import (
     Labels,
     SavedClusters,
@@ -87,9 +87,9 @@ def cluster(
         raise UsageError(f"--clusters {count}, but {len(rows_with_text):,} rows have text", "ask for fewer clusters")
     with ExitStack() as held:  # Outputs that cannot be written are rejected before the work.
         if output is not None:
-            held.enter_context(claimed(output))
+            held.enter_context(lock_output(output))
         if save is not None:
-            held.enter_context(claimed_folder(save))
+            held.enter_context(lock_output_folder(save))
         vectors = source.read(texts_with_text, np.array(rows_with_text), [len(contents)])
         # HDBSCAN finds the number of clusters itself; k-means tries several, unless it is given.
         silhouettes: dict[int, float] = {}
@@ -106,7 +106,7 @@ def cluster(
         if save is not None:
             # The folder gets its name when the stack closes, after the rows: the same command continues after a kill.
             held.enter_context(disk_errors(save.parent))
-            staging = held.enter_context(staged(save))
+            staging = held.enter_context(stage_folder(save))
             facts = {
                 "method": method,
                 "seed": seed,
@@ -147,7 +147,7 @@ def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output
         message = f"the clusters were made with the prompt {saved.facts['prompt']!r}, not {source.prompt_text!r}"
         raise UsageError(message, "leave --model out to use the same")
 
-    with nullcontext() if output is None else claimed(output):
+    with nullcontext() if output is None else lock_output(output):
         described = source.describe()
         # Check the model before the vectors are computed, and their dimension afterwards.
         check_same_vectors(saved, described, None, folder)
@@ -166,7 +166,7 @@ def _check_outputs(texts: TextFile, source: VectorSource, output: Path | None, s
     if save is not None:
         check_empty(save, *([] if output is None else [output]))
     if output is not None:
-        writer_for(output)
+        find_writer(output)
         vectors = [("the file with the vectors", file) for file in source.files]
         check_not_inputs(output, [("the file to cluster", texts.path), *vectors])
 

@@ -36,7 +36,7 @@ from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import expand_path
 from bertkit.reports.cases import Case
 from bertkit.reports.text import ONE_SEED
-from bertkit.storage.disk import spool
+from bertkit.storage.disk import offload_to_disk
 from bertkit.storage.run_list import list_settings, read_log
 from bertkit.storage.runs import RunRecord
 from bertkit.tokens.feature_cache import encode_split
@@ -322,7 +322,7 @@ def _predict_rows(
     features = encode_split(inputs, checkpoint.context, saved.task.encode)
     outputs, _ = run_model(checkpoint, features, f"scoring {run.name}")
     predictions = decode_rows(saved.task, outputs, features, inputs.rows, checkpoint.context)
-    records = spool(
+    records = offload_to_disk(
         {"id": index, **row, **prediction}
         for index, row, prediction in zip(indices, rows.rows, predictions, strict=True)
     )

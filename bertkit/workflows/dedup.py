@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.output import PLAIN, copy_parquet, follow_source, write_records, writer_for
+from bertkit.data.output import PLAIN, copy_parquet, find_writer, follow_source, write_records
 from bertkit.errors import UsageError
-from bertkit.storage.outputs import check_not_inputs, claimed
+from bertkit.storage.outputs import check_not_inputs, lock_output
 from bertkit.vectors import duplicates as found_rows
 from bertkit.vectors.duplicates import Duplicate, ScannedRows, group_rows, measure_similarity
 from bertkit.vectors.text_files import Rows, TextFile, VectorSource
@@ -73,7 +73,7 @@ def dedup(
     _check_outputs(outputs, texts, against, source)
     with ExitStack() as held:  # Outputs that cannot be written are rejected before the work.
         for file in outputs:
-            held.enter_context(claimed(file))
+            held.enter_context(lock_output(file))
         # From cheap to expensive: digests, then signatures of the wording, then vectors of the remaining rows.
         scanned = found_rows.scan([*against, texts], keep, near=near < 1)
         duplicates = found_rows.find_wording(scanned, near)
@@ -127,7 +127,7 @@ def _check_outputs(
     reads += [("a file of --against", file.path) for file in against]
     reads += [("a file with vectors", file) for file in (source.files if source else ())]
     for file in outputs:
-        writer_for(file)
+        find_writer(file)
         check_not_inputs(file, reads)
     # Links are resolved: the second output would overwrite the first.
     if len({file.resolve() for file in outputs}) < len(outputs):

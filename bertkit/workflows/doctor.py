@@ -34,7 +34,7 @@ from bertkit.metrics.baselines import find_unbeaten
 from bertkit.progress import stage
 from bertkit.storage import checkpoints, exports, files, hub, run_sets, runs
 from bertkit.storage.cache import cache_folder
-from bertkit.storage.fingerprints import is_whole, read_with_checksum
+from bertkit.storage.fingerprints import is_complete, read_with_checksum
 from bertkit.storage.run_list import count_bytes, read_log, read_state
 from bertkit.storage.runs import RunRecord
 from bertkit.vectors.search import index
@@ -205,10 +205,10 @@ def _try_folder(folder: Path) -> tuple[float, bool]:
     """Return the seconds until a file of a mebibyte is on disk, and whether the file system has locks."""
     with TemporaryDirectory(prefix=".bertkit-doctor-", dir=folder) as temporary:
         lock = Path(temporary, ".lock")
-        with files.locked(lock):
+        with files.hold_lock(lock):
             start = time.perf_counter()
             files.write_bytes(Path(temporary, "file"), bytes(1 << 20))
-            return time.perf_counter() - start, not files.mark_of(lock).exists()
+            return time.perf_counter() - start, not files.get_lock_mark(lock).exists()
 
 
 def check_hub() -> Iterator[Finding]:
@@ -301,7 +301,7 @@ def _find_damage(folder: Path, record: RunRecord) -> Iterator[Finding]:
         if name != runs.TRAINING_ROWS or (folder / name).exists():
             yield from _find_fault(exports.compare_files, folder, {name: entry}, again)
     for checkpoint in sorted(folder.glob("checkpoint-*")):
-        if fault := checkpoints.find_fault(checkpoint):
+        if fault := checkpoints.find_defect(checkpoint):
             yield judge("files", "damaged_checkpoint", f"{checkpoint}: {fault}", warn="delete it: a resume skips it")
 
 
@@ -331,7 +331,7 @@ def _find_single_answer(folder: Path, record: RunRecord) -> Iterator[Finding]:
     """Yield a finding for each split whose predictions are one label, one answer, or one tag for all words."""
     for name, entry in record.get("predictions", {}).items():
         # Damaged files have a finding already.
-        if not name.endswith(".jsonl") or not is_whole(folder / name, entry):
+        if not name.endswith(".jsonl") or not is_complete(folder / name, entry):
             continue
         lines = files.split_lines((folder / name).read_text(encoding="utf-8"))
         predicted = [json.loads(line).get("prediction") for line in lines]

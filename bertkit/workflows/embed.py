@@ -17,7 +17,7 @@ import bertkit
 from bertkit.data.columns import check_clash
 from bertkit.data.files import read_records
 from bertkit.data.remote import find_source
-from bertkit.errors import DataError, UsageError, did_you_mean, located
+from bertkit.errors import DataError, UsageError, did_you_mean, error_location
 from bertkit.hardware.launch import Launch, check_not_launched
 from bertkit.progress import log, stage
 from bertkit.recipe.records import DataConfig
@@ -131,7 +131,7 @@ def _open_rows(embedder: Embedder, source: TextSource, unit: str) -> tuple[Unit,
 
 
 def _encode_part(unit: Unit, embedder: Embedder, part: Part, source: TextSource) -> UnitVectors:
-    with located(file=source.name):
+    with error_location(file=source.name):
         return unit.encode(embedder, part.items)
 
 

@@ -22,7 +22,7 @@ from bertkit.metrics.slices import choose_test
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
-from bertkit.storage.disk import spool_sorted
+from bertkit.storage.disk import sort_on_disk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ def find_errors(
         rate=outcomes.rate,
         wrong=int((outcomes.errors > 0).sum()),
         scores={name: float(value) for name, value in scorer.score(scorer.compare(run, rows)).items()},
-        mistakes=spool_sorted((answer for answer in outcomes.answers if answer.error > 0), SORTS[sort]),
+        mistakes=sort_on_disk((answer for answer in outcomes.answers if answer.error > 0), SORTS[sort]),
     )
 
 

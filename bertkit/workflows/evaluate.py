@@ -34,7 +34,7 @@ from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import expand_path
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
-from bertkit.storage.outputs import claimed
+from bertkit.storage.outputs import lock_output
 
 
 @with_progress
@@ -148,7 +148,7 @@ def _claimed(folder: Path | None, splits: Mapping[str, Split]) -> Iterator[None]
         yield
         return
     check_output(folder, splits)
-    with claimed(folder / "predictions.jsonl"):
+    with lock_output(folder / "predictions.jsonl"):
         yield
 
 

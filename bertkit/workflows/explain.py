@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.files import first_of
+from bertkit.data.files import take_first
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, find_checkpoint
 from bertkit.evaluation.rows_to_predict import Chunk, open_rows, read_chunks
@@ -17,8 +17,8 @@ from bertkit.insight.outcomes import SORTS, find_outcomes
 from bertkit.progress import SILENT, stage, use_progress
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
-from bertkit.storage.disk import spool_sorted
-from bertkit.storage.outputs import claimed
+from bertkit.storage.disk import sort_on_disk
+from bertkit.storage.outputs import lock_output
 from bertkit.tasks import drop_private_keys
 from bertkit.workflows.errors import read_predictions
 
@@ -73,7 +73,7 @@ def explain(
         chunks = iter([Chunk(str(recipe.model), 0, list(map(dict, rows)), rows)])
     else:
         saved, records = open_rows(saved, source, row)
-        chunks = read_chunks(saved, first_of(records, limit), str(source or "--row"))
+        chunks = read_chunks(saved, take_first(records, limit), str(source or "--row"))
     # A wrong row is reported before the model is loaded.
     first = next(chunks)
     with stage(f"loading {saved.recipe.model_name}"):
@@ -122,7 +122,7 @@ def write_page(rows: Iterable[ExplainedRow], output: Path, model: str) -> int:
     """Write a page with explained rows that opens from disk, and return their number."""
     from bertkit.reports.explain import write_explanations
 
-    with claimed(output):
+    with lock_output(output):
         records = [row.as_record() for row in rows]
         write_explanations(output, records, model=model)
     return len(records)
@@ -139,7 +139,7 @@ def _find_mistaken_rows(path: str | Path, count: int) -> list[Row]:
     scorer, run, rows = read_predictions(path)
     outcomes = find_outcomes(scorer, run, rows)
     answered = zip(outcomes.answers, outcomes.units, strict=True)
-    wrong = spool_sorted((pair for pair in answered if pair[0].error > 0), lambda pair: SORTS["confidence"](pair[0]))
+    wrong = sort_on_disk((pair for pair in answered if pair[0].error > 0), lambda pair: SORTS["confidence"](pair[0]))
     if not wrong:
         raise UsageError("no row is wrong", "explain others with --text or --data", file=path)
     return [rows[index] for _, indices in wrong[:count] for index in indices]

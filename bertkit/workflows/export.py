@@ -43,9 +43,9 @@ from bertkit.storage.exports import MANIFEST, Export, check_not_exported, write_
 from bertkit.storage.files import disk_errors, write_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.hub.encoders import list_encoders
-from bertkit.storage.outputs import building, check_empty
+from bertkit.storage.outputs import check_empty, create_folder_atomically
 from bertkit.storage.run_list import count_bytes
-from bertkit.storage.runs import take
+from bertkit.storage.runs import select_entries
 
 if TYPE_CHECKING:
     from bertkit.modeling.inference.graphs import Converted
@@ -148,7 +148,7 @@ def export(
     reads_rows = getattr(before.model, "reads", "text") == "windows"
     calibration = encode_texts(before, training_rows, names, reads_rows=reads_rows) if is_int8 else None
 
-    with disk_errors(folder.parent), building(folder) as staging:
+    with disk_errors(folder.parent), create_folder_atomically(folder) as staging:
         # 3. Write the graph and everything that is needed to open it.
         with stage(f"exporting to {to}, {precision}"):
             from bertkit.modeling.inference.graphs import TextGraph, convert
@@ -308,7 +308,7 @@ def describe_export(
         task=saved.recipe.task,
         tokenizer=tokenizer_settings(before.context.tokenizer),
         options=dict(before.context.recipe.options),
-        record=take(saved.record, *_IN_RECORD),
+        record=select_entries(saved.record, *_IN_RECORD),
         versions=runs.versions(),
     )
 

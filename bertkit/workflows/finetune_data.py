@@ -19,9 +19,9 @@ from bertkit.data.checks import (
 )
 from bertkit.data.columns import PAIR, describe_unread
 from bertkit.data.draw import check_draw, draw_training_rows, oversample
-from bertkit.data.labels import find_names, name_split, with_unseen
+from bertkit.data.labels import add_unseen_names, find_names, replace_raw_labels
 from bertkit.data.rows import Digests, Split, find_unread
-from bertkit.data.sources import as_recorded, is_validation, missing_split, unsplit_file
+from bertkit.data.sources import as_recorded, is_validation, missing_split_error, unsplit_file
 from bertkit.errors import UnavailableError, install_command
 from bertkit.evaluation.splits import find_training_rows, read_task_splits
 from bertkit.hardware.device import check_launch, check_requested_device
@@ -161,7 +161,7 @@ def read_finetune_data(
         identity=identity,
         facts={
             "model": recipe.model,
-            "commit": hub.commit_of(model_folder),
+            "commit": hub.get_commit(model_folder),
             "rows": rows,
             "split_file": file_fingerprint(file) if file else None,
             "automatic": chosen,
@@ -227,8 +227,8 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
         return (), {**splits, "train": draw_training_rows(splits["train"], recipe)}
     gold = task.COLUMNS.gold
     columns = (split.column(gold) for name, split in splits.items() if name != "train")
-    names = recipe.labels or reduce(with_unseen, columns, find_names(splits["train"].column(gold)))
-    named = {name: name_split(split, gold, names, recipe.data) for name, split in splits.items()}
+    names = recipe.labels or reduce(add_unseen_names, columns, find_names(splits["train"].column(gold)))
+    named = {name: replace_raw_labels(split, gold, names, recipe.data) for name, split in splits.items()}
     if recipe.data.draws:
         unseen = find_unseen_names(named, gold)
         drawn_from = [name for name in names if name not in unseen]
@@ -243,7 +243,7 @@ def _read_splits(recipe: Recipe, task: Task) -> dict[str, Split]:
     splits = read_task_splits(recipe, task, lambda name: name == "train" or is_validation(name), check_rest=True)
     for required in ("train", "validation"):
         if required not in splits:
-            raise missing_split(required, recipe.data, splits)
+            raise missing_split_error(required, recipe.data, splits)
     return splits
 
 

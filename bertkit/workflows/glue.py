@@ -169,14 +169,14 @@ def _check_tasks(job: GlueRuns, fresh: bool) -> None:
         for number, name in enumerate(job.names, start=1):
             with continue_on_error(name, job.failed, refused=UsageError):
                 plan = job.read(name).plan
-                record = None if fresh else runs.check_claim(plan.folder, plan.identity)
+                record = None if fresh else runs.check_run_folder(plan.folder, plan.identity)
                 if record is not None and record["status"] == "finished":
                     log.info(f"{name}: finished on {record['finished']}")
             get_progress().update(number, {})
     job.names = [name for name in job.names if name not in job.failed]
     for name in job.names if fresh else ():
         if (job.folder / name / runs.RECORD).is_file():
-            with runs.locked(job.folder / name):
+            with runs.lock_run(job.folder / name):
                 runs.move_aside(job.folder / name)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.output import write_records
-from bertkit.errors import DataError, UsageError, located
+from bertkit.errors import DataError, UsageError, error_location
 from bertkit.insight.layer_vectors import LayerReader
 from bertkit.insight.map import (
     MIN_POINTS,
@@ -31,7 +31,13 @@ from bertkit.modeling.layers import count_layers
 from bertkit.progress import stage
 from bertkit.recipe.sections import expand_path
 from bertkit.storage.files import disk_errors, write_text
-from bertkit.storage.outputs import check_not_inputs, claimed, is_own, sweep_locks, was_interrupted
+from bertkit.storage.outputs import (
+    check_not_inputs,
+    delete_leftover_locks,
+    is_written_by_bertkit,
+    lock_output,
+    was_interrupted,
+)
 from bertkit.vectors.text_files import TextSource
 
 if TYPE_CHECKING:
@@ -119,11 +125,11 @@ def draw_map(
     # All files are claimed before the work, so that two maps do not mix their files.
     with ExitStack() as held:
         for file in outputs:
-            held.enter_context(claimed(file))
+            held.enter_context(lock_output(file))
 
         # 3. Compute vectors and planes. All layers have the labels or the clusters of the last one: a color means the
         # same in each picture.
-        with located(file=source.name):
+        with error_location(file=source.name):
             vectors = reader.read([point.row for point in points], unit)
         layers = layers or read_layers(settings.layers, vectors.layers)
         labeling = find_labels(points, vectors.at(layers[-1]), settings.clusters, settings.seed)
@@ -166,8 +172,8 @@ def _check_outputs(outputs: Sequence[Path], source: TextSource, *, fresh: bool) 
     for file in outputs:
         check_not_inputs(file, [("the file to map", expand_path(source.file))] if source.file is not None else [])
         is_kept = file.exists() or file.is_symlink()
-        if is_kept and not replaces and not (file == page and is_own(file)):
-            sweep_locks(outputs)
+        if is_kept and not replaces and not (file == page and is_written_by_bertkit(file)):
+            delete_leftover_locks(outputs)
             message = "the file exists already, and is kept as it is"
             raise UsageError(message, "name another file, or replace it with --fresh", file=file)
 

@@ -26,7 +26,7 @@ from bertkit.runtime.sessions import PACKAGES
 from bertkit.storage.exports import Export, is_exported, listed_files, read_export, write_export
 from bertkit.storage.files import disk_errors
 from bertkit.storage.fingerprints import list_files
-from bertkit.storage.outputs import building, check_empty
+from bertkit.storage.outputs import check_empty, create_folder_atomically
 from bertkit.storage.run_list import count_bytes
 from bertkit.tasks import example_row
 from bertkit.workflows.export import export, find_license
@@ -112,7 +112,7 @@ def package(
             requirements=tuple(re.findall(r"^[^#\s]+==[^\s]+", requirements, re.MULTILINE)),
             parity=parity,
         )
-        with disk_errors(folder.parent), building(folder) as target:
+        with disk_errors(folder.parent), create_folder_atomically(folder) as target:
             source = Path(bertkit.__file__).parent
             shutil.copytree(source, target / "bertkit", ignore=_NOT_COPIED)
             # A checkout has the recipes next to the package, an installation has them inside.

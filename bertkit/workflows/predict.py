@@ -18,11 +18,11 @@ from bertkit.data.output import (
     FileLayout,
     as_columns,
     check_layout,
+    find_writer,
     follow_source,
     pack_records,
     unpack_records,
     write_records,
-    writer_for,
 )
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, find_members
@@ -33,7 +33,7 @@ from bertkit.hardware.launch import Launch, check_not_launched
 from bertkit.progress import Progress, stage, with_progress
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row, expand_path
-from bertkit.storage.outputs import check_not_inputs, claimed
+from bertkit.storage.outputs import check_not_inputs, lock_output
 from bertkit.storage.parts import PartFolder, read_part, write_part
 from bertkit.tasks import Prediction
 
@@ -90,7 +90,7 @@ def predict_to_file(
     """
     # 1. Check the output against all files that are read, before the model is loaded.
     output = expand_path(output)
-    writer_for(output)
+    find_writer(output)
     layout = check_layout(layout, output)
     saved = find_members(recipe)
     check_not_inputs(output, find_input_files(source, saved))
@@ -108,7 +108,7 @@ def predict_to_file(
 
     # 3. A single process writes records as they are computed. Several processes write parts, and one joins them.
     if launch.size == 1:
-        with claimed(output):
+        with lock_output(output):
             return write(answer(saved, chunks, columns=columns))
     # Only `digits` of the layout changes the parts. So a command that failed at --encoding can be repeated with
     # another encoding, and its parts are used again.

@@ -67,7 +67,7 @@ def estimate(
     from bertkit.training.pretrain_batches import PretrainBatches
 
     data = read_pretrain_data(recipe, output)
-    runs.check_unclaimed(data.plan.folder, data.plan.identity, fresh=fresh)
+    runs.check_run_can_start(data.plan.folder, data.plan.identity, fresh=fresh)
     machine = detect_machine(recipe.training.precision, data.plan.model_type, data.plan.widths)
     machine.announce()
     use_matmul_backend(machine)

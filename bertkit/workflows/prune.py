@@ -32,7 +32,7 @@ from bertkit.recipe.sections import expand_path
 from bertkit.reports.cases import Case
 from bertkit.storage import hub
 from bertkit.storage.files import check_space, disk_errors
-from bertkit.storage.outputs import building, check_empty
+from bertkit.storage.outputs import check_empty, create_folder_atomically
 from bertkit.tasks import load_task
 from bertkit.tokens.feature_cache import encode_split
 
@@ -113,7 +113,7 @@ def prune(
             raise UsageError(message, f"--recipe RECIPE with --data DATA, or {instead}")
     check_space(folder, weight_bytes(source))
 
-    with disk_errors(folder.parent), building(folder) as staging:
+    with disk_errors(folder.parent), create_folder_atomically(folder) as staging:
         start, before = time.perf_counter(), None
         if saved is not None:
             with stage(f"loading {model}"):

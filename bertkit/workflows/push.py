@@ -23,7 +23,7 @@ from bertkit.storage import exports, hub, runs
 from bertkit.storage.files import check_links, write_text
 from bertkit.storage.fingerprints import describe_file, read_with_checksum, write_with_checksum
 from bertkit.storage.hub.models import check_model
-from bertkit.storage.runs import RunRecord, take
+from bertkit.storage.runs import RunRecord, select_entries
 
 CARD = "README.md"
 _SCORES = ("all_results.json", "eval_results.json", "train_results.json")
@@ -138,7 +138,7 @@ def _public(record: RunRecord) -> RunRecord:
     public: dict[str, Any] = {name: identity[name] for name in identity_keys if name in identity}
     public["recipe"] = {name: recipe[name] for name in ("name", "data", "training", "options") if name in recipe}
     results = [{name: result[name] for name in _RESULT_KEYS if name in result} for result in record.get("results", [])]
-    return cast(RunRecord, {**take(record, *_RUN_KEYS), "identity": public, "results": results})
+    return cast(RunRecord, {**select_entries(record, *_RUN_KEYS), "identity": public, "results": results})
 
 
 def _list_checksums(files: Mapping[str, Path]) -> dict[str, Any]:

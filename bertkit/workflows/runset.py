@@ -99,7 +99,7 @@ class RunSet:
         same time as an earlier run waits for the record of that run.
         """
         while True:
-            machine = runs.find_machine(map(self.folder.joinpath, runs.runs_in(self.folder)), is_alike)
+            machine = runs.find_machine(map(self.folder.joinpath, runs.list_runs(self.folder)), is_alike)
             # All processes compare names, so that no two wait for each other.
             earlier = [run for run in self.taken_runs() if run < name]
             if machine is not None or all("machine" in (self.record(run) or {}) for run in earlier):
@@ -118,7 +118,7 @@ class RunSet:
 
     def choosing(self) -> AbstractContextManager[None]:
         """Wait until no other process takes a run or writes the summary, and hold the lock for doing so."""
-        return files.locked(self.folder / _CHOOSING)
+        return files.hold_lock(self.folder / _CHOOSING)
 
     # --- The folder ---
 
@@ -146,7 +146,7 @@ class RunSet:
             raise UsageError(message, "choose another --output", file=self.folder)
         if join and not is_begun:
             raise UsageError("there are no runs to join", "leave out --join to start them", file=self.folder)
-        if not join and (holder := files.holder_of(self.folder / runs.LOCK)):
+        if not join and (holder := files.get_lock_holder(self.folder / runs.LOCK)):
             raise self._held(holder)
 
     @contextmanager
@@ -168,13 +168,13 @@ class RunSet:
                     message = f"another process still trains {self.title(taken[0])}"
                     raise ResourceError(message, "wait until it has ended", file=self.folder)
                 runs.move_aside(self.folder)
-        with runs.creating(self.folder, runs.SEVERAL):
+        with runs.folder_errors(self.folder, runs.SEVERAL):
             self.folder.mkdir(parents=True, exist_ok=True)
         with self._lock():
             yield
 
     def _lock(self) -> AbstractContextManager[None]:
-        return files.locked(self.folder / runs.LOCK, refuse=self._held)
+        return files.hold_lock(self.folder / runs.LOCK, refuse=self._held)
 
     def _held(self, holder: str) -> ResourceError:
         remedy = "wait for it, choose another --output, or share seeds and trials with --join"
@@ -280,7 +280,7 @@ def _take_run(runset: RunSet, tried: set[str], held: ExitStack) -> str | None:
             lock.parent.mkdir(exist_ok=True)
             with ExitStack() as taken:
                 try:
-                    taken.enter_context(files.locked(lock, refuse=ResourceError))
+                    taken.enter_context(files.hold_lock(lock, refuse=ResourceError))
                 except ResourceError:
                     continue
                 # The record is read under the lock, because the run may have ended a moment ago.
@@ -296,7 +296,7 @@ def _take_run(runset: RunSet, tried: set[str], held: ExitStack) -> str | None:
 def _train_in_workers(runset: RunSet, at_once: int) -> Failures:
     """Train several runs at the same time, each in a process that takes runs until none is left."""
     # A run is resumed with the threads that it started with, and all runs compute as the first one.
-    machine = runs.find_machine(map(runset.folder.joinpath, runs.runs_in(runset.folder)))
+    machine = runs.find_machine(map(runset.folder.joinpath, runs.list_runs(runset.folder)))
     threads = machine["threads"] if machine else max(1, available_threads().number // at_once)
     log.info(f"{at_once} runs at a time; threads of each: {threads}")
     failures, failed, is_stopping = Failures(), None, False

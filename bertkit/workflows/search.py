@@ -9,13 +9,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.files import first_of
+from bertkit.data.files import take_first
 from bertkit.errors import DataError, UnavailableError, UsageError, shorten
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.retrieval import average_queries, query_intervals, score_rankings
 from bertkit.progress import get_progress, log, stage
 from bertkit.recipe.sections import expand_path
-from bertkit.storage.outputs import claimed_folder, sweep_locks
+from bertkit.storage.outputs import delete_leftover_locks, lock_output_folder
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.reranker import Reranker
 from bertkit.vectors.search.bm25 import BM25
@@ -94,11 +94,11 @@ def build(
     """
     output = expand_path(output)
     if output.exists():
-        sweep_locks([output])
+        delete_leftover_locks([output])
         raise UsageError("the index exists", "add to it with `bertkit search add`, or choose another", file=output)
     sides = choose_prompts(embedder, prompts or {})
     rows = replace(rows, passages=passages).split_for(sides["document"])
-    with claimed_folder(output):
+    with lock_output_folder(output):
         with stage(f"checking the rows of {rows.file}"):
             # All rows are read before the first is embedded, because the last row may be wrong or repeat an id.
             count, covered = rows.check()
@@ -119,7 +119,7 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None) -> Inde
     """
     folder = expand_path(folder)
     Index.open(folder)
-    with claimed_folder(folder):
+    with lock_output_folder(folder):
         # The words of all rows are counted again, so all files must be intact.
         index = Index.open(folder, verify=True)
         embedder = embedder_of(index.manifest, "document", folder=folder, model=model)
@@ -144,7 +144,7 @@ def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:
     """
     folder = expand_path(folder)
     Index.open(folder)
-    with claimed_folder(folder), naming_damage(folder):
+    with lock_output_folder(folder), naming_damage(folder):
         index = Index.open(folder)
         rows_by_id = index.find_rows(ids)
         rows_by_id |= index.find_rows([row_id for row_id in ids if row_id not in rows_by_id], "document")
@@ -379,7 +379,7 @@ def evaluate(
     if reranker is not None:
         _ = reranker.saved
     # 2. Read the queries. Their relevant ids belong to rows or to documents, and so do the ids of results.
-    relevance = dict(first_of(read_relevance(file).items(), limit))
+    relevance = dict(take_first(read_relevance(file).items(), limit))
     by_document, id_by_row = _is_by_document(index, relevance, file), dict[int, str]()
     find_ids = partial(_find_ids, index=index, column="document" if by_document else "id", id_by_row=id_by_row)
     # 3. Rank the rows of each query in every way, chunk by chunk.

@@ -72,20 +72,20 @@ class SeedRuns(RunSet):
         first = self.first
         if first.recipe.data.draws:
             return self._read_rows(name)
-        seed, settings = run_sets.parse_number(name), first.plan.identity["recipe"]
+        seed, settings = run_sets.parse_run_index(name), first.plan.identity["recipe"]
         identity = {**first.plan.identity, "recipe": {**settings, "training": {**settings["training"], "seed": seed}}}
         recipe = first.recipe.changed("training", seed=seed)
         plan = replace(first.plan, recipe=recipe, folder=self.folder / name, identity=identity)
         return replace(first, plan=plan, recipe=recipe)
 
     def _read_rows(self, name: str) -> FinetuneData:
-        recipe = self.recipe.changed("training", seed=run_sets.parse_number(name))
+        recipe = self.recipe.changed("training", seed=run_sets.parse_run_index(name))
         return read_finetune_data(recipe, self.folder / name)
 
     def check_run(self, name: str) -> None:
         """Check that the folder of a seed is free, or holds this run unchanged; log if the run is finished."""
         plan = self.read(name).plan
-        record = runs.check_claim(plan.folder, plan.identity)
+        record = runs.check_run_folder(plan.folder, plan.identity)
         if record is not None and record["status"] == "finished":
             check_model(plan.folder)
             log.info(f"{self.title(name)}: finished on {record['finished']}")
@@ -128,7 +128,7 @@ def finetune_seeds(
             runset.check_run(name)
         train_all(runset, jobs=jobs, join=join)
         with runset.choosing():
-            names = sorted({*runset.names, *_find_others(runset)}, key=run_sets.parse_number)
+            names = sorted({*runset.names, *_find_others(runset)}, key=run_sets.parse_run_index)
             summary = _summarize_runs(runset, names)
             # With the summary, the command counts as finished. The last of several processes writes it.
             if not summary.unfinished:
@@ -143,7 +143,7 @@ def finetune_seeds(
 
 def dry_run(runset: SeedRuns, *, fresh: bool = False) -> DryRun:
     """Check everything that can be checked without training, and return what the runs would do."""
-    recipes = {name: runset.recipe.changed("training", seed=run_sets.parse_number(name)) for name in runset.names}
+    recipes = {name: runset.recipe.changed("training", seed=run_sets.parse_run_index(name)) for name in runset.names}
     first, *rest = runset.names
     plan = plan_run(recipes[first], output=runset.folder / first, fresh=fresh)
     for name in () if fresh else rest:
@@ -212,6 +212,6 @@ def _summarize_runs(runset: SeedRuns, names: Sequence[str]) -> SeedsSummary:
         best_metric=metric,
         runs=described,
         splits=splits,
-        best_seed=None if best is None else run_sets.parse_number(best.name),
+        best_seed=None if best is None else run_sets.parse_run_index(best.name),
         warnings=warnings,
     )

@@ -230,7 +230,7 @@ def _check_trials(job: Sweep) -> None:
         return
     plan = job.read(name).plan
     try:
-        runs.check_claim(plan.folder, plan.identity)
+        runs.check_run_folder(plan.folder, plan.identity)
     except UsageError as error:
         remedy = f"--output {runs.free_name(job.folder)} for a new sweep, or --fresh to move the old one aside"
         message = error.message.replace("another run", "trials of another sweep")

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.files import read_records
-from bertkit.data.labels import spelled, spelled_names
+from bertkit.data.labels import label_to_str, labels_to_strs
 from bertkit.data.rows import read_split
-from bertkit.errors import DataError, ResourceError, UsageError, did_you_mean, located
+from bertkit.errors import DataError, ResourceError, UsageError, did_you_mean, error_location
 from bertkit.evaluation.checkpoint import CheckpointInfo, open_trained
 from bertkit.insight.behavior import BehaviorResult, BehaviorTest, CaseFile, fill_template, plan_test, run_plans
 from bertkit.insight.edits import EDITS
 from bertkit.progress import stage
 from bertkit.recipe.sections import Row, expand_path
-from bertkit.recipe.validation import describe
+from bertkit.recipe.validation import build_recipe_error
 from bertkit.recipe.yaml import read_yaml
 from bertkit.reports.cases import Case
 from bertkit.workflows.errors import read_predictions
@@ -88,7 +88,7 @@ def read_tests(file: Path) -> list[BehaviorTest]:
     try:
         tests = CaseFile.model_validate(values).tests
     except ValidationError as error:
-        raise describe(error.errors(), CaseFile, {}, file, lines) from None
+        raise build_recipe_error(error.errors(), CaseFile, {}, file, lines) from None
     named, names = [], set[str]()
     for index, test in enumerate(tests, start=1):
         name = test.name or f"{test.change or test.kind} {index}"
@@ -115,7 +115,7 @@ def _read_rows(test: BehaviorTest, saved: CheckpointInfo, file: object, limit: i
     rows = []
     for index, row in enumerate(raw_rows, start=1):
         answered = row if test.answer is None else {**row, columns.gold: test.answer}
-        with located(file=str(file), record=f"test {test.name!r}, row {index}"):
+        with error_location(file=str(file), record=f"test {test.name!r}, row {index}"):
             rows.append(_check_row(answered, saved, needs_answer=not test.change))
     return rows
 
@@ -136,11 +136,11 @@ def _check_row(row: Mapping[str, Any], saved: CheckpointInfo, *, needs_answer: b
     named = dict(row)
     # YAML reads labels such as 1 or yes as numbers and truth values.
     if is_named and gold in row and not isinstance(row[gold], list):
-        named[gold] = spelled(row[gold])
+        named[gold] = label_to_str(row[gold])
     read = saved.task.read(named, saved.recipe)
     if read is None:
         raise DataError("the row has nothing to test", "leave it out")
-    unknown = set(spelled_names(read[gold]) if is_named and gold in read else ()).difference(saved.labels)
+    unknown = set(labels_to_strs(read[gold]) if is_named and gold in read else ()).difference(saved.labels)
     if unknown:
         raise DataError(
             f"{min(unknown)!r} is not one of the labels", did_you_mean(min(unknown), saved.labels), column=gold

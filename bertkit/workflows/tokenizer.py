@@ -14,7 +14,7 @@ from bertkit.progress import log
 from bertkit.recipe.records import CorpusConfig
 from bertkit.recipe.sections import expand_path
 from bertkit.storage.files import disk_errors
-from bertkit.storage.outputs import check_empty, claimed_folder, staged
+from bertkit.storage.outputs import check_empty, lock_output_folder, stage_folder
 from bertkit.tokens.splitting import Splitting
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
@@ -57,7 +57,7 @@ def train_tokenizer(data: CorpusConfig, spec: TokenizerSpec, *, output: str | Pa
     """
     folder = expand_path(output)
     check_empty(folder)
-    with claimed_folder(folder):
+    with lock_output_folder(folder):
         source = find_corpus(data)
         # Duplicates and held-out documents are the same as in pretraining, so that held-out text stays unseen.
         first_pass = find_duplicates(source)
@@ -76,7 +76,7 @@ def train_tokenizer(data: CorpusConfig, spec: TokenizerSpec, *, output: str | Pa
             encoded = tokenizer(batch, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
             for text, ids, offsets in zip(batch, encoded["input_ids"], encoded["offset_mapping"], strict=True):
                 splitting.add(text, ids, offsets, tokenizer.unk_token_id)
-        with disk_errors(folder), staged(folder) as staging:
+        with disk_errors(folder), stage_folder(folder) as staging:
             tokenizer.save_pretrained(staging)
         return TokenizerReport(
             folder=str(folder),

@@ -101,7 +101,7 @@ def dry_run(
         from bertkit.training.arguments import make_arguments
         from bertkit.training.micro_batches import check_shares
 
-        runs.check_unclaimed(folder, data.plan.identity, fresh=fresh)
+        runs.check_run_can_start(folder, data.plan.identity, fresh=fresh)
         context = load_setup(data)
         model = load_model(data, context)
         machine = find_machine(data.plan)

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from bertkit.checks.shortcuts import Gain, classes_of, find_shift, find_shortcuts, measure_numbers, measure_words
+from bertkit.checks.shortcuts import Gain, find_shift, find_shortcuts, get_classes, measure_numbers, measure_words
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import Split
 from bertkit.recipe import load_recipe
@@ -99,13 +99,13 @@ def test_gold_values_that_are_no_labels_are_left_alone():
 
 
 def test_gold_values_as_classes():
-    assert classes_of(["b", "a"] * 30) == [1, 0] * 30
-    assert classes_of([2, 10] * 30) == [1, 0] * 30
-    assert classes_of([0.5, 4.0] * 30) == [0, 1] * 30
-    assert classes_of(["a"] * 60) is None
-    assert classes_of([["a"], ["b"]] * 30) is None
-    assert classes_of(list(map(str, range(60)))) is None
-    assert classes_of(["b", "a"]) is None
+    assert get_classes(["b", "a"] * 30) == [1, 0] * 30
+    assert get_classes([2, 10] * 30) == [1, 0] * 30
+    assert get_classes([0.5, 4.0] * 30) == [0, 1] * 30
+    assert get_classes(["a"] * 60) is None
+    assert get_classes([["a"], ["b"]] * 30) is None
+    assert get_classes(list(map(str, range(60)))) is None
+    assert get_classes(["b", "a"]) is None
 
 
 def test_a_gain_counts_beyond_chance():

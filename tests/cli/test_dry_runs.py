@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.storage.files import locked
+from bertkit.storage.files import hold_lock
 from tests.cli.test_families import every_command, find_command
 from tests.conftest import toy_rows, write_csv
 from tests.kills import slow_unless
@@ -99,7 +99,7 @@ def test_a_dry_run_refuses_what_the_command_refuses(case, run, tiny_model, train
             ]
             with ExitStack() as held:
                 if OPTIONS.get(mistake) == "--output held":
-                    held.enter_context(locked(folder / "held/.lock"))
+                    held.enter_context(hold_lock(folder / "held/.lock"))
                     before = contents(folder)
                 ended = run(*shlex.split(" ".join(command)), *(["--dry-run"] if dry else []))
                 assert not dry or contents(folder) == before, mistake

@@ -23,7 +23,7 @@ from bertkit.cli.output import (
 )
 from bertkit.cli.terminal import json_output
 from bertkit.errors import ResourceError, UsageError
-from bertkit.storage.outputs import PAGE_MARK, claimed
+from bertkit.storage.outputs import PAGE_MARK, lock_output
 
 
 def test_json_is_strict_and_one_line(capsys):
@@ -79,7 +79,7 @@ def test_only_a_page_of_its_own_is_overwritten(tmp_path, capsys):
     with pytest.raises(UsageError, match="the file exists already, and bertkit did not write it"):
         print_result({"a": 1}, print, page=page, write=write)
     assert page.read_text() == "mine"
-    with claimed(page), pytest.raises(ResourceError, match="is writing this output"):
+    with lock_output(page), pytest.raises(ResourceError, match="is writing this output"):
         print_result({"a": 1}, print, page=page, write=write)
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from bertkit.data.columns import ColumnSpec, describe_unread, missing_column, takes_pair
+from bertkit.data.columns import ColumnSpec, describe_unread, missing_column_error, takes_pair
 from bertkit.data.rows import canonical_records, read_split
 from bertkit.errors import DataError
 from bertkit.recipe import DataConfig
@@ -18,7 +18,7 @@ WORDS = ColumnSpec(inputs=("tokens",), gold="tags")
 @pytest.mark.parametrize(("name", "format_name"), [("d.txt", "auto"), ("d.txt.gz", "auto"), ("d", "lines")])
 def test_lines_of_text_have_no_other_column(name, format_name):
     data = DataConfig(columns={"text": "sentence_A", "text_pair": "sentence_B"}, format=format_name)
-    assert str(missing_column("text_pair", "sentence_B", ["sentence_A"], name, data)) == (
+    assert str(missing_column_error("text_pair", "sentence_B", ["sentence_A"], name, data)) == (
         f"no column 'sentence_B': each line is one text, and there are no other columns ({name}) - "
         "if tabs separate columns: --set data.format=tsv"
     )
@@ -124,7 +124,7 @@ def test_a_header_in_the_middle_of_the_rows_is_refused():
 
 def test_several_columns_that_may_be_meant_are_all_named():
     names = ["tokens", "pos_tags", "chunk_tags", "ner_tags"]
-    line = str(missing_column("tags", "tags", names, "d.conll", DataConfig()))
+    line = str(missing_column_error("tags", "tags", names, "d.conll", DataConfig()))
     assert line.endswith("did you mean pos_tags or ner_tags? --set data.columns.tags=COLUMN")
 
 

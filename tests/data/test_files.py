@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bertkit.data.files import find_files, first_of, read_records
+from bertkit.data.files import find_files, read_records, take_first
 from bertkit.errors import BertkitError, DataError, RecipeError, ResourceError, UsageError
 from bertkit.recipe.records import DataConfig
 from bertkit.storage.fingerprints import file_fingerprint
@@ -427,6 +427,6 @@ def test_file_fingerprint(here):
 
 @pytest.mark.parametrize("limit", [0, -1, 2**63, 2**80])
 def test_a_limit_is_a_number_of_rows(limit):
-    assert list(first_of("abc", 2)) == ["a", "b"] and list(first_of("abc", None)) == [*"abc"]
+    assert list(take_first("abc", 2)) == ["a", "b"] and list(take_first("abc", None)) == [*"abc"]
     with pytest.raises(UsageError, match=rf"--limit {limit} - give a number of rows, from 1"):
-        first_of("abc", limit)
+        take_first("abc", limit)

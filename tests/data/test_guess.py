@@ -53,9 +53,9 @@ def test_columns_are_found_by_their_names_and_values(name, tmp_path):
     write_jsonl(tmp_path / "rows.jsonl", given)
     guess = guess_recipe(str(tmp_path / "rows.jsonl"))
     assert (guess.extends, guess.columns) == expected
-    assert set(guess.why) == set(guess.columns)
+    assert set(guess.reasons) == set(guess.columns)
     others = {"pairs": ["source (2 values)"], "tags": ["lemmas (5 values)"]}
-    assert guess.others == others.get(name, [])
+    assert guess.alternatives == others.get(name, [])
 
 
 @pytest.mark.parametrize(

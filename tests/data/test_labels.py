@@ -4,7 +4,15 @@ import logging
 
 import pytest
 
-from bertkit.data.labels import find_names, match_names, name_of, name_split, say_counted, spelled, with_unseen
+from bertkit.data.labels import (
+    add_unseen_names,
+    find_names,
+    get_label_name,
+    label_to_str,
+    log_label_indices,
+    match_names,
+    replace_raw_labels,
+)
 from bertkit.data.rows import Split, joined_labels
 from bertkit.errors import DataError, ModelError
 from bertkit.recipe import DataConfig, load_recipe
@@ -25,17 +33,17 @@ NAMES = ["unacceptable", "acceptable"]
     ],
 )
 def test_a_value_means_a_name_or_counts_them(value, name):
-    assert name_of(value, NAMES) == name
+    assert get_label_name(value, NAMES) == name
 
 
 def test_a_name_that_looks_like_a_number_is_a_name():
-    assert [name_of(value, ["1", "2", "3"]) for value in (1, "3", 2.0)] == ["1", "3", "2"]
+    assert [get_label_name(value, ["1", "2", "3"]) for value in (1, "3", 2.0)] == ["1", "3", "2"]
 
 
 @pytest.mark.parametrize("value", [2, "postive", 0.5, "Acceptable"])
 def test_anything_else_is_refused(value):
     with pytest.raises(DataError, match="is not one of the 2 labels"):
-        name_of(value, NAMES)
+        get_label_name(value, NAMES)
 
 
 def test_names_are_found_in_the_order_a_reader_expects():
@@ -89,18 +97,18 @@ def test_exact_names_win_before_those_that_differ_in_case_or_format():
 )
 def test_a_label_means_the_same_in_every_format(values, names):
     declared = sorted({name for name in names if name}, key=lambda name: (len(name), name))
-    assert [name_of(value, declared) for value in values] == names
+    assert [get_label_name(value, declared) for value in values] == names
 
 
 def test_names_that_are_decimal_numbers_are_never_counted():
     with pytest.raises(DataError, match="label '0' is not one of the 2 labels"):
-        name_of(0, ["1.0", "2.0"])
+        get_label_name(0, ["1.0", "2.0"])
 
 
 def test_rows_without_label_are_listed():
     split = Split("test", "t.csv", [{"label": value} for value in (1, -1, None, -1)], [2, 3, 4, 5])
     with pytest.raises(DataError) as refused:
-        name_split(split, "label", NAMES, DataConfig())
+        replace_raw_labels(split, "label", NAMES, DataConfig())
     assert str(refused.value) == (
         "no label (also in lines 4, 5) (t.csv:3, column 'label') - fill it in, or --set data.empty_label=drop"
     )
@@ -108,14 +116,14 @@ def test_rows_without_label_are_listed():
 
 def test_a_number_that_is_no_name_never_counts_names_that_are_numbers():
     with pytest.raises(DataError, match="label '0' is not one of the 4 labels"):
-        name_of(0, ["1", "2", "3", "4"])
-    assert name_of(-1, ["-1", "1"]) == "-1"
+        get_label_name(0, ["1", "2", "3", "4"])
+    assert get_label_name(-1, ["-1", "1"]) == "-1"
 
 
 def test_a_name_of_thousands_of_digits_is_text():
-    assert name_of("9" * 5000, ["9" * 5000, "b"]) == "9" * 5000
+    assert get_label_name("9" * 5000, ["9" * 5000, "b"]) == "9" * 5000
     with pytest.raises(DataError, match="is not one of the 2 labels"):
-        name_of("9" * 5000, ["a", "b"])
+        get_label_name("9" * 5000, ["a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -134,12 +142,12 @@ def test_a_name_of_thousands_of_digits_is_text():
     ],
 )
 def test_labels_that_no_training_row_has_join_the_names_unless_they_are_mistakes(names, values, all_names):
-    assert with_unseen(names, values) == all_names
+    assert add_unseen_names(names, values) == all_names
 
 
 def test_a_label_in_another_case_is_met_with_the_one_that_is_meant():
     with pytest.raises(DataError) as caught:
-        name_of("GOOD", ["bad", "good"])
+        get_label_name("GOOD", ["bad", "good"])
     assert caught.value.remedy == "did you mean good?"
 
 
@@ -156,21 +164,21 @@ def test_a_label_in_another_case_is_met_with_the_one_that_is_meant():
 )
 def test_numbers_that_count_labels_are_said_to(values, names, said, caplog):
     with caplog.at_level(logging.INFO, "bertkit"):
-        say_counted(values, names)
+        log_label_indices(values, names)
     assert caplog.messages == said
 
 
 def test_rows_without_a_label_are_dropped_and_counted_where_that_is_asked_for(caplog):
     split = Split("train", "t.csv", [{"label": name} for name in ("good", "-1", None, "bad")], [2, 3, 4, 5])
     with caplog.at_level(logging.INFO, "bertkit"):
-        named = name_split(split, "label", ["bad", "good"], DataConfig(empty_label="drop"))
+        named = replace_raw_labels(split, "label", ["bad", "good"], DataConfig(empty_label="drop"))
     assert (list(named.lines), caplog.messages) == ([2, 5], ["rows of t.csv without a label, left out: 2"])
 
 
 def test_a_wrong_label_names_the_column_of_the_user_the_row_and_its_id_and_quotes_commas():
     split = Split("train", "t.csv", [{"label": "goood", "id": "T-7"}], [9])
     with pytest.raises(DataError) as caught:
-        name_split(split, "label", ["bad, very", "good"], DataConfig(columns={"label": "Queue"}))
+        replace_raw_labels(split, "label", ["bad, very", "good"], DataConfig(columns={"label": "Queue"}))
     where = "(t.csv:9, id 'T-7', column 'Queue')"
     what = "label 'goood' is not one of the 2 labels (0 \"bad, very\", 1 good)"
     assert str(caught.value) == f"{what} {where} - did you mean good?"
@@ -231,12 +239,12 @@ def test_names_with_separators_stay_whole(values):
 def test_vectors_of_two_labels_are_refused(vector):
     split = Split("train", "t.jsonl", [{"label": ["1", "0"]}, {"label": vector}], [1, 2])
     with pytest.raises(DataError, match=r"a 0/1 vector instead of labels \(t.jsonl, column 'label'\)"):
-        name_split(split, "label", ["bad", "good"], DataConfig())
+        replace_raw_labels(split, "label", ["bad", "good"], DataConfig())
 
 
 def test_indices_of_labels_are_no_vectors():
     split = Split("train", "t.jsonl", [{"label": ["0", "1"]}, {"label": ["1"]}, {"label": []}], [1, 2, 3])
-    assert [row["label"] for row in name_split(split, "label", ["a", "b"], DataConfig()).rows] == [
+    assert [row["label"] for row in replace_raw_labels(split, "label", ["a", "b"], DataConfig()).rows] == [
         ["a", "b"],
         ["b"],
         [],
@@ -247,8 +255,8 @@ def test_forms_of_unicode_are_one_label():
     composed, decomposed = "caf\u00e9", "cafe\u0301"
     assert find_names([composed, decomposed, "tea"]) == [composed, "tea"]
     # A checkpoint or a recipe may have either form.
-    assert name_of(composed, [decomposed, "tea"]) == decomposed
-    assert name_of(decomposed, [composed, "tea"]) == composed
+    assert get_label_name(composed, [decomposed, "tea"]) == decomposed
+    assert get_label_name(decomposed, [composed, "tea"]) == composed
     assert match_names([composed, "tea"], ["tea", decomposed]) == [decomposed, "tea"]
 
 
@@ -263,10 +271,10 @@ def test_forms_of_unicode_are_one_label():
     ],
 )
 def test_a_placeholder_that_is_no_name_means_no_label(value, names, name):
-    assert name_of(value, names) == name
+    assert get_label_name(value, names) == name
 
 
 @pytest.mark.parametrize("value", [{"a": 1}, [["a"]], b"a"])
 def test_what_cannot_be_a_name_is_refused(value):
     with pytest.raises(DataError, match="is not a name"):
-        spelled(value)
+        label_to_str(value)

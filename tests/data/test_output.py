@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from bertkit.data import output
 from bertkit.data.files import read_records
-from bertkit.data.output import FileLayout, as_columns, write_records, writer_for
+from bertkit.data.output import FileLayout, as_columns, find_writer, write_records
 from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.recipe import DataConfig
 
@@ -177,7 +177,7 @@ def test_two_writers_of_one_file_do_not_mix(tmp_path):
     def records():
         yield {"writer": 1, "record": 1}
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(output, "sweep_temporaries", lambda _: None)
+            patched.setattr(output, "delete_leftover_files", lambda _: None)
             write_records(iter([{"writer": 2}] * 3), file)
         assert file.read_text() == '{"writer": 2}\n' * 3
         yield {"writer": 1, "record": 2}
@@ -217,7 +217,7 @@ def test_a_fault_among_the_records_leaves_the_old_file(tmp_path, ending):
 
 def test_what_cannot_be_written(tmp_path):
     with pytest.raises(UsageError, match=r"unknown ending '\.xlsx' - one of \.jsonl, \.csv, \.tsv, \.parquet"):
-        writer_for(tmp_path / "a.xlsx")
+        find_writer(tmp_path / "a.xlsx")
     with pytest.raises(DataError, match=r"'é' cannot be written in ascii \(\S+a.csv\) - --encoding utf-8"):
         write_records(iter(RECORDS), tmp_path / "a.csv", FileLayout(encoding="ascii"))
     with pytest.raises(UsageError, match=r"--columns: there is no column 'label' - there are: id, prediction, tokens"):

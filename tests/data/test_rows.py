@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.data.columns import ColumnSpec, map_columns
 from bertkit.data.files import read_records
-from bertkit.data.rows import Split, canonical_records, placed, read_number, read_split
+from bertkit.data.rows import Split, add_row_location, canonical_records, read_number, read_split
 from bertkit.errors import DataError
 from bertkit.recipe import DataConfig
 
@@ -81,7 +81,7 @@ def test_two_rows_may_not_share_an_id():
 def test_a_fault_is_placed():
     with (
         pytest.raises(DataError, match=r"odd \(d.csv:7, column 'review'\)"),
-        placed("d.csv", 7, DataConfig(columns={"text": "review"}), {"review": "a"}),
+        add_row_location("d.csv", 7, DataConfig(columns={"text": "review"}), {"review": "a"}),
     ):
         raise DataError("odd", "mend it", column="text")
 

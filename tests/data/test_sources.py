@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import is_blank
-from bertkit.data.sources import is_validation, missing_split, read_splits, single_file, unsplit_file
+from bertkit.data.sources import is_validation, missing_split_error, read_splits, single_file, unsplit_file
 from bertkit.errors import DataError, RecipeError, UnavailableError, UsageError
 from bertkit.recipe import DataConfig, load_recipe
 from tests.conftest import toy_rows, write_csv
@@ -186,19 +186,19 @@ def test_files_beside_the_demo_rows_are_refused():
 def test_a_folder_without_training_rows_names_the_other_files_that_lie_there(tmp_path):
     write_csv(tmp_path / "wnut.dev.csv", toy_rows(4, 1))
     data = DataConfig(source=str(tmp_path))
-    assert str(missing_split("train", data, ["validation"])) == (
+    assert str(missing_split_error("train", data, ["validation"])) == (
         f"no train split (found: validation) ({tmp_path}) - name it in data.splits or data.files"
     )
     (tmp_path / "notes").write_text("no data")
     write_csv(tmp_path / "emerging.csv", toy_rows(4, 2))
-    assert str(missing_split("train", data, ["validation"])) == (
+    assert str(missing_split_error("train", data, ["validation"])) == (
         f"no train split (found: validation; other files: emerging.csv, notes) ({tmp_path}) - "
         "--set data.files.train=emerging.csv"
     )
     files = {"data.source": str(tmp_path), "data.files.train": "emerging.csv"}
     assert {name: len(split.rows) for name, split in read(files).items()} == {"train": 4, "validation": 4}
     write_csv(tmp_path / "more.csv", toy_rows(4, 2))
-    assert str(missing_split("train", data, [])).endswith("- --set data.files.train=FILE")
+    assert str(missing_split_error("train", data, [])).endswith("- --set data.files.train=FILE")
 
 
 def test_values_of_a_split_column_as_people_write_them(tmp_path, caplog):

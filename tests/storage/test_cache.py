@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import ResourceError
-from bertkit.storage.cache import atomic_cache_write, cache_folder, lock_folder, sweep, touch
+from bertkit.storage.cache import atomic_cache_write, cache_folder, delete_unused, lock_folder, touch
 from bertkit.storage.files import disk_errors
 from tests.conftest import toy_rows, write_csv
 
@@ -81,7 +81,7 @@ def test_a_folder_goes_as_a_whole_or_not_at_all(tmp_path):
             age(tmp_path / name / file, 31)
         age(tmp_path / name, 31)
     touch(tmp_path / "read" / "manifest")
-    sweep(tmp_path)
+    delete_unused(tmp_path)
     assert sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*")) == [
         "read",
         "read/column",

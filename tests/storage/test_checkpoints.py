@@ -21,7 +21,7 @@ def write(run, step, content="weights"):
 
 def test_a_committed_checkpoint_is_complete(tmp_path):
     folder = write(tmp_path, 7)
-    assert checkpoints.find_fault(folder) is None
+    assert checkpoints.find_defect(folder) is None
     manifest = checkpoints.read_manifest(folder)
     assert manifest["step"] == 7
     assert set(manifest["files"]) == {"model.safetensors", "deep/state.json"}
@@ -50,7 +50,7 @@ def raise_schema(folder):
 def test_a_fault_is_found_and_the_checkpoint_before_is_used(tmp_path, harm, fault):
     earlier, folder = write(tmp_path, 9), write(tmp_path, 10)
     harm(folder)
-    assert checkpoints.find_fault(folder).startswith(fault)
+    assert checkpoints.find_defect(folder).startswith(fault)
     newest, skipped = checkpoints.get_last_checkpoint(tmp_path)
     assert newest == earlier
     assert len(skipped) == 1 and skipped[0].startswith(f"skipping checkpoint-10: {fault}")
@@ -119,10 +119,10 @@ def test_one_bit_anywhere_in_a_manifest_is_noticed(tmp_path):
         content = bytearray(whole)
         content[position] ^= 2
         manifest.write_bytes(content)
-        if checkpoints.find_fault(folder) is None:  # spaces between values, and the name of the checksum
+        if checkpoints.find_defect(folder) is None:  # spaces between values, and the name of the checksum
             assert values.items() <= checkpoints.read_manifest(folder).items()
     manifest.write_bytes(whole)
-    assert checkpoints.find_fault(folder) is None
+    assert checkpoints.find_defect(folder) is None
 
 
 def test_the_step_says_which_checkpoint_is_the_newest_whatever_the_clock_says(tmp_path):
@@ -137,7 +137,7 @@ def test_a_symbolic_link_is_no_file_of_a_checkpoint(tmp_path):
     file = folder / "model.safetensors"
     file.rename(tmp_path / "elsewhere")
     file.symlink_to(tmp_path / "elsewhere")
-    assert checkpoints.find_fault(folder) == "model.safetensors is missing"
+    assert checkpoints.find_defect(folder) == "model.safetensors is missing"
 
 
 def write_with_optimizer(run, step, **facts):
@@ -152,9 +152,9 @@ def write_with_optimizer(run, step, **facts):
 def test_a_trimmed_checkpoint_is_whole_and_training_goes_on_from_none_but_the_last(tmp_path):
     best, last = write_with_optimizer(tmp_path, 5), write_with_optimizer(tmp_path, 10, finished=True)
     assert checkpoints.get_last_checkpoint(tmp_path, to_train=True) == (last, [])
-    assert checkpoints.trim(tmp_path) == 2 * len("moments")
-    assert checkpoints.trim(tmp_path) == 0
-    assert [checkpoints.find_fault(folder) for folder in (best, last)] == [None, None]
+    assert checkpoints.delete_optimizer_states(tmp_path) == 2 * len("moments")
+    assert checkpoints.delete_optimizer_states(tmp_path) == 0
+    assert [checkpoints.find_defect(folder) for folder in (best, last)] == [None, None]
     assert sorted(file.name for file in best.iterdir()) == [checkpoints.MANIFEST, "model.safetensors"]
     assert checkpoints.read_manifest(last)["finished"]
     assert checkpoints.get_last_checkpoint(tmp_path, to_train=True) == (last, [])
@@ -175,10 +175,10 @@ def test_a_kill_while_a_checkpoint_is_trimmed_leaves_it_whole(tmp_path, monkeypa
         with monkeypatch.context() as patch:
             patch.setattr(broken, what, kill)
             with pytest.raises(KeyboardInterrupt):
-                checkpoints.trim(tmp_path)
-        assert checkpoints.find_fault(folder) is None
+                checkpoints.delete_optimizer_states(tmp_path)
+        assert checkpoints.find_defect(folder) is None
         assert (folder / checkpoints.OPTIMIZER).exists()
-    assert checkpoints.trim(tmp_path) == len("moments")
+    assert checkpoints.delete_optimizer_states(tmp_path) == len("moments")
     assert not (folder / checkpoints.OPTIMIZER).exists()
 
 
@@ -186,6 +186,6 @@ def test_trimming_neither_touches_nor_mends_what_is_no_whole_checkpoint(tmp_path
     damaged, half = write_with_optimizer(tmp_path, 5), write_with_optimizer(tmp_path, 6)
     (damaged / "model.safetensors").write_text("of another")
     (half / checkpoints.MANIFEST).unlink()
-    checkpoints.trim(tmp_path)
-    assert checkpoints.find_fault(damaged) == "model.safetensors does not match its checksum"
+    checkpoints.delete_optimizer_states(tmp_path)
+    assert checkpoints.find_defect(damaged) == "model.safetensors does not match its checksum"
     assert (half / checkpoints.OPTIMIZER).exists()

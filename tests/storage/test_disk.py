@@ -19,15 +19,15 @@ from bertkit.storage.cache import log_once
 from bertkit.storage.disk import (
     IN_MEMORY,
     ArrayWriter,
-    Spooled,
+    DiskList,
     cache_arrays,
     load_arrays,
     map_arrays,
     map_npy,
     map_or_write,
+    offload_to_disk,
     save_arrays,
-    spool,
-    spool_sorted,
+    sort_on_disk,
 )
 from bertkit.storage.files import disk_errors
 
@@ -281,15 +281,15 @@ def cache_parent(tmp_path, monkeypatch):
 
 
 def test_few_items_are_a_list_and_many_are_not():
-    assert spool(iter(range(IN_MEMORY))) == list(range(IN_MEMORY))
-    assert isinstance(spool(range(IN_MEMORY + 1)), Spooled)
+    assert offload_to_disk(iter(range(IN_MEMORY))) == list(range(IN_MEMORY))
+    assert isinstance(offload_to_disk(range(IN_MEMORY + 1)), DiskList)
 
 
 @pytest.mark.parametrize("block", [1, 7, 256])
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 1000])
 def test_items_are_found_as_in_a_list(count, block):
     items = [{"text": f"row {number}", "tags": (None, 1.5, number)} for number in range(count)]
-    spooled = Spooled(iter(items), block)
+    spooled = DiskList(iter(items), block)
     assert len(spooled) == count and list(spooled) == items
     assert spooled[3:900:11] == items[3:900:11] and spooled[::-1] == items[::-1]
     numbers = np.random.default_rng(0).integers(-count, count, 50) if count else []
@@ -301,7 +301,7 @@ def test_items_are_found_as_in_a_list(count, block):
 def test_nothing_is_left_on_disk_and_hardly_anything_in_memory(cache_parent):
     tracemalloc.start()
     try:
-        spooled = spool({"text": f"the text of row {number}"} for number in range(3 * IN_MEMORY))
+        spooled = offload_to_disk({"text": f"the text of row {number}"} for number in range(3 * IN_MEMORY))
         size, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -312,7 +312,7 @@ def test_nothing_is_left_on_disk_and_hardly_anything_in_memory(cache_parent):
 def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "file"))
-    assert list(Spooled(range(3))) == [0, 1, 2]
+    assert list(DiskList(range(3))) == [0, 1, 2]
 
 
 def test_a_full_disk_is_named(monkeypatch):
@@ -325,7 +325,7 @@ def test_a_full_disk_is_named(monkeypatch):
 
     monkeypatch.setattr("bertkit.storage.disk._open_file", Full)
     with pytest.raises(ResourceError, match="No space left on device"):
-        Spooled(range(3))
+        DiskList(range(3))
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 100, 1000])
@@ -334,6 +334,6 @@ def test_items_are_sorted_as_by_python(count, monkeypatch):
     monkeypatch.setattr("bertkit.storage.disk.IN_MEMORY", 10)
     rng = random.Random(count)
     items = [(rng.randrange(20), number) for number in range(count)]  # many are equal: their order is kept
-    ordered = spool_sorted(iter(items), lambda item: -item[0])
+    ordered = sort_on_disk(iter(items), lambda item: -item[0])
     assert list(ordered) == sorted(items, key=lambda item: -item[0])
-    assert isinstance(ordered, list if count <= 10 else Spooled)
+    assert isinstance(ordered, list if count <= 10 else DiskList)

@@ -29,7 +29,7 @@ def start():
     started = []
 
     def start_script(script: str) -> subprocess.Popen:
-        head = "import os, sys, time\nfrom pathlib import Path\nfrom bertkit.storage.files import locked\n"
+        head = "import os, sys, time\nfrom pathlib import Path\nfrom bertkit.storage.files import hold_lock\n"
         process = subprocess.Popen([sys.executable, "-c", head + script], stdout=subprocess.PIPE, text=True)
         started.append(process)
         return process
@@ -95,9 +95,9 @@ def test_a_file_is_replaced_only_without_an_error(tmp_path):
 def test_a_held_lock_is_refused_with_the_name_of_its_holder(tmp_path):
     lock = tmp_path / "lock"
     refused = pytest.raises(ResourceError, match=f"process {os.getpid()} on .* is at work")
-    with files.locked(lock, refuse=refuse), refused, files.locked(lock, refuse=refuse):
+    with files.hold_lock(lock, refuse=refuse), refused, files.hold_lock(lock, refuse=refuse):
         pass
-    with files.locked(lock, refuse=refuse):
+    with files.hold_lock(lock, refuse=refuse):
         pass
 
 
@@ -105,11 +105,11 @@ def test_a_held_lock_is_waited_for(tmp_path):
     lock, order, waiting = tmp_path / "lock", [], threading.Event()
 
     def wait_for_it():
-        with files.locked(lock, on_wait=waiting.set):
+        with files.hold_lock(lock, on_wait=waiting.set):
             order.append("second")
 
     waiter = threading.Thread(target=wait_for_it)
-    with files.locked(lock, on_wait=lambda: pytest.fail("nobody holds it")):
+    with files.hold_lock(lock, on_wait=lambda: pytest.fail("nobody holds it")):
         waiter.start()
         assert waiting.wait(10)
         order.append("first")
@@ -119,33 +119,33 @@ def test_a_held_lock_is_waited_for(tmp_path):
 
 def test_the_lock_of_a_killed_process_is_no_obstacle(tmp_path, start):
     lock = tmp_path / "lock"
-    holder = start(f"with locked(Path({str(lock)!r})):\n    print('held', flush=True)\n    time.sleep(60)\n")
+    holder = start(f"with hold_lock(Path({str(lock)!r})):\n    print('held', flush=True)\n    time.sleep(60)\n")
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(ResourceError, match=f"process {holder.pid} on "), files.locked(lock, refuse=refuse):
+    with pytest.raises(ResourceError, match=f"process {holder.pid} on "), files.hold_lock(lock, refuse=refuse):
         pass
     holder.kill()
     holder.wait()
     assert f"process {holder.pid} " in lock.read_text()
-    with files.locked(lock, refuse=refuse):
+    with files.hold_lock(lock, refuse=refuse):
         assert f"process {os.getpid()} " in lock.read_text()
 
 
 def test_a_forked_child_does_not_hold_the_lock_of_its_parent(tmp_path, start):
     lock = tmp_path / "lock"
     holder = start(
-        f"with locked(Path({str(lock)!r})):\n"
+        f"with hold_lock(Path({str(lock)!r})):\n"
         "    child = os.fork()\n"
         "    if child == 0:\n        print(os.getpid(), flush=True)\n        time.sleep(60)\n        os._exit(0)\n"
         "    time.sleep(60)\n"
     )
     child = int(holder.stdout.readline())
     try:
-        with pytest.raises(ResourceError, match=f"process {holder.pid} on "), files.locked(lock, refuse=refuse):
+        with pytest.raises(ResourceError, match=f"process {holder.pid} on "), files.hold_lock(lock, refuse=refuse):
             pass
         holder.kill()
         holder.wait()
         os.kill(child, 0)  # it lives on
-        with files.locked(lock, refuse=refuse):
+        with files.hold_lock(lock, refuse=refuse):
             pass
     finally:
         os.kill(child, signal.SIGKILL)
@@ -168,7 +168,7 @@ def no_locks(request, monkeypatch) -> str:
 def test_a_file_system_without_locks_is_not_called_another_process(tmp_path, no_locks, caplog):
     lock, mark = tmp_path / "lock", tmp_path / "lock.held"
     caplog.set_level(logging.INFO, "bertkit")
-    with files.locked(lock, refuse=refuse):
+    with files.hold_lock(lock, refuse=refuse):
         assert mark.is_file()
         assert caplog.messages == [
             f"the file system of {tmp_path} has no locks ({no_locks}): lock.held takes their place"
@@ -179,7 +179,11 @@ def test_a_file_system_without_locks_is_not_called_another_process(tmp_path, no_
 def test_a_mark_in_place_of_a_lock_is_refused_with_the_way_out(tmp_path, no_locks):
     lock = tmp_path / "lock"
     says = rf"process {os.getpid()} on .* \(see lock.held; delete it if that process no longer runs\) is at work"
-    with files.locked(lock, refuse=refuse), pytest.raises(ResourceError, match=says), files.locked(lock, refuse=refuse):
+    with (
+        files.hold_lock(lock, refuse=refuse),
+        pytest.raises(ResourceError, match=says),
+        files.hold_lock(lock, refuse=refuse),
+    ):
         pass
 
 
@@ -189,7 +193,7 @@ def test_the_mark_of_a_dead_process_is_taken_over(tmp_path, no_locks, start):
     ended = start("")
     ended.wait()
     (tmp_path / "lock.held").write_text(f"{ended.pid}\n{socket.gethostname()}\n")
-    with files.locked(tmp_path / "lock", refuse=refuse):
+    with files.hold_lock(tmp_path / "lock", refuse=refuse):
         assert (tmp_path / "lock.held").read_text().startswith(f"{os.getpid()}\n")
 
 
@@ -200,7 +204,7 @@ def test_another_failure_to_lock_is_told_as_it_is(tmp_path, monkeypatch):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(OSError, match="Input/output error"), files.locked(tmp_path / "lock", refuse=refuse):
+    with pytest.raises(OSError, match="Input/output error"), files.hold_lock(tmp_path / "lock", refuse=refuse):
         pass
 
 
@@ -215,7 +219,7 @@ def test_a_lock_is_looked_at_without_touching_it(tmp_path):
     lock = tmp_path / ".lock"
     assert not files.is_locked(lock)
     assert not lock.exists()
-    with files.locked(lock):
+    with files.hold_lock(lock):
         content = lock.read_bytes()
         assert files.is_locked(lock)
         assert lock.read_bytes() == content

@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.errors import ResourceError, UsageError
 from bertkit.hardware.launch import Launch
-from bertkit.storage.parts import PartFolder, is_complete, read_part, write_part
+from bertkit.storage.parts import PartFolder, is_part_complete, read_part, write_part
 
 OPTIONS = {"--model": "abc", "--pooling": None}
 
@@ -110,7 +110,7 @@ DAMAGE = {
 def test_a_damaged_part_is_not_taken_for_one(damage, interrupted, tmp_path, caplog):
     caplog.set_level("INFO", "bertkit")
     file, _ = sorted(interrupted.glob("*.part"))
-    assert is_complete(file)
+    assert is_part_complete(file)
     file.write_bytes(damage(file.read_bytes()))
     command = Command(tmp_path)
     assert command.run() == ["a", "b", "c"]

@@ -40,7 +40,7 @@ def test_every_folder_with_a_record_is_a_row_whatever_its_state(tmp_path):
         **{"finished": "finished", "running": "stopped", "failed": "failed", "diverged": "diverged"},
         "group/deep": "finished",
     }
-    with runs.locked(tmp_path / "running"):
+    with runs.lock_run(tmp_path / "running"):
         assert states(tmp_path)["running"] == "running"
 
 
@@ -138,7 +138,7 @@ def test_after_a_kill_the_same_command_goes_on(tmp_path, monkeypatch):
 def test_what_is_being_written_is_refused(name, tmp_path):
     make_run(tmp_path / name, [], status="running")
     top = tmp_path / name.split("/")[0]
-    with runs.locked(tmp_path / name):
+    with runs.lock_run(tmp_path / name):
         with pytest.raises(ResourceError, match="a process is writing this run"):
             check_removable(top)
         with pytest.raises(ResourceError, match="is writing this run"):  # it began after the check

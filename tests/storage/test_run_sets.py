@@ -13,8 +13,8 @@ from bertkit.storage.run_sets import (
     check_space,
     find_trials,
     is_seeds_folder,
-    members_of,
-    parse_number,
+    list_members,
+    parse_run_index,
     read_seeds,
     read_settings,
     seed_folders,
@@ -28,7 +28,7 @@ def test_seeds_are_found_in_the_order_of_their_numbers(tmp_path):
     for name in ("seed-10", "seed-2", "seed-02", "seed-x", "other"):
         (tmp_path / name).mkdir()
     (tmp_path / "seed-3").touch()
-    assert [run.name for run in seed_folders(tmp_path)] == ["seed-2", "seed-10"] and parse_number("seed-10") == 10
+    assert [run.name for run in seed_folders(tmp_path)] == ["seed-2", "seed-10"] and parse_run_index("seed-10") == 10
     assert is_seeds_folder(tmp_path) and not is_seeds_folder(tmp_path / "seed-2")
     (tmp_path / runs.RECORD).touch()
     assert not is_seeds_folder(tmp_path)
@@ -51,9 +51,9 @@ def test_members_are_the_runs_that_have_not_failed():
     names = ["seed-1", "seed-2", "seed-3"]
     ends = [("finished", None), ("finished", "It gives every row the same answer."), ("diverged", "the loss is nan")]
     entries = [{"folder": name, "status": s, "failure": f} for name, (s, f) in zip(names, ends, strict=True)]
-    assert members_of({"runs": entries}) == ["seed-1", "seed-2"]  # all that are finished
+    assert list_members({"runs": entries}) == ["seed-1", "seed-2"]  # all that are finished
     good = {"folder": "seed-4", "status": "finished", "failure": None}
-    assert members_of({"runs": [*entries, good]}) == ["seed-1", "seed-4"]
+    assert list_members({"runs": [*entries, good]}) == ["seed-1", "seed-4"]
 
 
 PLAN = {"search": "grid", "space": {"training.epochs": "2,3"}, "seed": 1}
@@ -64,7 +64,7 @@ def test_settings_come_back_as_they_were_written_and_a_change_is_noticed(tmp_pat
     for number in (10, 2):
         write_settings(tmp_path, f"trial-{number:04}", {"training.epochs": number})
     (tmp_path / "trial-0003").mkdir()
-    assert find_trials(tmp_path) == ["trial-0002", "trial-0010"] and parse_number("trial-0010") == 10
+    assert find_trials(tmp_path) == ["trial-0002", "trial-0010"] and parse_run_index("trial-0010") == 10
     assert read_settings(tmp_path, "trial-0010") == {"training.epochs": 10}
     write_summary(tmp_path / "sweep.json", {"best": None, "score": float("nan")})
     summary = json.loads((tmp_path / "sweep.json").read_text())

@@ -15,26 +15,26 @@ from bertkit.storage import runs
 
 def test_a_lock_ends_with_its_process(tmp_path):
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom bertkit.storage.runs import locked\n"
-        f"with locked(Path({str(tmp_path)!r})):\n    print('held', flush=True)\n    time.sleep(60)\n"
+        "import sys, time\nfrom pathlib import Path\nfrom bertkit.storage.runs import lock_run\n"
+        f"with lock_run(Path({str(tmp_path)!r})):\n    print('held', flush=True)\n    time.sleep(60)\n"
     )
     holder = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
     held = pytest.raises(ResourceError, match=f"process {holder.pid} on {socket.gethostname()} is writing this run")
-    with held, runs.locked(tmp_path):
+    with held, runs.lock_run(tmp_path):
         pass
     holder.kill()
     holder.wait()
     holder.stdout.close()
-    with runs.locked(tmp_path):
+    with runs.lock_run(tmp_path):
         pass
 
 
 def test_a_record_that_is_damaged_is_named(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ResourceError, match="the record of the run is damaged"):
-        runs.claim(tmp_path, {}, fresh=False)
-    assert runs.claim(tmp_path, {}, fresh=True) is None
+        runs.prepare_run_folder(tmp_path, {}, fresh=False)
+    assert runs.prepare_run_folder(tmp_path, {}, fresh=True) is None
     assert tmp_path.with_name(f"{tmp_path.name}.before").joinpath("run.json").read_text() == "{"
 
 
@@ -46,24 +46,24 @@ def test_one_change_in_the_record_of_an_unfinished_run_is_noticed(tmp_path, stat
     written = (tmp_path / "run.json").read_text()
     (tmp_path / "run.json").write_text(written.replace("fp32", "bf16"))
     with pytest.raises(ResourceError, match="the record of the run is damaged"):
-        runs.claim(tmp_path, {}, fresh=False)
+        runs.prepare_run_folder(tmp_path, {}, fresh=False)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(ResourceError, match="cannot be written"):
-        runs.claim(tmp_path / "run", {}, fresh=False)
+        runs.prepare_run_folder(tmp_path / "run", {}, fresh=False)
 
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_run_that_was_killed_before_its_record_was_there_is_claimed_again(tmp_path, fresh):
     for name in (".lock", ".lock.held", ".run.json.tmp"):
         (tmp_path / name).write_text("{")
-    assert runs.claim(tmp_path, {}, fresh=fresh) is None
+    assert runs.prepare_run_folder(tmp_path, {}, fresh=fresh) is None
     (tmp_path / "notes.txt").touch()
     with pytest.raises(UsageError, match="something that is not a run of bertkit"):
-        runs.claim(tmp_path, {}, fresh=fresh)
+        runs.prepare_run_folder(tmp_path, {}, fresh=fresh)
 
 
 MACHINE = {"device": "cpu", "precision": "fp32", "threads": 1, "reason": "as asked"}
@@ -85,22 +85,22 @@ def test_only_the_main_process_writes_the_record(tmp_path, monkeypatch):
 def test_a_folder_of_another_run_is_refused_with_what_differs(tmp_path):
     (tmp_path / "checkpoint-1").mkdir()
     runs.write_record(tmp_path, runs.new_record({"recipe": {"seed": 1}}))
-    assert runs.check_claim(tmp_path, {"recipe": {"seed": 1}})["status"] == "running"
+    assert runs.check_run_folder(tmp_path, {"recipe": {"seed": 1}})["status"] == "running"
     with pytest.raises(UsageError, match=r"another run \(recipe.seed: 1 there, 2 asked\)"):
-        runs.check_claim(tmp_path, {"recipe": {"seed": 2}})
+        runs.check_run_folder(tmp_path, {"recipe": {"seed": 2}})
 
 
 def test_a_run_without_a_checkpoint_is_started_again(tmp_path):
     runs.write_record(tmp_path, runs.new_record({"recipe": {"seed": 1}}))
-    assert runs.check_claim(tmp_path, {"recipe": {"seed": 2}}) is None
+    assert runs.check_run_folder(tmp_path, {"recipe": {"seed": 2}}) is None
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(UsageError, match="something that is not a run of bertkit"):
-        runs.claim(tmp_path, {}, fresh=True)
+        runs.prepare_run_folder(tmp_path, {}, fresh=True)
     with pytest.raises(ResourceError, match="there is a file where the run folder should be"):
-        runs.claim(tmp_path / "thesis.txt", {}, fresh=False)
+        runs.prepare_run_folder(tmp_path / "thesis.txt", {}, fresh=False)
 
 
 def test_a_folder_of_runs_is_no_run_itself(tmp_path):
@@ -108,7 +108,7 @@ def test_a_folder_of_runs_is_no_run_itself(tmp_path):
         (tmp_path / name).mkdir()
         runs.write_record(tmp_path / name, runs.new_record({}))
     with pytest.raises(UsageError, match=r"the folder holds several runs \(seed-1, seed-2\)"):
-        runs.claim(tmp_path, {}, fresh=True)
+        runs.prepare_run_folder(tmp_path, {}, fresh=True)
 
 
 @pytest.mark.skipif(os.sep != "/", reason="a backslash separates folders")

@@ -20,7 +20,7 @@ class StandIns(RunSet):
     contents = "stand-ins"
 
     def is_begun(self) -> bool:
-        return bool(runs.runs_in(self.folder))
+        return bool(runs.list_runs(self.folder))
 
     def title(self, name: str) -> str:
         return name.replace("-", " ")

@@ -138,7 +138,7 @@ def test_a_folder_that_cannot_be_written_or_locked_is_named(monkeypatch, here):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(lock))
         yield
 
-    monkeypatch.setattr(files, "locked", refuse)
+    monkeypatch.setattr(files, "hold_lock", refuse)
     finding = by_name(check_disks)["writing to the working folder"]
     assert finding.level == "fail"
     assert "Read-only file system - make the file system writable again" in finding.text

@@ -293,11 +293,11 @@ def test_each_language_is_scored_as_by_itself(run, trained, tmp_path):
 
 
 def test_a_second_eval_into_one_folder_is_refused(run, trained):
-    from bertkit.storage.outputs import claimed
+    from bertkit.storage.outputs import lock_output
 
     Path("scored").mkdir()
     command = ["eval", "classify", "--model", trained, "--data", trained.parent, "--output", "scored"]
-    with claimed(Path("scored/predictions.jsonl")):
+    with lock_output(Path("scored/predictions.jsonl")):
         ended = run(*command)
     assert (ended.code, "is writing this output (scored/predictions.jsonl)" in ended.last) == (6, True)
     assert run(*command).code == 0

@@ -28,7 +28,7 @@ SEVERAL = {
 }
 """Commands that write several files, with arguments."""
 STAGED = {"export", "package", "prune", "quantize"}
-"""Commands that write one folder, in `bertkit.storage.outputs.building`."""
+"""Commands that write one folder, in `bertkit.storage.outputs.create_folder_atomically`."""
 RUNS = {"ablate", "distill", "finetune", "glue", "pretrain recipe", "rerun", "sweep"}
 """Commands that write runs; see test_resume.py."""
 ONE_FILE = {

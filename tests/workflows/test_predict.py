@@ -220,11 +220,11 @@ def test_data_and_model_are_not_replaced_by_predictions(run, trained, never_load
 
 
 def test_two_predictions_of_one_output_do_not_mix(run, trained, never_loaded):
-    from bertkit.storage.outputs import claimed
+    from bertkit.storage.outputs import lock_output
 
     file = write_csv(Path("rows.csv"), [{"text": "good"}])
     Path("out.csv").write_text("before")
-    with claimed(Path("out.csv")):
+    with lock_output(Path("out.csv")):
         ended = run("predict", "classify", file, "--model", trained, "-o", "out.csv")
     assert ended.code == 6
     assert ended.last.startswith(f"error: process {os.getpid()} on ")

@@ -33,7 +33,7 @@ def stand_ins(folder: Path, *names: str) -> StandIns:
 
 
 def statuses(folder: Path) -> dict[str, str]:
-    return {name: runs.read_record(folder / "set" / name)["status"] for name in runs.runs_in(folder / "set")}
+    return {name: runs.read_record(folder / "set" / name)["status"] for name in runs.list_runs(folder / "set")}
 
 
 def began(folder: Path, name: str) -> int:
@@ -89,13 +89,13 @@ def test_fresh_moves_an_earlier_set_aside_unless_a_run_is_being_trained(tmp_path
     job = stand_ins(tmp_path, "good-1", "good-10")
     train_all(job)
     with (
-        files.locked(job.run_lock("good-10")),
+        files.hold_lock(job.run_lock("good-10")),
         pytest.raises(ResourceError, match="another process still trains good 10"),
     ):
         job.claimed(fresh=True).__enter__()
     with job.claimed(fresh=True):
-        assert runs.runs_in(job.folder) == []
-    assert len(runs.runs_in(tmp_path / "set.before")) == 2
+        assert runs.list_runs(job.folder) == []
+    assert len(runs.list_runs(tmp_path / "set.before")) == 2
 
 
 def test_options_that_cannot_be_are_refused(tmp_path, monkeypatch):
@@ -157,7 +157,7 @@ def test_all_runs_compute_as_the_first(tmp_path):
 
 def test_a_run_waits_for_the_machine_of_an_earlier_one_that_starts(tmp_path):
     job = stand_ins(tmp_path, "good-2", "good-3")
-    with files.locked(job.run_lock("good-2")), files.locked(job.run_lock("good-3")):
+    with files.hold_lock(job.run_lock("good-2")), files.hold_lock(job.run_lock("good-3")):
         assert sorted(job.taken_runs()) == ["good-2", "good-3"]
         assert job.find_machine("good-2") is None  # it waits for none
         with pytest.MonkeyPatch.context() as patched:

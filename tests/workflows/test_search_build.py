@@ -7,7 +7,7 @@ import json
 import pytest
 
 from bertkit.errors import DataError, ResourceError, UsageError
-from bertkit.storage.outputs import claimed_folder
+from bertkit.storage.outputs import lock_output_folder
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.rows import TextRows
@@ -61,7 +61,7 @@ def test_a_second_writer_is_refused(rows, embedder, here):
     build(rows, embedder, "index")
     for write in (lambda: delete("index", ["1"]), lambda: add("index", rows), lambda: build(rows, embedder, "new")):
         refused = pytest.raises(ResourceError, match="is writing this output")
-        with claimed_folder(here / "index"), claimed_folder(here / "new"), refused:
+        with lock_output_folder(here / "index"), lock_output_folder(here / "new"), refused:
             write()
     assert not (here / "new").exists()
 

@@ -104,7 +104,7 @@ def test_trials_that_another_process_has_are_left_to_it_and_the_summary_too(dive
     monkeypatch.setattr(workflow.Sweep, "find_machine", lambda *_: None)  # it would wait for the first run
     search = parse_sweep_space("random", ["training.epochs=int:1..3"], 3)
     job = begin(search, tmp_path / "sweep")
-    with files.locked(job.run_lock("trial-0001")):
+    with files.hold_lock(job.run_lock("trial-0001")):
         summary = sweep("classify", search, DEMO, output=tmp_path / "sweep", join=True)
         assert summary.unfinished == 1 and len(diverging) == 2
         assert read_summary(tmp_path / "sweep") is None
@@ -116,7 +116,7 @@ def test_trials_that_another_process_has_are_left_to_it_and_the_summary_too(dive
 def test_a_process_that_joins_before_a_trial_has_settings_has_none_to_show(diverging, tmp_path):
     search = parse_sweep_space("grid", ["training.epochs=1,2"], None)
     job = begin(search, tmp_path / "sweep")
-    with files.locked(job.run_lock("trial-0001")), files.locked(job.run_lock("trial-0002")):
+    with files.hold_lock(job.run_lock("trial-0001")), files.hold_lock(job.run_lock("trial-0002")):
         summary = sweep("classify", search, DEMO, output=tmp_path / "sweep", join=True)
     assert (summary.trials, summary.unfinished, diverging) == ([], 2, [])
 
@@ -125,7 +125,7 @@ def test_fresh_leaves_a_sweep_alone_while_a_trial_is_trained(diverging, tmp_path
     search, folder = parse_sweep_space("grid", ["training.epochs=1,2"], None), tmp_path / "sweep"
     job = begin(search, folder)
     other = parse_sweep_space("grid", ["training.epochs=3,4"], None)
-    with files.locked(job.run_lock("trial-0002")), pytest.raises(ResourceError, match="still trains trial-0002"):
+    with files.hold_lock(job.run_lock("trial-0002")), pytest.raises(ResourceError, match="still trains trial-0002"):
         sweep("classify", other, DEMO, output=folder, fresh=True)
     assert json.loads((folder / "space.json").read_text())["space"] == {"training.epochs": "1,2"}
 

@@ -262,13 +262,13 @@ def test_sizes_are_listed(run):
 
 def test_a_second_training_into_one_folder_is_refused_at_once(corpus, tmp_path, monkeypatch):
     from bertkit.errors import ResourceError
-    from bertkit.storage.outputs import claimed_folder
+    from bertkit.storage.outputs import lock_output_folder
     from bertkit.workflows import tokenizer as workflow
 
     folder = tmp_path / "deep" / "t"
     with monkeypatch.context() as patched:
         patched.setattr(workflow, "find_corpus", lambda _: pytest.fail("text is read"))
-        with claimed_folder(folder), pytest.raises(ResourceError, match="is writing this output"):
+        with lock_output_folder(folder), pytest.raises(ResourceError, match="is writing this output"):
             learn(corpus, "wordpiece", folder)
     (folder.parent / ".t.building").mkdir()  # a killed process left it
     (folder.parent / ".t.building" / "tokenizer.json").write_text("half of")

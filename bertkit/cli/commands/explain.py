@@ -66,7 +66,7 @@ def command(
     word.
     """
     from bertkit.recipe.load import load_recipe
-    from bertkit.storage.hub.models import recipe_of
+    from bertkit.storage.hub.models import get_recipe_file
     from bertkit.workflows import explain
 
     single = parse_row(text, row)
@@ -78,7 +78,7 @@ def command(
         raise UsageError(message, "give --text, --row column=value, --data FILE or --mistakes N")
     if data is None:
         check_unused_options({"--limit": limit}, "without --data", "it is for the rows of a file")
-    loaded = load_recipe(recipe or recipe_of(run), {"model": run, **changes})
+    loaded = load_recipe(recipe or get_recipe_file(run), {"model": run, **changes})
     settings = {"targets": target or (), "max_steps": integration_steps}
     rows = explain.explain(loaded, source=data, row=single, mistakes=mistakes, limit=limit, **settings)
     if output is not None:

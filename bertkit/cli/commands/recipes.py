@@ -97,8 +97,8 @@ def write_guess(
         raise UsageError(f"{target} exists already", "nothing was written; choose another name")
     guess = guess_recipe(file)
     recipe = {"extends": guess.extends, "data": {"source": file, "columns": guess.columns}}
-    reasons = [f"{canonical} is {guess.columns[canonical]!r}: {reason}" for canonical, reason in guess.why.items()]
-    also = [f"the label might also be {', '.join(guess.others)}"] if guess.others else []
+    reasons = [f"{canonical} is {guess.columns[canonical]!r}: {reason}" for canonical, reason in guess.reasons.items()]
+    also = [f"the label might also be {', '.join(guess.alternatives)}"] if guess.alternatives else []
     text = write_yaml(recipe, comment="\n# ".join([f"Guessed from {guess.rows:,} rows; check it.", *reasons, *also]))
     if target:
         write_text(target, text)

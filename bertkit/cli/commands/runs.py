@@ -163,9 +163,9 @@ def tabulate_runs(
 
     table = tabulate(folders, rows=rows)
     if output is not None:
-        from bertkit.storage.outputs import claimed
+        from bertkit.storage.outputs import lock_output
 
-        with claimed(output):
+        with lock_output(output):
             write_text(output, FORMATS[name][1](table))
         print_file(output, len(table.rows))
         return
@@ -186,14 +186,14 @@ def tabulate_runs(
 def _find_format(format: str | None, output: Path | None) -> str:
     """Return the named format, or the format that belongs to the ending of the file."""
     from bertkit.reports.table import FORMATS
-    from bertkit.storage.outputs import check_folder_of
+    from bertkit.storage.outputs import check_parent_exists
 
     if output is None:
         return format or "text"
     named = format or next((name for name, (endings, _) in FORMATS.items() if output.suffix.lower() in endings), "text")
     if named == "text":
         raise UsageError("a table is written as Markdown, LaTeX or CSV", "name it .md, .tex or .csv", file=output)
-    check_folder_of(output)
+    check_parent_exists(output)
     return named
 
 

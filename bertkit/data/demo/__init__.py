@@ -62,6 +62,7 @@ class DemoSet:
     def distance(self, recipe: Recipe) -> tuple[int, bool, int]:
         """Return how much a recipe differs from the one that the rows are for: columns, config, options."""
         different_columns = {*self.columns} ^ {*recipe.data.columns}
+        # A set for more options is more specific, so it comes first among otherwise equal sets.
         return len(different_columns), self.config is None or self.config != recipe.data.config, -len(self.options)
 
     def read(self, split: str) -> Iterator[Record]:
@@ -95,6 +96,7 @@ def find_demo_set(recipe: Recipe) -> DemoSet:
 def _relabel(shipped: Sequence[DemoSet], task: str, labels: list[str]) -> list[DemoSet]:
     """Return sets whose rows get the labels of a recipe: topics, or the words of a shipped set."""
     if task == "text_classification":
+        # Neighboring topics share a label. With 4 labels, topics 0 to 107 have the first, and 108 to 214 the second.
         topics = {topic: labels[topic * len(labels) // _TOPICS] for topic in range(_TOPICS)}
         texts = DemoSet("topics", task, ("text", "label"), labels, new_labels=topics)
         return [texts, replace(texts, columns=("text", "text_pair", "label"))]

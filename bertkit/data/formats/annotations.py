@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.text import JsonItem, Record, Source, excerpt, read_lines, read_text
-from bertkit.errors import DataError, located
+from bertkit.errors import DataError, error_location
 from bertkit.recipe.plugins import import_extra
 from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import Row
@@ -26,7 +26,7 @@ def read_brat(source: Path, data: DataConfig, name: str) -> Iterator[Record]:
     """Yield a row per text, with the name of its files as ``id``, ``text`` and ``spans`` (None without an ``.ann``).
 
     Raises:
-        DataError: If a text is missing, or a line that begins with T is not an entity.
+        DataError: If a text is missing, or a line that starts with T is not an entity.
     """
     unread = Counter[str]()
     stems = {file.with_suffix("") for pattern in ("*.ann", "*.txt") for file in source.glob(pattern)}
@@ -54,6 +54,7 @@ def _read_entities(file: Path, data: DataConfig, unread: Counter[str]) -> Iterat
             raise DataError(f"not an entity: {excerpt(line)}", "write it as brat does", file=file, row=row)
         offsets = [int(offset) for offset in re.findall(r"\d+", entity["parts"])]
         span = {"start": offsets[0], "end": offsets[-1], "label": entity["label"], "text": entity["text"].rstrip("\r")}
+        # Parts that only a line end (LF or CRLF) separates belong together.
         is_one_span = all(start - end <= 2 for end, start in zip(offsets[1::2], offsets[2::2], strict=False))
         yield span if is_one_span else {**span, "parts": entity["parts"].split(";")}
 
@@ -115,7 +116,7 @@ def flatten_exports(items: Iterator[JsonItem], name: str, data: DataConfig) -> I
         return
     values = flatten([value for *_, value in exported], name, data)
     for row, is_suspect, _ in exported:
-        with located(file=name, row=row):
+        with error_location(file=name, row=row):
             value = next(values)
         yield row, is_suspect, value
 
@@ -134,6 +135,7 @@ def _find_tool(row: Row) -> Callable[[list[Row], str, DataConfig], Iterator[Row]
 
 def _flatten_prodigy(rows: list[Row], name: str, data: DataConfig) -> Iterator[Row]:
     """Yield rows with the same columns, because Prodigy leaves out empty ones."""
+    # Prodigy stores the chosen classes of a choice in `accept`, and the verdict on the row in `answer`.
     accepted = [row.get("accept") or [] for row in rows]
     has_choices, has_several = any("options" in row for row in rows), any(len(labels) > 1 for labels in accepted)
     for row, labels in zip(rows, accepted, strict=True):
@@ -165,6 +167,7 @@ def _flatten_label_studio(tasks: list[Row], name: str, settings: DataConfig) -> 
         row = {"id": task.get("id"), key: _find_text(data, key)}
         for tool, column in (columns or {"": "spans"}).items():
             values = [results.get(tool, []) for results in finished]
+            # Several annotations count as one if they agree, in any order.
             if len({frozenset(map(str, marked)) for marked in values}) > 1:
                 hint = "mark one as ground truth, or export one per task"
                 raise DataError(f"the {column} of {len(values)} annotations differ", hint, column="annotations")
@@ -186,6 +189,7 @@ def _read_results(annotation: Row, texts: Row, key: str, unread: Counter[str]) -
     for result in annotation.get("result", ()):
         value, text = result.get("value", {}), result.get("to_name")
         form = next((name for name in value if name == "choices" or name.endswith("labels")), "")
+        # A task may show several texts. Results for another text have offsets in that text.
         is_of_other = key in texts and text != key and text in texts
         if not form or is_of_other or (form == "choices" and "start" in value):
             unread[f"{form or result.get('type')}{f' of {text}' if is_of_other else ''}"] += 1

@@ -12,7 +12,7 @@ from bertkit.data.text import (
     Source,
     check_duplicates,
     check_nul,
-    empty_file,
+    empty_file_error,
     excerpt,
     is_blank_line,
     read_lines,
@@ -48,12 +48,16 @@ def parse(lines: Iterable[str], data: DataConfig, name: str) -> Iterator[Record]
     Raises:
         DataError: If the number of columns changes, a column is empty, or there are no words.
     """
+    # 1. Read ahead. The first lines show the number of columns and the tags, by which comments are distinguished from
+    # words.
     head = list(islice(lines := iter(lines), _HEAD_LINES))
     sample = [_split(line) for line in head if not (is_blank_line(line) or line.startswith((DOCUMENT, "#")))]
     tags = {fields[-1] for fields in sample}
     names: list[str] = []
     words: list[list[str]] = []
     comments: list[int] = []
+    # 2. Collect the words of each sentence. A blank line is added at the end, so that the last sentence is completed
+    # like the others.
     first = start = 0  # lines of the first word of the file, and of the sentence
     for row, line in enumerate(chain(head, lines, ["\n"]), 1):
         if is_blank_line(line) or line.startswith(DOCUMENT):
@@ -79,7 +83,7 @@ def parse(lines: Iterable[str], data: DataConfig, name: str) -> Iterator[Record]
     if comments:
         log_once(f"{name}: comments that start with # are skipped ({len(comments):,}, from line {comments[0]} on)")
     if not names:
-        raise empty_file(name)
+        raise empty_file_error(name)
 
 
 def to_columns(names: Iterable[str], words: list[list[str]]) -> dict[str, Any]:
@@ -115,9 +119,10 @@ def _name_columns(line: str, count: int, sample: list[list[str]], data: DataConf
     if data.header and len(data.header) != count:
         message = f"data.header has {len(data.header)} names, the file {count} columns"
         raise DataError(message, "name them all: --set data.header=[...]", file=name, row=row)
-    names = [f"column_{number}" for number in range(1, count + 1)]
+    names = [f"column_{index}" for index in range(1, count + 1)]
     tagged = [at for at in range(1, count) if all(ENTITY_TAG.fullmatch(word[at]) for word in sample if at < len(word))]
     is_numbered = count > 1 and 1 not in tagged and _count_up([word[0] for word in sample])
+    # `is_numbered` is an index here: the tokens are in column 0, or in column 1 after the numbers of the words.
     names[is_numbered] = source_column("tokens", data)
     if count > 1 + is_numbered and not (is_numbered and len(tagged) > 1):
         names[tagged[0] if is_numbered and tagged else -1] = source_column("tags", data)
@@ -183,7 +188,7 @@ def parse_conllu(lines: Iterable[str], data: DataConfig, name: str) -> Iterator[
             start = start if words else row
             words.append(fields)
     if not count:
-        raise empty_file(name)
+        raise empty_file_error(name)
 
 
 def _split_line(line: str, expected_id: int, name: str, row: int) -> list[str]:

@@ -30,6 +30,8 @@ from bertkit.storage.cache import log_once
 _DELIMITERS = ",;\t|"
 _SEPARATOR = re.compile(r'"?sep=([^"\r\n])"?[\r\n]*')
 _NUMBER = r"[+-]*(\d+\.?\d*|\.\d+)"
+# Cells that are data rather than names: a number or nothing; more than 80 characters; six words; a sentence with a mark
+# at its end.
 _DATA = re.compile(rf"\s*({_NUMBER}\s*)?|.{{81,}}|\s*(\S+\s+){{5}}\S.*|\s*\S.* .*[.!?]\s*", re.DOTALL)
 
 
@@ -42,15 +44,18 @@ def read(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
         DataError: If the file is not CSV, has no rows, or a row has more or fewer fields than the header.
         RecipeError: If ``data.delimiter`` is not one character.
     """
+    # 1. Find the delimiter in the first line with text. The limit of a field is set before, because Python's default is
+    # 131,072 characters.
     lines = read_lines(source, data.encoding, name)
-    # Set the limit before the first line is read, because Python's default is 131,072.
     csv.field_size_limit(MAX_CHARS)
     head, dialect = _read_head(lines, data, name)
     mark = dialect["delimiter"]
     if data.delimiter is None and mark != ",":
         log_once(f"{name} is separated by {mark!r}")
-    # A record may span lines: `row` is its first line, and `record_lines` has the lines that the parser has read of it.
+    # 2. Read the records. A record may span lines: `row` is its first line, and `record_lines` has the lines that the
+    # parser has read of it.
     record_lines: list[str] = []
+    # The parser is strict, because it would otherwise append text after a closing quote to the field without an error.
     reader = csv.reader(_watch_lines(chain(head, lines), record_lines), **dialect, strict=True)
     names = data.header or []
     check_duplicates(names, "rename one of them", name)
@@ -58,6 +63,7 @@ def read(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
     try:
         for fields in reader:
             if not fields:
+                # Blank lines above the header are never values.
                 blank += [row] if names else []
             elif not names:
                 names = name_columns(fields, name)
@@ -67,6 +73,8 @@ def read(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
                 if blank and len(names) == 1:
                     yield from ((line, {names[0]: ""}) for line in blank)
                 blank, is_empty = [], False
+                # A quote opened in one line and closed in another joins the lines. If each of them has as many
+                # delimiters as a row, the quotes are probably text, such as inch marks.
                 is_joined = len(record_lines) > 1 and {line.count(mark) for line in record_lines} == {len(names) - 1}
                 joined += [row] * is_joined
                 yield row, dict(zip(names, fields, strict=True))
@@ -75,6 +83,7 @@ def read(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
     except csv.Error as error:
         message, remedy, column = _explain_fault(str(error), "".join(record_lines), names, dialect)
         raise DataError(message, remedy, file=name, row=row, column=column) from None
+    # 3. Warn about rows that quotes may have joined, and check that there are rows.
     remedy = "if the quotes are text, --set data.quoting=none"
     warn_of_lines("quotes join lines that look like rows", name, joined, remedy)
     if is_empty:
@@ -161,6 +170,7 @@ def _find_dialect(line: str, data: DataConfig, name: str) -> dict[str, Any]:
     if without_compression(name).endswith(".tsv"):
         return dialects["\t"]
     widths = {mark: _count_fields(line, dialect) for mark, dialect in dialects.items()}
+    # A delimiter that does not occur gives a single field, so one field does not count as a match.
     allowed = {len(data.header)} if data.header else set(widths.values())
     fits = [mark for mark in _DELIMITERS if widths[mark] in allowed - {1}]
     if "," in fits or not fits:
@@ -186,6 +196,7 @@ def _wrong_width(width: int, expected: int, record_lines: list[str], mark: str) 
 def _explain_fault(fault: str, text: str, names: list[str], dialect: dict[str, Any]) -> tuple[str, str, str | None]:
     """Return the message, the remedy and the column of an error of the csv parser in this record."""
     if "\0" in text:
+        # The fields before the character show its column.
         index = _count_fields(text[: text.index("\0")] + " ", dialect) - 1
         return "a NUL character", nul_remedy(text), names[index] if index < len(names) else None
     remedy = "close or double its quotes, or read them as text: --set data.quoting=none"

@@ -16,7 +16,7 @@ from bertkit.data.text import (
     JsonItem,
     Record,
     Source,
-    empty_file,
+    empty_file_error,
     excerpt,
     nul_remedy,
     read_lines,
@@ -120,6 +120,7 @@ def _describe_fault(error: json.JSONDecodeError, text: str) -> tuple[str, str]:
     if not text.rstrip().endswith(("]", "}")):
         return f"the end is missing: {excerpt(text[-40:])}", "download the file again"
     reason = error.msg.removesuffix(" starting at")
+    # The file is often a single line, so only the text around the error is shown.
     context = excerpt(text[max(0, error.pos - 20) : error.pos + 40])
     return f"not JSON, line {error.lineno}, character {error.colno}: {reason}: {context}", "repair it"
 
@@ -201,13 +202,14 @@ def check_objects(items: Iterator[JsonItem], name: str, *, same_keys: bool = Tru
             shape = row_shape
         yield row, value
     if shape is None:
-        raise empty_file(name)
+        raise empty_file_error(name)
 
 
 def _check_shape(value: dict[str, Any], types: dict[str, tuple[str, int] | None], name: str, row: int) -> None:
     """Compare keys and types with the rows before, and note each type with the first row that has it."""
     missing = [key for key in types if key not in value]
     new = [key for key in value if key not in types]
+    # A misspelled or missing key would otherwise be read as an empty value.
     if missing or new:
         changes = [f"no {key!r}" for key in missing[:5]] + [f"a new {key!r}" for key in new[:5]]
         hint = "give every row the same keys, with null for a missing value"
@@ -259,6 +261,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _integer(digits: str) -> int:
+    # Arrow and numpy have no larger integers. The length is compared first, because Python refuses to convert more than
+    # 4,300 digits.
     if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
         raise DataError(f"the integer {digits[:40]} does not fit in 64 bits", "write it as text, in quotes")
     return int(digits)

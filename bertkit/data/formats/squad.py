@@ -27,23 +27,25 @@ def flatten_squad(items: Iterator[JsonItem], name: str) -> Iterator[JsonItem]:
 
     An answer counts even if its question is marked impossible, as in the official evaluation.
     """
-    number, contradictory = 0, list[str]()
+    count, contradictory = 0, list[str]()
     for article_number, is_suspect, article in items:
+        # A file of paragraphs has no articles around them.
         article = {"paragraphs": [article]} if isinstance(article, dict) and "qas" in article else article
         try:
-            for question in read_questions(article, article_number, number):
-                number += 1
+            for question in read_questions(article, article_number, count):
+                count += 1
                 if question.pop("is_impossible", False) and question.get("answers", {"text": ()})["text"]:
                     contradictory.append(question["id"])
-                yield number, is_suspect, question
+                yield count, is_suspect, question
         except DataError as error:
             error.file = name
             raise
     if contradictory:
-        message = f"{len(contradictory):,} of {number:,} questions are marked impossible and have answers"
+        message = f"{len(contradictory):,} of {count:,} questions are marked impossible and have answers"
         log_once(f"warning: {message}, which are read ({name}, the first is {contradictory[0]!r})")
 
 
+# The types are strict, because pydantic would otherwise accept the text "3" as an offset.
 class SquadAnswer(BaseModel):
     """An answer with the offset of its first character in the context."""
 
@@ -74,13 +76,13 @@ class SquadArticle(BaseModel):
     paragraphs: list[SquadParagraph]
 
 
-def read_questions(article: Any, article_number: int, number: int) -> Iterator[dict[str, Any]]:
+def read_questions(article: Any, article_number: int, earlier: int) -> Iterator[dict[str, Any]]:
     """Yield the questions of an article, as ``id, title, context, question`` and, if it has any, ``answers``.
 
     Args:
         article: Object of the list ``data``.
         article_number: Number of the article in the file, from 1.
-        number: Number of questions in the file before this article.
+        earlier: Number of questions in the file before this article.
 
     Raises:
         DataError: If a key is missing or has a value of another type than in SQuAD; the error lacks the file.
@@ -88,7 +90,7 @@ def read_questions(article: Any, article_number: int, number: int) -> Iterator[d
     try:
         checked = SquadArticle.model_validate(article)
     except ValidationError as error:
-        raise _place_fault(error, article, article_number, number) from None
+        raise _place_fault(error, article, article_number, earlier) from None
     for paragraph in checked.paragraphs:
         for question in paragraph.qas:
             row: dict[str, Any] = {"id": question.id, "title": checked.title, "context": paragraph.context}
@@ -102,11 +104,12 @@ def read_questions(article: Any, article_number: int, number: int) -> Iterator[d
             yield row
 
 
-def _place_fault(error: ValidationError, article: Any, article_number: int, number: int) -> DataError:
+def _place_fault(error: ValidationError, article: Any, article_number: int, earlier: int) -> DataError:
     """Describe the first fault in an article by its place, such as `article 1, paragraph 2, question 3 (id 'q7')`."""
     fault = error.errors()[0]
     keys, subject, key, value = fault["loc"], "the article", "", article
-    places, row = [f"article {article_number}"], number
+    places, row = [f"article {article_number}"], earlier
+    # The path alternates keys and indices, such as paragraphs, 1, qas, 2, answers. Each index adds a part to the place.
     for step in keys:
         value = value.get(step) if isinstance(step, str) else value[step]
         if isinstance(step, str):

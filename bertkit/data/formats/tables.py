@@ -11,13 +11,13 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.text import Record, Source, check_duplicates, empty_file, name_columns
+from bertkit.data.text import Record, Source, check_duplicates, empty_file_error, name_columns
 from bertkit.errors import DataError
 from bertkit.progress import log
 from bertkit.recipe.plugins import import_extra
 from bertkit.recipe.records import DataConfig
 from bertkit.storage.cache import log_once
-from bertkit.storage.disk import spool
+from bertkit.storage.disk import offload_to_disk
 
 _LISTS = ("List", "LargeList", "Sequence")
 _BATCH_ROWS = 1000
@@ -56,6 +56,7 @@ def _read_table(items: Iterator[Any], name: str, remedy: str) -> Iterator[Record
         check_duplicates(schema.names, "rename one of them", name)
         labels = _read_features(schema.metadata or {}, name)
         structs = [field.name for field in schema if "struct<" in str(field.type)]
+        # `row` stays the last row that was read, so that an error in a later batch names the next one.
         for row, record in enumerate(chain.from_iterable(batch.to_pylist() for batch in items), 1):
             record |= {column: _without_nulls(record[column]) for column in structs}
             yield row, name_labels(record, labels, name, row)
@@ -115,6 +116,7 @@ def _name_label(value: object, names: list[str], file: str, row: int, column: st
         return [_name_label(item, names, file, row, column) for item in value]
     if not isinstance(value, int) or 0 <= value < len(names):
         return names[value] if isinstance(value, int) else value
+    # Unlabeled rows, such as the test rows of GLUE on the Hub, have the label -1.
     if value == -1:
         return None
     message = f"label {value}, but the file names {len(names)} labels"
@@ -181,20 +183,23 @@ def read_xlsx(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
 
 
 def _read_sheet(openpyxl: Any, source: Source, data: DataConfig, name: str) -> Iterator[Record]:
-    rows = spool(_read_cells(openpyxl, source, name))
+    rows = offload_to_disk(_read_cells(openpyxl, source, name))
+    # With `data.header`, the sheet has no header, and its first row is a row of data.
     start, first = (0, data.header) if data.header else (1, next(iter(rows), (0, []))[1])
     width = max((column for column, cell in enumerate(first, 1) if cell is not None), default=0)
     if not width:
-        raise empty_file(name)
+        raise empty_file_error(name)
     if len(rows) <= start:
         raise DataError("the file has columns but no rows", "add rows", file=name)
     header = name_columns(["" if cell is None else str(cell).strip() for cell in first[:width]], name)
+    # `texts` has the indices of the columns with any text, whose other cells become text as well.
     texts = {at for _, cells in islice(rows, start, None) for at, cell in enumerate(cells) if isinstance(cell, str)}
-    for number, cells in islice(rows, start, None):
+    for row, cells in islice(rows, start, None):
         if set(cells[width:]) - {None}:
-            raise DataError("more cells than columns with a name", "name the column", file=name, row=number)
+            raise DataError("more cells than columns with a name", "name the column", file=name, row=row)
+        # Rows of a workbook end at their last cell, so they can be shorter than the header.
         cells += [None] * (width - len(cells))
-        yield number, {title: _convert(cells[at], at in texts) for at, title in enumerate(header)}
+        yield row, {title: _convert(cells[at], at in texts) for at, title in enumerate(header)}
 
 
 def _convert(cell: Any, is_text: bool) -> Any:
@@ -224,10 +229,10 @@ def _read_cells(openpyxl: Any, source: Source, name: str) -> Iterator[tuple[int,
             for note, places in _scan_sheet(openpyxl, sheet).items():
                 log_once(f"{note.format(name)} ({len(places):,}; the first is {places[0]})")
             unescape = openpyxl.utils.escape.unescape  # Excel writes a carriage return as _x000D_
-            for number, row in enumerate(sheet.iter_rows(), 1):
-                cells = [None if cell.data_type == "e" or cell.value == "" else cell.value for cell in row]
+            for row, row_cells in enumerate(sheet.iter_rows(), 1):
+                cells = [None if cell.data_type == "e" or cell.value == "" else cell.value for cell in row_cells]
                 if set(cells) - {None}:
-                    yield number, [unescape(cell) if isinstance(cell, str) and "_x" in cell else cell for cell in cells]
+                    yield row, [unescape(cell) if isinstance(cell, str) and "_x" in cell else cell for cell in cells]
     except Exception:  # zipfile, zlib, xml and openpyxl each raise their own errors, even in the middle of a sheet
         raise DataError("not an Excel workbook, or a damaged one", "save it again", file=name) from None
 
@@ -250,5 +255,5 @@ def _scan_sheet(openpyxl: Any, sheet: Any) -> dict[str, list[str]]:
             elif tag == "row":
                 if element.get("hidden") in ("1", "true"):
                     notes["hidden rows of {} are read too"].append(place)
-                element.clear()
+                element.clear()  # `iterparse` keeps the tree, which would be larger than the workbook
     return notes

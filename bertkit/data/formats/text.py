@@ -15,7 +15,7 @@ from bertkit.data.text import (
     Record,
     Source,
     check_nul,
-    empty_file,
+    empty_file_error,
     read_lines,
     read_text,
     source_column,
@@ -51,6 +51,7 @@ def _find_parser(head: list[str]) -> tuple[_Parser, str]:
     if _CONLLU_LINE.fullmatch(first):
         return parse_conllu, "CoNLL-U"
     words = [line for line in lines if not line.startswith((DOCUMENT, "#"))]
+    # A line of running text almost never ends in a separate O or B-PER, and never do all lines.
     if (words and all(map(_TAGGED_LINE.fullmatch, words))) or (lines and lines[0].startswith(DOCUMENT)):
         return parse, "CoNLL columns"
     return parse_texts, ""
@@ -76,7 +77,7 @@ def parse_texts(lines: Iterable[str], data: DataConfig, name: str) -> Iterator[R
             yield from blank
             blank = []
     if len(blank) == row:
-        raise empty_file(name)
+        raise empty_file_error(name)
 
 
 _WEB = (".html", ".htm")
@@ -96,6 +97,7 @@ def read_documents(source: Path, data: DataConfig, name: str) -> Iterator[Record
         return iter([(1, {"id": source.name, "text": read_document(source, data)})])
     files = sorted(file for file in source.rglob("*") if guess_format(file.name)[0] and file.is_file())
     files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(source).parts)]
+    # Files of rows in the folder show that it is a dataset, whose splits must be named.
     if not files or any(_ending(file) not in _IN_FOLDER for file in files):
         hint = f"name one of its files; only folders of documents ({', '.join(_IN_FOLDER)}) can be read"
         raise UsageError("a folder, not a file", hint, file=source)
@@ -115,7 +117,7 @@ def read_document(file: Path, data: DataConfig) -> str:
     if _ending(file) in _WEB:
         text = visible_text(text)
     if not text.strip():
-        raise empty_file(str(file))
+        raise empty_file_error(str(file))
     return text
 
 
@@ -158,7 +160,7 @@ def _read_folder(folder: Path, files: list[Path], data: DataConfig) -> Iterator[
         try:
             text = read_document(file, data)
         except DataError as error:
-            if error.message != empty_file("").message:
+            if error.message != empty_file_error("").message:
                 raise
             empty.append(str(file.relative_to(folder)))
             continue
@@ -167,7 +169,7 @@ def _read_folder(folder: Path, files: list[Path], data: DataConfig) -> Iterator[
     if empty:
         log.info("files of %s without text, left out: %d (%s)", folder, len(empty), ", ".join(empty[:5]))
     if not row:
-        raise empty_file(str(folder))
+        raise empty_file_error(str(folder))
 
 
 def _ending(file: Path) -> str:

@@ -3,8 +3,8 @@
 from bertkit.storage.hub.models import WEIGHTS as WEIGHTS
 from bertkit.storage.hub.models import bytes_left_out as bytes_left_out
 from bertkit.storage.hub.models import cached_models as cached_models
-from bertkit.storage.hub.models import commit_of as commit_of
 from bertkit.storage.hub.models import find_model as find_model
+from bertkit.storage.hub.models import get_commit as get_commit
 from bertkit.storage.hub.models import is_cached as is_cached
 from bertkit.storage.hub.models import split_revision as split_revision
 from bertkit.storage.hub.models import without_weights as without_weights

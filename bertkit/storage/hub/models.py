@@ -74,9 +74,11 @@ def find_model(name: str) -> Path:
         return folder
     if folder.is_file():
         raise ModelError("not a model folder but a file", "name the folder that it is in", file=name)
+    # A name on the Hub has at most one slash.
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(f"no such directory: {name}", _list_folders(folder.parent))
     folder = _find_on_hub(name)
+    # Weights that stayed on the Hub cannot be compared with checksums.
     if bytes_left_out(folder) is None:
         check_model(folder)
     return folder
@@ -109,6 +111,7 @@ def cached_models() -> list[str]:
     """List the names of the models in the Hub's cache."""
     from huggingface_hub import constants
 
+    # The cache has a folder models--ORG--NAME per model, with a folder per commit in snapshots/.
     folders = (snapshots.parent for snapshots in Path(constants.HF_HUB_CACHE).glob("models--*/snapshots"))
     return sorted(folder.name.removeprefix("models--").replace("--", "/") for folder in folders)
 
@@ -123,7 +126,7 @@ def split_revision(name: str) -> tuple[str, str | None]:
     return repository, revision or None
 
 
-def commit_of(folder: Path) -> str | None:
+def get_commit(folder: Path) -> str | None:
     """Return the commit of a folder in the Hub's cache, or None for any other folder."""
     return folder.name if is_cached(folder) else None
 
@@ -156,11 +159,13 @@ def _fetch_model(repository: Repository) -> Path:
 
     Of a model of sentence-transformers, fetch the modules as well.
     """
+    # 1. Settings and tokenizer, and the list of modules of a model of sentence-transformers.
     folder = fetch(repository, _list_settings(repository, ""))
     encoder, *modules = _modules(folder)
     if encoder:
         fetch(repository, _list_settings(repository, f"{encoder}/"))
     fetch(repository, [name for module in modules for name in _files_of_module(repository, module)])
+    # 2. Weights: the first of the files that transformers would look for, and the shards that an index lists.
     weights = next((name for name in _weights_in(encoder) if name in repository.files), None)
     if weights is None:  # only a tokenizer, or weights that are not read
         remember(repository)
@@ -368,7 +373,7 @@ def has_recipe(name: str) -> bool:
     return expand_path(name).is_dir() or is_hub_name(name)
 
 
-def recipe_of(model: str, remedy: str = "name a run folder, or add --recipe RECIPE") -> str:
+def get_recipe_file(model: str, remedy: str = "name a run folder, or add --recipe RECIPE") -> str:
     """Return the recipe of a trained model on disk or on the Hub.
 
     Raises:

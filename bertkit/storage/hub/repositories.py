@@ -85,6 +85,7 @@ def _look_up(repo_type: str, name: str, revision: str) -> Repository:
             )
             hf_raise_for_status(response)
         except httpx.TransportError as error:
+            # Each further request would wait for the timeout again.
             _set_offline(str(explain(error)).partition(" - ")[0])
             raise
     try:
@@ -162,6 +163,7 @@ def _set_offline(reason: str) -> None:
     """Set the Hugging Face libraries, also libraries imported later, to offline mode."""
     global _unreachable
     _unreachable = reason
+    # Libraries that are imported later read the variable; the others have read it already.
     os.environ["HF_HUB_OFFLINE"] = "1"
     for _, module in _with_offline_flag():
         module.HF_HUB_OFFLINE = True
@@ -179,6 +181,7 @@ def _check_download(repository: Repository, name: str) -> None:
     file, about = repository.folder / name, repository.files[name]
     sha256 = (about.get("lfs") or {}).get("sha256")
     with file.open("rb") as stream:
+        # Only large files have a SHA-256 on the Hub. Others have the id of Git's blob.
         actual = sha_fileobj(stream).hex() if sha256 else git_hash(stream.read())
     if actual != (sha256 or about.get("blobId", actual)):
         file.resolve().unlink()
@@ -222,6 +225,7 @@ def explain(error: BaseException, subject: str = "") -> UnavailableError | None:
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.utils import httpx
 
+    # Libraries wrap the error of a request several times, and only the inner one has the response.
     chain = [error]
     while cause := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(cause)
@@ -288,9 +292,8 @@ def find_repository(name: str) -> Any | None:
     with hub_errors(f"{name}: "):
         try:
             return HfApi().model_info(name)
-        except (
-            RepositoryNotFoundError
-        ):  # Also raised if the token cannot see the model; then it cannot create it either.
+        # The Hub also answers this for a private model of others, which the token cannot create either.
+        except RepositoryNotFoundError:
             return None
 
 

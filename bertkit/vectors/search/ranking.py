@@ -14,7 +14,7 @@ import numpy as np
 from bertkit.data.files import read_records
 from bertkit.data.rows import is_blank
 from bertkit.data.text import as_number
-from bertkit.errors import DataError, UsageError, did_you_mean, located
+from bertkit.errors import DataError, UsageError, did_you_mean, error_location
 from bertkit.recipe.records import DataConfig
 from bertkit.vectors.reranker import Reranker
 from bertkit.vectors.search.index import Index
@@ -155,7 +155,7 @@ def read_relevance(file: Path) -> Relevance:
     relevance: Relevance = {}
     row = None
     for row, record in read_records(file, DataConfig()):
-        with located(file=str(file), row=row):
+        with error_location(file=str(file), row=row):
             query, ids, grade = _read_row(record)
             grades = relevance.setdefault(query, {})
             for name in ids:

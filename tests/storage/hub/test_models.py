@@ -79,13 +79,13 @@ def test_a_revision_pins_a_model(loopback, crowded, monkeypatch):
     first = loopback.add("models", "me/tiny", crowded)
     (crowded / "config.json").write_text((crowded / "config.json").read_text() + "\n")
     newest = loopback.add("models", "me/tiny", crowded)
-    assert hub.commit_of(hub.find_model(f"me/tiny@{first}")) == first
-    assert hub.commit_of(hub.find_model("me/tiny")) == hub.commit_of(hub.find_model("me/tiny@main")) == newest
+    assert hub.get_commit(hub.find_model(f"me/tiny@{first}")) == first
+    assert hub.get_commit(hub.find_model("me/tiny")) == hub.get_commit(hub.find_model("me/tiny@main")) == newest
     with pytest.raises(UnavailableError, match="the Hub does not have"):
         hub.find_model("me/tiny@v2")
     begin_again()
     loopback.fail("/api/", 503)
-    assert hub.commit_of(hub.find_model(f"me/tiny@{first}")) == first
+    assert hub.get_commit(hub.find_model(f"me/tiny@{first}")) == first
 
 
 def test_only_what_is_read_is_fetched(loopback, crowded):
@@ -173,7 +173,9 @@ def test_half_a_model_does_not_count_as_one(loopback, crowded):
         hub.find_model("me/tiny")
     begin_again()
     loopback.fail("*", 503)
-    with pytest.raises(UnavailableError, match=r"'me/tiny' is neither a directory nor in the cache, and the Hub failed"):
+    with pytest.raises(
+        UnavailableError, match=r"'me/tiny' is neither a directory nor in the cache, and the Hub failed"
+    ):
         find_quickly("me/tiny")
 
 
