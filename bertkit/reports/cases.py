@@ -43,10 +43,10 @@ def failed_gates_error(cases: Sequence[Case]) -> GateError | None:
     failed = [case for case in cases if case.outcome == "failed"]
     if not failed:
         return None
-    named = "; ".join(f"{case.group}, {case.name}: {case.text}" for case in failed[:3])
+    described = "; ".join(f"{case.group}, {case.name}: {case.text}" for case in failed[:3])
     more = f"; and {len(failed) - 3:,} more" if len(failed) > 3 else ""
     count = "a gate was" if len(failed) == 1 else f"{len(failed):,} gates were"
-    return GateError(f"{count} not passed: {named}{more}")
+    return GateError(f"{count} not passed: {described}{more}")
 
 
 def add_measured(gates: Sequence[Case], measured: Iterable[tuple[str, str, str]]) -> list[Case]:
@@ -92,9 +92,10 @@ def _as_junit(title: str, cases: Sequence[Case]) -> str:
         return _NOT_XML.sub("\ufffd", text)
 
     def count(counted_cases: Sequence[Case]) -> dict[str, str]:
-        counts = Counter(case.outcome for case in counted_cases)
-        numbers = {"tests": len(counted_cases), "failures": counts["failed"], "errors": 0, "skipped": counts["skipped"]}
-        return {name: str(number) for name, number in numbers.items()} | {"time": "0"}
+        outcomes = Counter(case.outcome for case in counted_cases)
+        failures, skipped = outcomes["failed"], outcomes["skipped"]
+        counts = {"tests": len(counted_cases), "failures": failures, "errors": 0, "skipped": skipped, "time": 0}
+        return {name: str(value) for name, value in counts.items()}
 
     root = tree.Element("testsuites", {"name": clean(title)} | count(cases))
     del root.attrib["skipped"]  # The schema allows this attribute only for suites.

@@ -34,9 +34,9 @@ def write_compared(file: Path, compared: Any, logs: Mapping[str, Sequence[Log]])
         page=compared,
         verdict=partial(name_worse, baseline=systems[0].name, metric=metric),
         worse_side="right" if is_lower_better(metric) else "left",
-        headline=_headline(systems, metric),
-        differences=_differences(compared.differences, metric),
-        curves=_curves(logs, metric),
+        headline=_draw_headline(systems, metric),
+        differences=_draw_differences(compared.differences, metric),
+        curves=_draw_curves(logs, metric),
         max_curves=MAX_CURVES,
         metrics=metrics,
         scores={name: [system.scores.get(name) for system in systems] for name in metrics},
@@ -55,7 +55,7 @@ def name_worse(comparison: Any, name: str, *, baseline: str, metric: str) -> str
     return f"{worse} is worse than {better} in {metric}, {beyond}."
 
 
-def _headline(systems: Sequence[Any], metric: str) -> Markup | None:
+def _draw_headline(systems: Sequence[Any], metric: str) -> Markup | None:
     """Draw each system's best metric with its interval over rows, or its range over seeds."""
     spans = []
     for system in systems:
@@ -66,13 +66,13 @@ def _headline(systems: Sequence[Any], metric: str) -> Markup | None:
     return svg.interval_strip(spans, name=f"{metric} of each system") if spans else None
 
 
-def _differences(differences: Mapping[str, Mapping[str, Any]], metric: str) -> Markup | None:
+def _draw_differences(differences: Mapping[str, Mapping[str, Any]], metric: str) -> Markup | None:
     """Draw each system's difference from the baseline in the best metric, with its interval, next to zero."""
     by_name = {name: by_metric[metric] for name, by_metric in differences.items() if metric in by_metric}
     return svg.difference_strip("no difference", by_name.items(), name=f"difference in {metric}")
 
 
-def _curves(logs: Mapping[str, Sequence[Log]], metric: str) -> list[tuple[str, Markup]]:
+def _draw_curves(logs: Mapping[str, Sequence[Log]], metric: str) -> list[tuple[str, Markup]]:
     """Draw the logs of the first systems, of each its first run, as (caption, picture)."""
     panels = {
         f"{metric} on the evaluation rows": f"eval_{metric}",

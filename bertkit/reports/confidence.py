@@ -22,9 +22,9 @@ _POINTS = 100  # points per curve
 
 def draw_reliability(confidence: np.ndarray, right: np.ndarray) -> Markup:
     """Draw accuracy over confidence, both of shape (decisions,)."""
-    points, (bins, inverse, counts) = [], np.unique(find_bins(confidence), return_inverse=True, return_counts=True)
-    for number, count in zip(range(len(bins)), counts.tolist(), strict=True):
-        mean, share = confidence[inverse == number].mean(), right[inverse == number].mean()
+    points, (_, inverse, counts) = [], np.unique(find_bins(confidence), return_inverse=True, return_counts=True)
+    for index, count in enumerate(counts.tolist()):
+        mean, share = confidence[inverse == index].mean(), right[inverse == index].mean()
         hover = f"confidence {mean:.3f}, accuracy {share:.3f}, {count:,} decisions"
         ends = wilson_interval(round(share * count), count)
         points.append(svg.Point(mean, share, hover, *ends, radius=3 + 6 * math.sqrt(count / counts.max())))

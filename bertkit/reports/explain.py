@@ -31,8 +31,8 @@ def paint(words: Iterable[Mapping[str, Any]], method: str) -> list[list[dict[str
     listed = list(words)
     largest = max((abs(word[method]) for word in listed), default=0.0) or 1.0
     texts: list[list[dict[str, Any]]] = []
-    for number, word in enumerate(listed):
-        begins = number == 0 or word["segment"] != listed[number - 1]["segment"]
+    for index, word in enumerate(listed):
+        begins = index == 0 or word["segment"] != listed[index - 1]["segment"]
         if begins:
             texts.append([])
         texts[-1].append(

@@ -70,7 +70,7 @@ def draw_curves(points: Sequence[Mapping[str, Any]], metric: str) -> Markup | No
 def place_values(axis: SweepDimension, values: Sequence[Any]) -> tuple[list[tuple[float, str]], list[float]]:
     """Return the labels of an axis from 0 to 1 with their positions, and the positions of these values.
 
-    Values of a list are placed evenly, and sorted if they are numbers; values of a range as far as the number is.
+    Values of a list are placed at equal distances, and sorted if they are numbers; values of a range are to scale.
     """
     if axis.scale == "list":
         # A bool is an int for Python, but it has no place among numbers.

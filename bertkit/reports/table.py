@@ -53,7 +53,7 @@ def describe_marks(table: Any) -> list[str]:
     if any(cell.interval for cell in table.cells):
         lines.append("In parentheses: the 95% interval.")
     if any(cell.standard_deviation is not None for cell in table.cells):
-        lines.append("After ±: the standard deviation over seeds, whose mean stands before it.")
+        lines.append("After ±: the standard deviation over seeds, whose mean precedes it.")
     tests = dict.fromkeys(cell.difference.test for cell in table.cells if cell.difference is not None)
     if tests:
         holm = ", after Holm's correction" if any(c.difference and c.difference.p_holm for c in table.cells) else ""
@@ -99,7 +99,7 @@ def to_csv(table: Any) -> str:
 
 
 def _escape_latex(text: str) -> str:
-    r"""Escape what LaTeX obeys.
+    r"""Escape the characters that LaTeX interprets.
 
     >>> print(_escape_latex(r"a_b & 5% \x"))
     a\_b \& 5\% \textbackslash{}x
@@ -112,4 +112,4 @@ FORMATS: dict[str, tuple[Sequence[str], Callable[[Any], str]]] = {
     "latex": ((".tex",), to_latex),
     "csv": ((".csv",), to_csv),
 }
-"""Name of a format -> endings of its files, and what writes it."""
+"""Name of a format -> endings of its files, and the function that writes it."""
