@@ -51,6 +51,7 @@ def failed_gates_error(cases: Sequence[Case]) -> GateError | None:
 
 def add_measured(gates: Sequence[Case], measured: Iterable[tuple[str, str, str]]) -> list[Case]:
     """Return the gates, and a passed case per other measurement (group, name, text)."""
+    # A metric with a gate has a case already; a second one would count it twice.
     gated = {(case.group, case.name) for case in gates}
     passed = (Case(group, name, "passed", text) for group, name, text in measured if (group, name) not in gated)
     return [*gates, *passed]
@@ -89,6 +90,7 @@ def _as_junit(title: str, cases: Sequence[Case]) -> str:
     from xml.etree import ElementTree as tree
 
     def clean(text: str) -> str:
+        # A parser rejects a whole file with one such character, even as an entity like `&#1;`.
         return _NOT_XML.sub("\ufffd", text)
 
     def count(counted_cases: Sequence[Case]) -> dict[str, str]:

@@ -27,6 +27,7 @@ def write_compared(file: Path, compared: Any, logs: Mapping[str, Sequence[Log]])
         logs: Name of a system -> training log of each of its runs.
     """
     systems, metric = compared.systems, compared.best_metric
+    # The best metric comes first, because the headline and the verdict are about it.
     metrics = list(dict.fromkeys([metric, *systems[0].scores]))
     write_page(
         file,
@@ -60,6 +61,7 @@ def _draw_headline(systems: Sequence[Any], metric: str) -> Markup | None:
     spans = []
     for system in systems:
         value, seeds = system.scores.get(metric), system.seed_scores.get(metric)
+        # A range over seeds is not an interval, but it shows at a glance whether two systems overlap.
         ends = (min(seeds), max(seeds)) if seeds else system.intervals.get(metric) or (value, value)
         if is_finite(value, *ends):
             spans.append(svg.Span(system.name, score_text(value), value, ends[0], ends[1], system is systems[0]))

@@ -54,6 +54,7 @@ def cut_spans(text: str, spans: Iterable[LabeledSpan], other_spans: Collection[L
     for start, end, label in [*sorted(spans), (len(text), len(text), "")]:
         between, last = text[last:start], end
         short = f"{between[:_AROUND]} … {between[-_AROUND:]}" if len(between) > 3 * _AROUND else between
+        # A span counts only if both ends and the label match, as in the F1 over entities.
         verdict = "good" if (start, end, label) in other_spans else "bad"
         parts += [(short, "", "", ""), (text[start:end], label, verdict, f"{start}:{end}")]
     return parts
@@ -74,6 +75,7 @@ def find_labeled(examples: Sequence[Example], labels: Sequence[str]) -> list[Lab
         gold, predicted = ([value] if isinstance(value, str) else value for value in (example.gold, example.predicted))
         if example.right is None and isinstance(gold, list) and isinstance(predicted, list):
             sets = frozenset(gold), frozenset(predicted)
+            # A list that repeats a name is a sequence of tags, and not a set of labels.
             if sets[0] | sets[1] <= label_names and len(sets[0]) == len(gold) and len(sets[1]) == len(predicted):
                 answers.append((example, *sets))
     return answers
@@ -115,6 +117,8 @@ def find_mistakes(
 def get_confidence(example: Example, gold: frozenset[str], predicted: frozenset[str]) -> float:
     """Return the probability of a row's most confident wrong decision, -1 if it has no probabilities."""
     probabilities = {name: value for name, value in (example.probabilities or {}).items() if is_finite(value)}
+    # A label that was wrongly added is as wrong as its probability is high. A label that was missed is as wrong as
+    # its probability is low; with one label per row, that is the same mistake and counts once.
     added = [probabilities[name] for name in predicted - gold if name in probabilities]
     missed = [1 - probabilities[name] for name in gold - predicted if name in probabilities]
     return max(added if isinstance(example.predicted, str) else added + missed, default=-1.0)

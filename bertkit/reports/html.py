@@ -206,6 +206,7 @@ def _list_stages(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _count_confusion(named: Sequence[LabelAnswer], labels: Sequence[str]) -> list[tuple[str, dict[str, int]]]:
     """Count predicted labels per gold label, if every row has one label; rare labels share one line."""
+    # In multi-label rows, a wrong label cannot be matched with the one that it was confused with.
     if any(not isinstance(example.gold, str) for example, _, _ in named):
         return []
     pairs = [(*gold, *predicted) for _, gold, predicted in named]
@@ -245,6 +246,7 @@ def _draw_lengths(examples: Sequence[Example], named: Sequence[LabelAnswer]) -> 
 def _list_predictions(examples: Sequence[Example], mistakes: Mapping[str, Any] | None) -> list[tuple[Example, str]]:
     """Return rows and their verdicts, the wrong ones first; verdicts are empty if answers cannot be compared."""
     wrong = mistakes["rows"] if mistakes else []
+    # Ids of rows in a file can repeat, so objects are compared.
     wrong_ids = {id(example) for example, _ in wrong}
     right = [(example, "right" if mistakes else "") for example in examples if id(example) not in wrong_ids]
     return [*((example, ", ".join(filter(None, ("wrong", note)))) for example, note in wrong), *right][:MAX_ROWS]
@@ -262,6 +264,7 @@ def _draw_numbers(measured: Sequence[NumberAnswer]) -> list[tuple[str, Markup]]:
     diagonal = (low, low), (high, high)
     caption = "Predicted vs. gold"
     pictures = [(caption + note, svg.scatter(points, name=caption, x="gold", y="predicted", guide=diagonal))]
+    # A slope means that the model overrates or underrates long texts.
     residuals = [svg.Point(e.length, p - g, f"row {e.id}: {p - g:+.4g}") for e, g, p in rows if e.length]
     if residuals:
         zero = (min(residuals)[0], 0.0), (max(residuals)[0], 0.0)

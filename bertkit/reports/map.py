@@ -96,6 +96,7 @@ def write_map(
         labels: Index -> name, in display order.
         page: Title, notes and table of the page.
     """
+    # A layer has two 16-bit coordinates per point: 4 bytes, which are 16/3 characters in base64.
     max_points = min(MAX_POINTS, _COORDINATE_BYTES * 3 // (16 * len(layers)))
     indices = thin(range(len(points)), max_points)
     shown_points = [points[index] for index in indices]
@@ -107,6 +108,8 @@ def write_map(
         "layers": [{"name": layer.name, "about": layer.about} for layer in layers],
         "labels": names,
     }
+    # The size of compressed texts is known only when they are written, so the page is written with shorter and
+    # shorter texts until it fits.
     length = TEXT_LENGTH
     while True:
         packed, shortened = _pack_texts(shown_points, length)
@@ -144,6 +147,8 @@ def shorten_around(text: str, span: tuple[int, int] | None, length: int) -> tupl
     if len(text) <= length:
         return text, span
     start, end = span or (0, 0)
+    # Center the word in the cut, but never cut off its beginning: the window ends with the text at the latest, and
+    # starts with the word at the latest.
     first = min(start, max(0, min((start + end - length) // 2, len(text) - length)))
     last = first + length
     before = "…" if first else ""
@@ -159,6 +164,7 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: 
     groups = np.array([points[index].label for index in indices])
     counts = Counter(groups.tolist())
     listed = [(group, text) for group, text in [*labels.items(), (-1, "none")] if counts[group]][:8]
+    # Rounded up: 13 layers take 4 rows of 4 panels.
     rows = -(-len(layers) // _PER_ROW)
     width, height = _PANEL * min(len(layers), _PER_ROW), (_PANEL + 40) * rows + 24 * len(listed) + 8
     panels = []
@@ -188,6 +194,8 @@ def _scale_points(points: np.ndarray) -> np.ndarray:
 
 def _quantize_points(layers: Sequence[np.ndarray]) -> tuple[bytes, float]:
     """Return the coordinates, (layers, points, 2), as 16-bit numbers from -extent to extent, and the extent."""
+    # One extent for all layers keeps the slider from zooming: a layer whose points are spread more looks it. From
+    # -extent to extent, a coordinate becomes 0 to 65535, and the center 32768.
     scaled = np.stack([_scale_points(points) for points in layers])
     extent = float(np.abs(scaled).max()) or 1.0
     return np.round((scaled / extent + 1) / 2 * _LEVELS).astype("<u2").tobytes(), extent

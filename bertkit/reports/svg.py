@@ -31,6 +31,7 @@ class Point(NamedTuple):
     hover: str = ""
     low: float | None = None
     high: float | None = None
+    # All lengths are units of the view box, which is 480 wide. The page scales it to its column.
     radius: float = 2.2
     kind: str = ""
     """A further class of the style: ``chosen`` or ``failed``."""
@@ -77,6 +78,7 @@ class Area:
 
     def axes(self, x: str, y: str = "", labels: Sequence[tuple[float, str]] | None = None) -> str:
         """Draw both axes with their names, numbers and horizontal grid lines; `labels` replace the numbers of x."""
+        # SVG has its origin at the upper left. The texts below are placed by their baseline.
         x_labels = [(mark, _format_tick(mark)) for mark in self.x_ticks] if labels is None else labels
         elements = [_text(self.to_x(mark), self.bottom + 17, label, "tick middle") for mark, label in x_labels]
         for mark in self.y_ticks:
@@ -137,6 +139,7 @@ def line_chart(
     # 3. Draw each line in its color, with a dot per point. Many dots would hide a line and make the page large.
     for label, line in points_by_line.items():
         elements.append(f'<g class="{classes[label]}"><polyline class="line" points="{area.path(line)}"/>')
+        # A line with one point has no length, so only its dot shows it.
         radius = 5 if len(line) == 1 else 3 if len(line) <= 30 else 1.5
         for point in line if len(line) <= MAX_DOTS else ():
             hover = point.hover or f"{label}: {point.y:.4g} at {x} {point.x:g}"

@@ -41,6 +41,7 @@ def draw_keys(summary: Mapping[str, Any], finished: Sequence[Mapping[str, Any]])
             hover = f"{trial['folder']}: {score:.4f}, {name_point(trial['settings'])}"
             points.append(svg.Point(place, score, hover, radius=4))
         # The best trial is drawn last, above the others.
+        # SVG has no z-index: an element covers the ones before it.
         points = [*points[:0:-1], points[0]._replace(kind="chosen")]
         share = summary["importance"][key]
         caption = key if share is None else f"{key}: {share:.0%} of the variance"

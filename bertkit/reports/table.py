@@ -64,6 +64,7 @@ def describe_marks(table: Any) -> list[str]:
 
 def to_markdown(table: Any) -> str:
     """Write a table in Markdown; the best score of each task is bold."""
+    # An unescaped star after bold text would be read as the start of emphasis.
     head, *rows = make_grid(table, mark=lambda score: f"**{score}**", star="\\*")
     names = [[plain(row[0]), *row[1:]] for row in rows]
     lines = [list(map(plain, head)), ["---", *["---:"] * len(table.tasks)], *names]

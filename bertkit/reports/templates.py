@@ -43,6 +43,8 @@ def write_page(file: Path, name: str, *, scripts: Sequence[str] = (), **values: 
             names its hash.
         values: Values of the variables of the template.
     """
+    # The page has a Content-Security-Policy with the hash of its script. A text of the user that smuggles in
+    # another script therefore cannot run it, even if escaping failed.
     script = "".join((_FOLDER / script).read_text(encoding="utf-8") for script in scripts)
     page = load_template(name).render(script=Markup(script), digest=hash_script(script), **values)
     # A later command replaces only files with this mark.
@@ -64,6 +66,7 @@ def load_template(name: str, **filters: Callable[..., Any]) -> Template:
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=name.endswith(".html.j2"),
+        # A misspelled variable of a template is an error, and not an empty place on the page.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
