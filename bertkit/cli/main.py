@@ -12,7 +12,6 @@ import pkgutil
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -42,32 +41,26 @@ def find_modules() -> list[ModuleType]:
     return sorted(map(importlib.import_module, names), key=lambda module: module.ORDER)
 
 
-def name_file(module: ModuleType) -> str:
+def get_name(module: ModuleType) -> str:
     """Return the name of the command or group of a file: its NAME, or else the name of the file."""
     return str(getattr(module, "NAME", module.__name__.rpartition(".")[2].replace("_", "-")))
 
 
-def name_commands(module: ModuleType) -> list[str]:
+def list_names(module: ModuleType) -> list[str]:
     """Return the names of the commands of a file, or the name of its group."""
-    return list(module.COMMANDS) if hasattr(module, "COMMANDS") and not hasattr(module, "HELP") else [name_file(module)]
+    return list(module.COMMANDS) if hasattr(module, "COMMANDS") and not hasattr(module, "HELP") else [get_name(module)]
 
 
 def add_commands(app: typer.Typer, module: ModuleType) -> None:
     """Add the command, the commands or the group of a file; see `bertkit.cli.commands`."""
     # The files are the commands: a new file is a new command, with no list to add it to.
-    if not hasattr(module, "COMMANDS"):
-        _add_command(app, name_file(module), module.command, module.EXAMPLE)
-        return
     if hasattr(module, "HELP"):
         group = _make_group(module.HELP, getattr(module, "GROUP", ReadableGroup))
-        app.add_typer(group, name=name_file(module))
+        app.add_typer(group, name=get_name(module))
         app = group
-    for name, (command, example) in module.COMMANDS.items():
-        _add_command(app, name, command, example)
-
-
-def _add_command(app: typer.Typer, name: str, command: Callable[..., None], example: str) -> None:
-    app.command(name, cls=ReadableCommand, epilog=f"Example: {example}")(command)
+    entries = module.COMMANDS if hasattr(module, "COMMANDS") else {get_name(module): (module.command, module.EXAMPLE)}
+    for name, (command, example) in entries.items():
+        app.command(name, cls=ReadableCommand, epilog=f"Example: {example}")(command)
 
 
 def _make_group(help: str, cls: type[ReadableGroup], **settings: Any) -> typer.Typer:
@@ -83,12 +76,12 @@ class _SectionedGroup(ReadableGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands in the order of the help."""
-        return [name for module in find_modules() for name in name_commands(module)]
+        return [name for module in find_modules() for name in list_names(module)]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the summary of each command, section by section."""
         for section, modules in groupby(find_modules(), key=lambda module: module.ORDER // 10):
-            names = [name for module in modules for name in name_commands(module)]
+            names = [name for module in modules for name in list_names(module)]
             listed: list[tuple[str, Any]] = [(name, self.get_command(ctx, name)) for name in names]
             with formatter.section(SECTIONS[section - 1]):
                 formatter.write_dl([(name, command.get_short_help_str()) for name, command in listed])
@@ -105,7 +98,7 @@ _VersionOption = Annotated[
 ]
 
 
-def _begin(
+def _configure(
     version: _VersionOption = False,
     quiet: terminal.QuietOption = False,
     verbose: terminal.VerboseOption = False,
@@ -124,7 +117,7 @@ def make_app() -> typer.Typer:
     group = _make_group(
         about, _SectionedGroup, name="bertkit", pretty_exceptions_enable=False, context_settings=context
     )
-    group.callback(help=about)(_begin)
+    group.callback(help=about)(_configure)
     for module in find_modules():
         add_commands(group, module)
     return group
@@ -167,24 +160,24 @@ def _run_command() -> int:
         # typer returns 130 for a KeyboardInterrupt
         return _print_error("stopped by Ctrl-C", code, {}) if code == 130 else code
     except BertkitError as error:
-        return _print_refusal(error)
+        return _report_error(error)
     except _ClickError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             return 2
-        return _print_refusal(usage_error(error))
+        return _report_error(usage_error(error))
     except KeyboardInterrupt:
         return _print_error("stopped by Ctrl-C", 130, {})
     except OSError as error:
-        return _print_refusal(_name_error(error))
+        return _report_error(_explain_os_error(error))
     except Exception as error:  # a bug: its traceback is saved to a file and the exit code is 1
         if _is_interrupt(error):
             return _print_error("stopped by Ctrl-C", 130, {})
         from bertkit.recipe.plugins import find_custom_error
 
         # The cause may also be the machine, a module of the user, or a broken installation. Each has its own remedy.
-        fault = _name_memory_error(error) or find_custom_error(error) or _name_missing_package(error)
-        return _save_traceback() if fault is None else _print_refusal(fault)
+        known_error = _explain_memory_error(error) or find_custom_error(error) or _explain_missing_package(error)
+        return _save_traceback() if known_error is None else _report_error(known_error)
 
 
 def _end_devices() -> None:
@@ -210,7 +203,7 @@ def _is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) or (before is not None and _is_interrupt(before))
 
 
-def _name_missing_package(error: Exception) -> BertkitError | None:
+def _explain_missing_package(error: Exception) -> BertkitError | None:
     """Return an error for a missing package that bertkit or a library needs, or None for another error."""
     if isinstance(error, ImportError) and error.name is None:  # Libraries raise it for their options.
         return UnavailableError(" ".join(str(error).split()), "install the package, or leave out what needs it")
@@ -220,7 +213,7 @@ def _name_missing_package(error: Exception) -> BertkitError | None:
     return UnavailableError(message, f"install bertkit again with its dependencies: `{install_command()}`")
 
 
-def _name_error(error: OSError) -> BertkitError:
+def _explain_os_error(error: OSError) -> BertkitError:
     """Return an error that explains an error of the operating system."""
     if error.errno == errno.ENAMETOOLONG:
         return UsageError(f"a name or path is too long: {str(error.filename)[:60]}...", "give a shorter one")
@@ -229,7 +222,7 @@ def _name_error(error: OSError) -> BertkitError:
     return ResourceError(error.strerror or str(error), file=error.filename)
 
 
-def _name_memory_error(error: Exception) -> BertkitError | None:
+def _explain_memory_error(error: Exception) -> BertkitError | None:
     """Return an error for a lack of memory or an operation that the device lacks, or None for another error."""
     from bertkit.hardware.device import missing_operation
     from bertkit.hardware.process import is_memory_error
@@ -245,7 +238,7 @@ def _name_memory_error(error: Exception) -> BertkitError | None:
     return None
 
 
-def _print_refusal(error: BertkitError) -> int:
+def _report_error(error: BertkitError) -> int:
     return _print_error(str(error), error.exit_code, error.as_dict())
 
 

@@ -186,17 +186,17 @@ ZeroShotOption = Annotated[
 ]
 
 
-def find_page(page: Path | None) -> Path | None:
+def check_page_path(page: Path | None) -> Path | None:
     """Check the path of a page before any work, and return it; see `bertkit.storage.outputs.check_page`."""
     from bertkit.storage.outputs import check_page
 
     return None if page is None else check_page(page)
 
 
-PageOption = Annotated[Path | None, output_option("Write a page to this .html file.", "FILE", callback=find_page)]
+PageOption = Annotated[Path | None, output_option("Write a page to this .html file.", "FILE", callback=check_page_path)]
 
 
-def find_report(report: Path | None) -> Path | None:
+def check_report_path(report: Path | None) -> Path | None:
     """Check the path of a report before any work, and return it; see `bertkit.reports.cases.check_report`."""
     from bertkit.reports.cases import check_report
 
@@ -204,7 +204,7 @@ def find_report(report: Path | None) -> Path | None:
 
 
 _REPORT_HELP = "Write a report: JUnit to an .xml file, a pull request's summary to .md."
-ReportOption = Annotated[Path | None, option(_REPORT_HELP, "FILE", callback=find_report)]
+ReportOption = Annotated[Path | None, option(_REPORT_HELP, "FILE", callback=check_report_path)]
 PairOption = Annotated[str | None, option("Second text of a pair.", "TEXT")]
 FirstRowsOption = Annotated[int | None, option("Use only the first N rows.", "N", "all", min=1)]
 TextOption = Annotated[str | None, option("One text; short for --row text=TEXT.", "TEXT")]
@@ -313,7 +313,7 @@ def check_unused_options(options: Mapping[str, object], reason: str, remedy: str
             raise UsageError(f"{name} {reason}", remedy)
 
 
-def find_trained(name: str, model: str | None) -> tuple[str, str]:
+def find_checkpoint(name: str, model: str | None) -> tuple[str, str]:
     """Return the recipe and the checkpoint of a run folder, or of a recipe with --model.
 
     Raises:
@@ -339,10 +339,10 @@ def find_trained(name: str, model: str | None) -> tuple[str, str]:
     return recipe, name
 
 
-_FAMILIES_OF_LABELS = ("text_classification", "few_shot", "zero_shot")
+_LABEL_FAMILIES = ("text_classification", "few_shot", "zero_shot")
 
 
-def zero_shot_task(name: str) -> str:
+def get_zero_shot_task(name: str) -> str:
     """Return the task family that takes the labels of a recipe as descriptions.
 
     Raises:
@@ -352,7 +352,7 @@ def zero_shot_task(name: str) -> str:
 
     family = read_values(name).get("task")
     # If the recipe names no family, the error is raised when the recipe is loaded.
-    if family is not None and family not in _FAMILIES_OF_LABELS:
+    if family is not None and family not in _LABEL_FAMILIES:
         message = f"--zero-shot with {name}, whose task family is {family}"
         raise UsageError(message, "name a recipe that classifies texts, e.g. sst2")
     return "zero_shot"

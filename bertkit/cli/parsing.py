@@ -151,14 +151,14 @@ def usage_error(error: Any) -> UsageError:
     elif hasattr(error.__cause__, "errors"):  # typer converts values with pydantic
         from bertkit.recipe.validation import format_value, rule_of
 
-        (fault, *_) = error.__cause__.errors()
-        message = f"{'/'.join(error.param.opts)} = {format_value(fault['input'])} is wrong: {rule_of(fault)}"
+        (problem, *_) = error.__cause__.errors()
+        message = f"{'/'.join(error.param.opts)} = {format_value(problem['input'])} is wrong: {rule_of(problem)}"
     elif extra := re.match(r"Got unexpected extra argument\S* \((.*)\)", message):
         message = f"unexpected argument: {extra[1][:80]}"
         if _CONFIG in context.meta:
             message = f"--config {context.meta[_CONFIG]} and {extra[1][:80]}"
             remedy = "name the recipe once"
-        elif "--set" in _options_of(context) and (setting := re.search(r"\S+=.*", extra[1])):
+        elif "--set" in _list_options(context) and (setting := re.search(r"\S+=.*", extra[1])):
             remedy = _suggest_section(setting[0][:80]) or f"write --set {setting[0][:80]}"
     elif unknown := re.match("No such command '(.*?)'", message):
         from bertkit.recipe.validation import read_names
@@ -180,35 +180,35 @@ def translate_arguments(arguments: Sequence[str], context: Any) -> list[str]:
         UsageError: If `--config` or the key of a recipe has no value.
     """
     parameters = context.command.params
-    options = _options_of(context)
+    options = _list_options(context)
     valued = (parameter for parameter in parameters if _is_option(parameter) and not parameter.is_flag)
     takes_value = {name for parameter in valued for name in parameter.opts}
-    read: list[str] = []
+    translated: list[str] = []
     rest = list(arguments)
     while rest:
         typed, equals, value = (argument := rest.pop(0)).partition("=")
         if argument == "--":
-            return [*read, argument, *rest]
+            return [*translated, argument, *rest]
         if argument in takes_value:
-            read += [argument, *rest[:1]]
+            translated += [argument, *rest[:1]]
             del rest[:1]
         elif "--set" in options and _is_override(argument, parameters):
             value = value if equals else _pop_value(typed, rest)
-            read += ["--set", f"{typed.removeprefix('--')}={value}"]
+            translated += ["--set", f"{typed.removeprefix('--')}={value}"]
         elif typed == "--config" and _takes_recipe(parameters):
             context.meta[_CONFIG] = value if equals else _pop_value(typed, rest)
-            read.insert(0, context.meta[_CONFIG])  # RECIPE is the first argument of every command that has one
-        elif meant := _same_option(typed, options):
+            translated.insert(0, context.meta[_CONFIG])  # RECIPE is the first argument of every command that has one
+        elif meant := _translate_option(typed, options):
             logging.getLogger("bertkit").info(f"{typed} is read as {meant}")
             if meant.startswith("--set "):
                 if not equals:  # a flag of the Trainer's scripts needs no value
                     value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
-                read += ["--set", f"{meant.removeprefix('--set ')}={value}"]
+                translated += ["--set", f"{meant.removeprefix('--set ')}={value}"]
             else:
                 rest.insert(0, meant + equals + value)
         else:
-            read.append(argument)
-    return read
+            translated.append(argument)
+    return translated
 
 
 def _is_override(argument: str, parameters: Sequence[Any]) -> bool:
@@ -235,7 +235,7 @@ def _pop_value(option: str, rest: list[str]) -> str:
     return rest.pop(0)
 
 
-def _same_option(typed: str, options: Sequence[str]) -> str:
+def _translate_option(typed: str, options: Sequence[str]) -> str:
     """Return bertkit's name for an option of other programs, ``--epochs`` or ``--set key``, or ""."""
     if not typed.startswith("--") or typed in options:
         return ""
@@ -245,8 +245,8 @@ def _same_option(typed: str, options: Sequence[str]) -> str:
         return dashed
     from bertkit.recipe.validation import other_options, same_options
 
-    several = name.startswith("per_device") and is_launched()
-    if name not in same_options() or several:
+    is_per_device = name.startswith("per_device") and is_launched()
+    if name not in same_options() or is_per_device:
         return ""
     meant = other_options()[name]
     for option in (meant, "--" + meant.rpartition(".")[2].replace("_", "-")):
@@ -256,7 +256,7 @@ def _same_option(typed: str, options: Sequence[str]) -> str:
     return f"--set {key}" if key and {"--set", "--fresh"} <= set(options) else ""
 
 
-def _options_of(context: Any) -> list[str]:
+def _list_options(context: Any) -> list[str]:
     return [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
 
 
@@ -264,7 +264,7 @@ def _suggest_option(typed: str, context: Any) -> str:
     """Suggest options of the command or the key of a recipe for an unknown option; "" if nothing is similar."""
     from bertkit.recipe.validation import other_options, read_names
 
-    options = _options_of(context)
+    options = _list_options(context)
     trains = "--fresh" in options
     name = typed.lower().replace("_", "-")
     if not name.startswith("--"):

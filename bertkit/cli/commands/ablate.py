@@ -67,26 +67,27 @@ def command(
     """
     from bertkit.recipe.space import parse_sweep_space
 
-    search, tasks, numbers = parse_sweep_space("grid", space, None), list(map(parse_then, finetune)), parse_seeds(seeds)
+    search, seed_list = parse_sweep_space("grid", space, None), parse_seeds(seeds)
+    tasks = list(map(parse_finetuning, finetune))
     from bertkit.workflows.ablate import ablate, check_ablation
     from bertkit.workflows.ablate import dry_run as plan_ablation
 
     job = check_ablation(recipe, search, tasks, changes, output)
     if dry_run:
-        print_result(plan_ablation(job, numbers), print_ablation_plan)
+        print_result(plan_ablation(job, seed_list), print_ablation_plan)
         return
-    summary, error = ablate(job, numbers)
+    summary, error = ablate(job, seed_list)
     print_result(summary, print_ablation, error=error)
 
 
-def parse_then(text: str) -> tuple[str, dict[str, Any]]:
+def parse_finetuning(text: str) -> tuple[str, dict[str, Any]]:
     """Read the name of a recipe and the settings that follow it.
 
     Raises:
         UsageError: If no recipe is named.
         RecipeError: If a setting is not key=value.
 
-    >>> parse_then("sst2 data.limit=5000 training.epochs=2")
+    >>> parse_finetuning("sst2 data.limit=5000 training.epochs=2")
     ('sst2', {'data.limit': 5000, 'training.epochs': 2})
     """
     from bertkit.recipe.load import parse_changes

@@ -10,7 +10,7 @@ from bertkit.cli.options import (
     RunArgument,
     ScoringSetOption,
     TrainingRowsOption,
-    find_trained,
+    find_checkpoint,
     option,
     recipe_options,
 )
@@ -47,7 +47,7 @@ def command(
     They are stored in calibration.json next to the weights. `eval` and `predict` apply them and log it. A folder of
     seeds is calibrated as an ensemble.
     """
-    recipe, checkpoint = find_trained(run, model)
+    recipe, checkpoint = find_checkpoint(run, model)
     from bertkit.recipe.load import load_recipe
 
     loaded = load_recipe(recipe, {"model": checkpoint, **changes})
@@ -71,9 +71,9 @@ def print_calibration(result: CalibrationResult) -> None:
     # Both sides are measured on rows that the temperature was not fitted to. Fitted rows always look better.
     table = []
     for name in result.before:
-        sides = ((side, getattr(result, side)[name]) for side in ("before", "after"))
+        states = ((state, getattr(result, state)[name]) for state in ("before", "after"))
         table.append(
-            {"measure": name, **{side: format_scored(value["value"], value["interval"]) for side, value in sides}}
+            {"measure": name, **{state: format_scored(value["value"], value["interval"]) for state, value in states}}
         )
     scope = "" if result.per == "row" else f"of each {result.per}, "
     print_table(f"{scope}on rows that the temperature was not fitted to (95% CI over rows)", table)

@@ -100,9 +100,9 @@ def _list_cases(result: CheckResult, *, strict: bool) -> list[Case]:
     """Return a case for each finding and for each check that was left out."""
     from bertkit.reports.cases import Case
 
-    faults, cases = ("fail", "warn") if strict else ("fail",), []
+    failing_levels, cases = ("fail", "warn") if strict else ("fail",), []
     for finding in result.findings:
-        outcome: Outcome = "failed" if finding.level in faults else "passed"
+        outcome: Outcome = "failed" if finding.level in failing_levels else "passed"
         cases.append(Case(finding.group, finding.name, outcome, f"{finding.level}: {finding.text}"))
     # The report also lists omitted checks, because their absence would look like a clean result.
     left_out = (*result.left_out, *result.unavailable)
@@ -112,9 +112,9 @@ def _list_cases(result: CheckResult, *, strict: bool) -> list[Case]:
 def print_findings(result: CheckResult, fix: Path | None) -> None:
     """Print the findings under their headings, the checks that were left out, and the rows that the copy lacks."""
     print_text(f"{result.recipe}: {result.source}")
-    counted = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
+    counts = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
     columns = ", ".join(name or repr(name) for name in result.unread)
-    print_text(f"  rows: {counted or 'none can be used'}{columns and '; columns that are not read: '}{columns}")
+    print_text(f"  rows: {counts or 'none can be used'}{columns and '; columns that are not read: '}{columns}")
     print_groups(result.findings, _GROUPS, result.source)
     print_line()
     for reason in (*result.left_out, *result.unavailable):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ORDER = 44
 EXAMPLE = "bertkit cluster reviews.csv --column review --model sentence-transformers/all-MiniLM-L6-v2 --save topics"
 
-_SHOWN = 8  # words of a cluster
+_MAX_WORDS = 8  # words of a cluster
 _EXAMPLE_LENGTH = 100  # characters
 
 TextsArgument = Annotated[Path, argument("Rows with texts: csv, tsv, jsonl, json, parquet, txt.", "FILE")]
@@ -78,8 +78,8 @@ def command(
     texts = TextFile.open(file, column, data)
     rows_file = None if output is None else expand_path(output)
     if assign is not None:
-        named_source = source if model or files or prompt or prompt_text else None
-        grouped = assign_rows(texts, named_source, expand_path(assign), output=rows_file)
+        new_source = source if model or files or prompt or prompt_text else None
+        grouped = assign_rows(texts, new_source, expand_path(assign), output=rows_file)
     else:
         grouped = cluster(
             texts,
@@ -97,14 +97,14 @@ def command(
 
 def print_clusters(result: ClusterResult, written: list[str]) -> None:
     """Print what each cluster is about, the largest first."""
-    chosen = ""
+    selection = ""
     if result.silhouettes:
         best = max(result.silhouettes.values())
-        chosen = f", their number by Euclidean silhouette ({best:.3f}, the best of {len(result.silhouettes)} tried)"
-    print_text(f"{len(result.topics)} clusters of {format_rows(result.rows)} by {result.method}{chosen}")
+        selection = f", their number by Euclidean silhouette ({best:.3f}, the best of {len(result.silhouettes)} tried)"
+    print_text(f"{len(result.topics)} clusters of {format_rows(result.rows)} by {result.method}{selection}")
     for topic in result.topics:
         share = topic.rows / result.rows
-        print_text(f"  {topic.cluster}  {format_rows(topic.rows)} ({share:.1%})  {', '.join(topic.words[:_SHOWN])}")
+        print_text(f"  {topic.cluster}  {format_rows(topic.rows)} ({share:.1%})  {', '.join(topic.words[:_MAX_WORDS])}")
         if topic.examples:
             print_text(f"     {shorten(' '.join(topic.examples[0].split()), _EXAMPLE_LENGTH)}")
     if result.noise:

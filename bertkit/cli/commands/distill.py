@@ -81,9 +81,7 @@ def command(
     # A pretraining recipe distills a pretrained encoder on text; other recipes distill a fine-tuned model.
     if recipe_command(recipe) == "pretrain":
         if model is not None or soft_weight is not None or len(teacher or ()) > 1:
-            message = (
-                f"{recipe} is a pretraining recipe: it has one teacher, a student of its layers, and fixed weights"
-            )
+            message = f"{recipe} is a pretraining recipe, with one teacher, a student of its layers and fixed weights"
             raise UsageError(message, "leave out --model, --soft-weight and any second --teacher")
         options = {"options.student_layers": student_layers, "options.temperature": temperature}
         settings: dict[str, Any] = {**options, "model": teacher[0] if teacher else None}

@@ -15,13 +15,13 @@ from bertkit.cli.options import (
     ScoringSetOption,
     TrainingRowsOption,
     ZeroShotOption,
-    find_trained,
+    find_checkpoint,
     flag,
+    get_zero_shot_task,
     merge_changes,
     option,
     output_option,
     recipe_options,
-    zero_shot_task,
 )
 from bertkit.cli.output import (
     format_interval,
@@ -81,9 +81,9 @@ def command(
 
     A checkpoint may be any Hugging Face model that has a trained head for the task. Options override the recipe.
     """
-    run, model = _choose_run(run, model)
-    recipe, checkpoint = find_trained(run, model)
-    settings: dict[str, Any] = {"model": checkpoint, "task": zero_shot_task(recipe) if zero_shot else None}
+    run, model = _get_run(run, model)
+    recipe, checkpoint = find_checkpoint(run, model)
+    settings: dict[str, Any] = {"model": checkpoint, "task": get_zero_shot_task(recipe) if zero_shot else None}
     settings |= {**read_requirements(require or []), "gates.use_interval": use_interval or None}
     changes = merge_changes(settings, changes)
     scoring: dict[str, Any] = {"split": split, "output": output}
@@ -136,7 +136,7 @@ def _print_and_exit(
     from bertkit.reports.cases import Case, add_measured, write_cases
 
     gates, measured = list[Case](), list[tuple[str, str, str]]()
-    for name, result in ((name, result) for name, of_name in results.items() for result in of_name):
+    for name, result in ((name, result) for name, named_results in results.items() for result in named_results):
         # Results of several languages differ in name and not in split.
         group = f"{name}, {result.split}" if len(results) > 1 else result.split
         gates += [dataclasses.replace(case, group=group) for case in result.gates]
@@ -147,7 +147,7 @@ def _print_and_exit(
     print_gated(printed, show, gates)
 
 
-def _choose_run(run: str | None, model: str | None) -> tuple[str, str | None]:
+def _get_run(run: str | None, model: str | None) -> tuple[str, str | None]:
     """Return the run and the model to score; a model that brings its recipe along is a run."""
     from bertkit.storage.hub.models import has_recipe
 
@@ -263,9 +263,9 @@ def print_languages(results: Mapping[str, Sequence[Result]], means: Sequence[Map
 def _explain_undefined(undefined: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     """Yield the reasons for missing numbers; an undefined metric has no interval and no baseline either."""
     scores = undefined.get("scores", {})
-    for part, of in (("scores", ""), ("intervals", "interval of "), ("baselines", "baseline of ")):
+    for part, prefix in (("scores", ""), ("intervals", "interval of "), ("baselines", "baseline of ")):
         reasons = {
             name: reason for name, reason in undefined.get(part, {}).items() if part == "scores" or name not in scores
         }
         for reason, names in group_by_reason(reasons).items():
-            yield f"n/a: {of}{', '.join(names)} ({reason})"
+            yield f"n/a: {prefix}{', '.join(names)} ({reason})"

@@ -69,8 +69,8 @@ def command(
     from bertkit.storage.hub.models import recipe_of
     from bertkit.workflows import explain
 
-    single = parse_row(text, row)
-    sources = [single, data, mistakes]
+    single_row = parse_row(text, row)
+    sources = [single_row, data, mistakes]
     if sources.count(None) != 2:
         message = "nothing to explain"
         if sources.count(None) < 2:
@@ -80,7 +80,7 @@ def command(
         check_unused_options({"--limit": limit}, "without --data", "it is for the rows of a file")
     loaded = load_recipe(recipe or recipe_of(run), {"model": run, **changes})
     settings = {"targets": target or (), "max_steps": integration_steps}
-    rows = explain.explain(loaded, source=data, row=single, mistakes=mistakes, limit=limit, **settings)
+    rows = explain.explain(loaded, source=data, row=single_row, mistakes=mistakes, limit=limit, **settings)
     if output is not None:
         print_file(output, explain.write_page(rows, output, loaded.model_name))
         return

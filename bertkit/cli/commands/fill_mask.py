@@ -49,9 +49,9 @@ def print_answers(records: Iterable[Mapping[str, Any]]) -> None:
     for record in records:
         print_line(record["text"])
         for mask in record["masks"]:
-            number = f"{mask['mask']}  " if len(record["masks"]) > 1 else ""
+            prefix = f"{mask['mask']}  " if len(record["masks"]) > 1 else ""
             width = max(len(answer["word"]) for answer in mask["answers"])
             for answer in mask["answers"]:
-                print_line(f"  {number}{answer['probability']:7.2%}  {answer['word']:<{width}}  {answer['text']}")
+                print_line(f"  {prefix}{answer['probability']:7.2%}  {answer['word']:<{width}}  {answer['text']}")
         if not terminal.is_read():
             return

@@ -150,8 +150,8 @@ def print_dry_run(plan: DryRun, runs: int = 1) -> None:
     )
     print_notes(plan.notes)
     if plan.timed_steps:
-        steps = "1 step" if plan.timed_steps == 1 else f"{plan.timed_steps} steps"
-        print_line(f"Time and memory are estimated from {steps}, whose weights were thrown away.")
+        steps = format_count(plan.timed_steps, "step")
+        print_line(f"Time and memory are estimated from {steps}, whose weights were discarded.")
     print_line("Nothing was written. `bertkit bench` with the same recipe compares batch sizes and precisions.")
 
 
@@ -180,18 +180,18 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     ((1, 2, 3), (1, 2, 7))
     """
     try:
-        numbers = [int(part) for part in text.split(",")]
+        seeds = [int(part) for part in text.split(",")]
     except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 0 or max(numbers) >= 2**32 or numbers == [0]:
+        seeds = []
+    if not seeds or min(seeds) < 0 or max(seeds) >= 2**32 or seeds == [0]:
         message = f"--seeds {text!r} is neither a number of seeds nor a list"
         raise UsageError(message, "write --seeds 5 or --seeds 1,2,7")
-    if len(numbers) == 1 and numbers[0] > _MAX_SEEDS:
-        remedy = f"--seed {numbers[0]} trains once with this seed"
-        raise UsageError(f"--seeds {text} asks for {numbers[0]:,} runs, of at most {_MAX_SEEDS}", remedy)
-    if len(numbers) > _MAX_SEEDS or len(set(numbers)) < len(numbers):
+    if len(seeds) == 1 and seeds[0] > _MAX_SEEDS:
+        remedy = f"--seed {seeds[0]} trains once with this seed"
+        raise UsageError(f"--seeds {text} requests {seeds[0]:,} runs, of at most {_MAX_SEEDS}", remedy)
+    if len(seeds) > _MAX_SEEDS or len(set(seeds)) < len(seeds):
         raise UsageError(f"--seeds {text}: a seed is named twice, or more than {_MAX_SEEDS}", "name each seed once")
-    return tuple(range(1, numbers[0] + 1)) if len(numbers) == 1 else tuple(numbers)
+    return tuple(range(1, seeds[0] + 1)) if len(seeds) == 1 else tuple(seeds)
 
 
 def print_seeds(summary: SeedsSummary) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ORDER = 45
 EXAMPLE = "bertkit map reviews.csv --column review --model demo --label stars --output reviews.html"
 
-_SHOWN_LABELS = 12
+_MAX_LABELS = 12
 
 FileArgument = Annotated[
     str,
@@ -88,17 +88,17 @@ def print_map(result: MapResult) -> None:
 
     unit = "texts" if result.unit == "text" else "words in their texts"
     print_text(f"{result.points:,} {unit} by {METHODS[result.reduce]}")
-    labels = list(result.labels.items())[:_SHOWN_LABELS]
+    labels = list(result.labels.items())[:_MAX_LABELS]
     print_notes(f"{name}: {count:,} ({count / result.points:.1%})" for name, count in labels)
-    if len(result.labels) > _SHOWN_LABELS:
-        print_text(f"  ... {len(result.labels) - _SHOWN_LABELS:,} more with --json")
+    if len(result.labels) > _MAX_LABELS:
+        print_text(f"  ... {len(result.labels) - _MAX_LABELS:,} more with --json")
     title = "layers"
     if result.most_frequent is not None:
         title = f"layers; the most frequent label alone: {result.most_frequent:.4f}"
     print_table(title, layer_rows(result.layers, are_clusters=result.are_clusters))
-    compared = next((layer.separation.points for layer in result.layers if layer.separation), result.points)
-    if compared < result.points:
-        print_text(f"  labels are compared on {compared:,} points")
+    compared_points = next((layer.separation.points for layer in result.layers if layer.separation), result.points)
+    if compared_points < result.points:
+        print_text(f"  labels are compared on {compared_points:,} points")
     if result.shown.points < result.points:
         print_text(f"  the page has {result.shown.points:,} of the points")
     if result.shown.shortened:

@@ -15,13 +15,13 @@ from bertkit.cli.options import (
     ShardOption,
     TextOption,
     ZeroShotOption,
-    find_trained,
+    find_checkpoint,
     flag,
+    get_zero_shot_task,
     merge_changes,
     option,
     parse_row,
     recipe_options,
-    zero_shot_task,
 )
 from bertkit.cli.output import print_file, print_records
 from bertkit.errors import UsageError
@@ -88,8 +88,8 @@ def command(
         raise UsageError(message, "name a file with --output")
     if min_precision is not None and abstain_below is not None:
         raise UsageError("--min-precision and --abstain-below", "give one or the other")
-    recipe, checkpoint = find_trained(run, model)
-    task = zero_shot_task(recipe) if zero_shot else None
+    recipe, checkpoint = find_checkpoint(run, model)
+    task = get_zero_shot_task(recipe) if zero_shot else None
     settings = {"model": checkpoint, "options.abstain_below": abstain_below, "task": task}
     from bertkit.recipe.load import load_recipe
 

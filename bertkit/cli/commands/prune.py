@@ -90,17 +90,17 @@ def print_pruned(pruned: Pruned) -> None:
     print_notes(f"{name}: {value}{measured}" for name, value in shape.items() if value is not None)
     if pruned.vocabulary is not None:
         print_text(f"  tokens: {pruned.vocabulary:,} ({pruned.texts:,} texts split as before)")
-    sides = (("before", pruned.before), ("after", pruned.after))
-    sizes = [
-        size_cells(name, side) | {"spread": "" if side.spread is None else f"{side.spread:.0%}"} for name, side in sides
-    ]
+    models = (("before", pruned.before), ("after", pruned.after))
+    spreads = ["" if model.spread is None else f"{model.spread:.0%}" for _, model in models]
+    sizes = [size_cells(*model) | {"spread": spread} for model, spread in zip(models, spreads, strict=True)]
     print_table("size and speed on this machine", sizes)
-    print_notes(describe_spreads(side.spread for _, side in sides))
+    print_notes(describe_spreads(model.spread for _, model in models))
     if pruned.best_metric is not None:
         title = f"{pruned.best_metric} on {format_rows(pruned.rows)} of {pruned.split} (95% CI)"
-        scored = [(side.scores[pruned.best_metric], side.intervals.get(pruned.best_metric)) for _, side in sides]
+        metric = pruned.best_metric
         table = [
-            {"model": name, "score": format_scored(*score)} for (name, _), score in zip(sides, scored, strict=True)
+            {"model": name, "score": format_scored(model.scores[metric], model.intervals.get(metric))}
+            for name, model in models
         ]
         print_table(title, table)
         # The difference is paired by rows, so its interval is narrower than the two intervals above suggest.

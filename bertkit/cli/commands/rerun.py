@@ -36,7 +36,7 @@ def command(
 
     changes = {name: value for name, value in (("data", data), ("model", model)) if value is not None}
     repeated = rerun(run, output=output, changes=changes, ignore_changes=ignore_changes, fresh=fresh)
-    error = None if repeated["scores_agree"] else _disagreement(repeated)
+    error = None if repeated["scores_agree"] else _disagreement_error(repeated)
     print_result(repeated, print_rerun, error=error)
 
 
@@ -71,7 +71,7 @@ def _shorten_value(value: object) -> str:
     return text[:_DIGEST] if is_digest else shorten(text, 60)
 
 
-def _disagreement(result: Mapping[str, Any]) -> BertkitError:
+def _disagreement_error(result: Mapping[str, Any]) -> BertkitError:
     names = [item["what"] for item in result["differences"]]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     remedy = f"restore these: {', '.join(names[:4])}{more}" if names else "nothing that is recorded differs"

@@ -87,19 +87,19 @@ def show_run(folder: Annotated[Path, argument("Run folder.", "RUN")]) -> None:
         raise UsageError("not a run folder", "`bertkit runs list` shows the runs", file=folder)
     # A damaged run is shown with the values that can still be read.
     record = (read_record(folder) if run.seeds is None and run.state != "damaged" else None) or {}
-    changes, scores = list_changes(record), _scores(record)
+    changes, scores = list_changes(record), _list_scores(record)
     settings = [{"setting": row["setting"], "recipe": row["recipe"], "run": row["run"]} for row in changes]
     values = {**vars(run), "scores": scores, "settings": settings, "versions": record.get("versions", {})}
 
     def show(_: object) -> None:
-        print_pairs(_facts(run, record))
+        print_pairs(_describe_run(run, record))
         print_table("scores", scores)
         print_table("settings that differ from the recipe", changes, max_rows=len(changes))
 
     print_result(values, show)
 
 
-def _facts(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
+def _describe_run(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
     machine, memory = record.get("machine", {}), record.get("peak_memory_bytes")
     facts = {
         "run": run.folder,
@@ -120,7 +120,7 @@ def _facts(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
-def _scores(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _list_scores(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row per split and metric of a run's results."""
     results = record.get("results") or ([record["result"]] if "result" in record else [])
     return [
@@ -190,11 +190,11 @@ def _find_format(format: str | None, output: Path | None) -> str:
 
     if output is None:
         return format or "text"
-    named = format or next((name for name, (endings, _) in FORMATS.items() if output.suffix.lower() in endings), "text")
-    if named == "text":
+    name = format or next((key for key, (endings, _) in FORMATS.items() if output.suffix.lower() in endings), "text")
+    if name == "text":
         raise UsageError("a table is written as Markdown, LaTeX or CSV", "name it .md, .tex or .csv", file=output)
     check_folder_of(output)
-    return named
+    return name
 
 
 def remove_runs(

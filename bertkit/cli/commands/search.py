@@ -101,14 +101,14 @@ def build_index(
     print_change(report, "added")
 
 
-def print_change(report: IndexReport, done: str) -> None:
+def print_change(report: IndexReport, verb: str) -> None:
     """Print how a command changed an index, its content, and how much of the text reaches the model."""
 
     def print_index(_: object) -> None:
         unit, coverage = "passage" if report.passages else "row", report.coverage
         changed, rows = format_count(report.changed, unit), format_count(report.rows, unit)
         print_text(
-            f"{report.index}: {changed} {done}; {rows} with vectors of "
+            f"{report.index}: {changed} {verb}; {rows} with vectors of "
             f"{report.dimension} ({report.similarity}), {report.bytes / 1e6:,.1f} MB"
         )
         note = ""
@@ -117,10 +117,10 @@ def print_change(report: IndexReport, done: str) -> None:
         elif coverage.truncated:
             note = f": {coverage.truncated:,} of {coverage.texts:,} texts are truncated to {report.max_length} tokens; "
             note += "--passages splits them"
-        if done == "added":
+        if verb == "added":
             print_text(f"  {coverage} of the text reaches the model{note}")
 
-    print_result({done if name == "changed" else name: value for name, value in vars(report).items()}, print_index)
+    print_result({verb if name == "changed" else name: value for name, value in vars(report).items()}, print_index)
 
 
 IndexArgument = Annotated[str, argument("Folder that `search build` wrote.", "INDEX")]

@@ -71,15 +71,15 @@ def command(
     """
     from bertkit.recipe.space import parse_sweep_space
 
-    chosen = parse_sweep_space(search, space or (), trials)
+    search_space = parse_sweep_space(search, space or (), trials)
     from bertkit.workflows.sweep import check_sweep, sweep
     from bertkit.workflows.sweep import dry_run as check
 
     if dry_run:
-        job = check_sweep(recipe, chosen, changes, output, fresh=fresh, jobs=jobs, join=join)
+        job = check_sweep(recipe, search_space, changes, output, fresh=fresh, jobs=jobs, join=join)
         print_result(check(job, fresh=fresh), print_sweep_plan)
         return
-    summary = sweep(recipe, chosen, changes, output=output, fresh=fresh, jobs=jobs, join=join)
+    summary = sweep(recipe, search_space, changes, output=output, fresh=fresh, jobs=jobs, join=join)
     print_result(summary.to_dict(), lambda _: print_sweep(summary))
 
 
@@ -161,8 +161,8 @@ def print_sweep_plan(plan: Mapping[str, Any]) -> None:
     from bertkit.recipe.space import name_value
 
     rows = [
-        {"trial": f"{number:04}", **{key: name_value(value) for key, value in point.items()}}
-        for number, point in enumerate(plan["settings"], start=1)
+        {"trial": f"{index:04}", **{key: name_value(value) for key, value in point.items()}}
+        for index, point in enumerate(plan["settings"], start=1)
     ]
     print_table(f"{plan['trials']} trials", rows, max_rows=len(rows))
     if not rows:
