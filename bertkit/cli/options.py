@@ -96,7 +96,7 @@ RecipeArgument = Annotated[
     str, argument("A shipped recipe (see `bertkit recipes list`) or a YAML file.", "RECIPE", **RECIPE_NAME)
 ]
 _RUN = argument(
-    "Run folder; or with --model a recipe: a shipped one (see `bertkit recipes list`) or a YAML file.",
+    "Run folder. With --model, a recipe: a shipped one (see `bertkit recipes list`) or a YAML file.",
     "RUN",
     **{**RECIPE_NAME, "autocompletion": complete_run},
 )
@@ -105,12 +105,12 @@ OptionalRunArgument = Annotated[str | None, _RUN]
 RowsFileArgument = Annotated[
     str | None,
     argument(
-        "Rows to read, in any format of the docs, such as csv, jsonl, txt (one text per line), or `-` for stdin.",
+        "File with rows: csv, jsonl, parquet, txt (one text per line) or another format of the docs; `-` for stdin.",
         "FILE",
     ),
 ]
 TrainedArgument = Annotated[
-    str, argument("Run folder, or with --recipe any checkpoint.", "RUN", autocompletion=complete_run)
+    str, argument("Run folder. With --recipe, any fine-tuned checkpoint.", "RUN", autocompletion=complete_run)
 ]
 CheckpointRecipeOption = Annotated[
     str | None,
@@ -126,11 +126,12 @@ PredictionsRecipeOption = Annotated[
 ]
 TrainingRowsOption = Annotated[
     Literal["error", "drop", "keep"],
-    option("Rows that the checkpoint was trained on: `error` is an error, `drop` skips, `keep` marks them.", "CHOICE"),
+    option("Training rows of the checkpoint: `error` stops, `drop` skips them, `keep` marks them.", "CHOICE"),
 ]
 PretrainedOption = Annotated[str, option("Pretrained model: Hub name, directory or `demo`.", "MODEL")]
 CheckpointOption = Annotated[
-    str | None, option("Fine-tuned checkpoint of a recipe: run folder, directory or Hub name.", "CKPT", "the run")
+    str | None,
+    option("Checkpoint, if RUN is a recipe: run folder, directory or Hub name.", "CKPT", "the run"),
 ]
 LimitOption = Annotated[int | None, option("Use only the first N rows of each split.", "N", "all")]
 
@@ -166,22 +167,20 @@ ScoringSetOption = Annotated[list[str] | None, set_option(*_SCORING)]
 _AUTO: dict[str, Any] = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
 SeedsOption = Annotated[
     str | None,
-    option("Train with several seeds and summarize them: a number of seeds, or a list such as 1,2,7.", "N|LIST"),
+    option("Train once per seed and summarize the runs: a number of seeds, or a list such as 1,2,7.", "N|LIST"),
 ]
 JobsOption = Annotated[
     int, option("Number of seeds or trials to train at the same time, each in its own process.", "N")
 ]
-JoinOption = Annotated[
-    bool, flag("--join", "Share the seeds or trials of a folder with the process that started them.")
-]
-DryRunOption = Annotated[bool, flag("--dry-run", "Check everything and print the plan; keep nothing.")]
+JoinOption = Annotated[bool, flag("--join", "Help another process to train the seeds or trials of the same folder.")]
+DryRunOption = Annotated[bool, flag("--dry-run", "Check everything and print the plan, but keep nothing.")]
 FreshOption = Annotated[bool, flag("--fresh", "Start over; an earlier run in the folder is moved aside.")]
 ZeroShotOption = Annotated[
     bool,
     flag(
         "--zero-shot",
-        "Read the labels of the recipe as descriptions, with a model that was not trained on them: a model for "
-        "natural language inference (`mnli`) or for sentence vectors.",
+        "Use the label names as descriptions, with a model that was not trained on them: a model for natural language "
+        "inference (`mnli`) or for sentence vectors.",
     ),
 ]
 
@@ -203,14 +202,14 @@ def check_report_path(report: Path | None) -> Path | None:
     return check_report(report)
 
 
-_REPORT_HELP = "Write a report: JUnit to an .xml file, a pull request's summary to .md."
+_REPORT_HELP = "Report to write: JUnit for CI if FILE ends in .xml, a summary for a pull request if in .md."
 ReportOption = Annotated[Path | None, option(_REPORT_HELP, "FILE", callback=check_report_path)]
 PairOption = Annotated[str | None, option("Second text of a pair.", "TEXT")]
 FirstRowsOption = Annotated[int | None, option("Use only the first N rows.", "N", "all", min=1)]
 TextOption = Annotated[str | None, option("One text; short for --row text=TEXT.", "TEXT")]
 RowOption = Annotated[
     list[str] | None,
-    option("One row: one --row per canonical column, several for a column that is a list.", "COLUMN=VALUE"),
+    option("Value of a column of one row; repeat it for other columns, or for a column with a list.", "COLUMN=VALUE"),
 ]
 RecordsOption = Annotated[
     Path | None, output_option("File to write: .jsonl, .csv, .tsv or .parquet.", "FILE", "JSON lines on stdout")
@@ -231,9 +230,9 @@ RECIPE_OPTIONS: dict[str, Any] = {
     "data": Annotated[str | None, option("Dataset: Hub name, directory, file or `demo`.", "DATA", FROM_RECIPE)],
     "epochs": Annotated[Any, option("Passes over the training data.", **_AUTO)],
     "learning_rate": Annotated[Any, option("Peak learning rate.", **_AUTO)],
-    "batch_size": Annotated[int | None, option("Rows per optimizer step.", default=FROM_RECIPE)],
+    "batch_size": Annotated[int | None, option("Rows per optimizer step.", "N", FROM_RECIPE)],
     "max_length": Annotated[int | None, option("Maximum tokens per text or text pair.", "N", FROM_RECIPE)],
-    "seed": Annotated[int | None, option("Random seed.", default=FROM_RECIPE)],
+    "seed": Annotated[int | None, option("Random seed.", "N", FROM_RECIPE)],
     "limit": LimitOption,
     "report_to": Annotated[
         list[str] | None,
@@ -379,7 +378,7 @@ EncoderOption = Annotated[
 PoolingOption = Annotated[
     str | None,
     option(
-        "How the vectors of the tokens become one vector: mean, cls, max, lasttoken, ...",
+        "Pooling of the token vectors to one vector: mean, cls, max, lasttoken, ...",
         "MODE",
         f"{FROM_MODEL}, else mean",
     ),
@@ -387,7 +386,7 @@ PoolingOption = Annotated[
 DimensionOption = Annotated[
     int | None,
     option(
-        "Keep only the first N components, for a model trained for that (Matryoshka).",
+        "Number of components to keep, for a model trained to be truncated (Matryoshka).",
         "N",
         f"{FROM_MODEL}, else all",
         min=1,
@@ -399,10 +398,11 @@ PrecisionOption = Annotated[
     option("Data type for vectors: fp32, bf16, or auto (the faster one in a short trial).", "PRECISION"),
 ]
 PromptOption = Annotated[
-    str | None, option("Name of a prompt of the model, e.g. query, to put before each text.", "NAME", FROM_MODEL)
+    str | None, option("Prompt of the model to put before each text, by its name, e.g. query.", "NAME", FROM_MODEL)
 ]
 PromptTextOption = Annotated[
-    str | None, option("Put this before each text instead, e.g. 'query: '.", "TEXT", names=("--prompt-text",))
+    str | None,
+    option("Text to put before each text instead of a prompt, e.g. 'query: '.", "TEXT", names=("--prompt-text",)),
 ]
 LayersOption = Annotated[str, option("Layers to read: last, mean_last_K, sum_last_K, concat_last_K, ...", "LAYERS")]
 NormalizeOption = Annotated[

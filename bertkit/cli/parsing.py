@@ -23,7 +23,7 @@ from bertkit.hardware.device import is_launched
 # Parameters of commands that load a recipe, and of those that load a model.
 _READ_RECIPES = {"run", "runs", "recipe", "task"}
 _COMPUTE = _READ_RECIPES | {"model", "models"}
-_TRUST = "Run the code that the recipe in a model folder names: its task, objective or metrics."
+_TRUST = "Run code that the recipe in a model folder names: a custom task, objective or metric."
 _DEVICE = "Device: auto (an accelerator if available), cpu, cuda, mps, xpu, xla, ..."
 _THREADS = "Number of threads on a CPU."
 SECTIONS = ("data", "training", "options", "distillation", "gates", "model_options")
@@ -43,11 +43,12 @@ class _FittedFormatter(_Formatter):  # type: ignore[misc]
         super().__init__(indent_increment, width or min(shutil.get_terminal_size().columns, max_width or _WIDEST))
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
-        """Write the usage without the braces that typer puts around required arguments."""
-        super().write_usage(prog, args.replace("{", "").replace("}", ""), prefix)
+        """Write the usage without the braces that typer puts around required arguments, and without double dots."""
+        super().write_usage(prog, re.sub(r"[{}]", "", args).replace("......", "...").replace("...]...", "...]"), prefix)
 
     def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
-        """Write names and their descriptions in two columns."""
+        """Write names and their descriptions in two columns, without the types that typer puts behind arguments."""
+        rows = [(re.sub(r"^([A-Z].*) <\S+>$", r"\1", name), text) for name, text in rows]
         super().write_dl(rows, min(col_max, 3 * self.width // 8), col_spacing)
 
 

@@ -42,16 +42,14 @@ def command(
     space: Annotated[
         list[str],
         option(
-            "Vary a key of the recipe: KEY=VALUE,VALUE; repeatable. The first value is what the others are compared "
-            "with.",
+            "Values of a recipe key to compare, KEY=VALUE,VALUE; the first is the baseline; repeatable.",
             "KEY=VALUES",
         ),
     ],
     finetune: Annotated[
         list[str],
         option(
-            "Fine-tune each encoder with this recipe, with settings behind its name if need be: "
-            "'sst2 data.limit=5000'; repeatable.",
+            "Recipe to fine-tune each encoder with; settings can follow, as in 'sst2 data.limit=5000'; repeatable.",
             "RECIPE",
         ),
     ],
@@ -60,10 +58,10 @@ def command(
     output: Annotated[Path | None, output_option("Folder of all runs.", "DIR", "runs/RECIPE-ablation")] = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Pretrain several encoders, fine-tune each on the same tasks, and compare.
+    """Pretrain several encoders, fine-tune each on the same tasks, and compare them.
 
-    --space names the settings that differ, such as the objective, the masking rate or the size. All others are equal.
-    After an interruption, the same command resumes. Other options and --set apply to all pretrainings.
+    --space names the settings that differ, such as the objective, the masking rate or the size. All others are equal,
+    and other options and --set apply to all pretrainings. After an interruption, the same command resumes.
     """
     from bertkit.recipe.space import parse_sweep_space
 

@@ -39,12 +39,10 @@ def show_attention(
     model: EncoderOption = ...,  # type: ignore[assignment]
     pair: PairOption = None,
     layer: Annotated[
-        int | None, option("List the tokens of this layer, from 0; a page starts with it.", "N", "all", min=0)
+        int | None, option("Layer to list token by token, from 0; a page opens with it.", "N", "all", min=0)
     ] = None,
-    head: Annotated[
-        int | None, option("With --layer: show only this head, from 0.", "N", "the mean of all", min=0)
-    ] = None,
-    max_length: Annotated[int, option("Refuse an input of more tokens.", "N", min=3)] = 128,
+    head: Annotated[int | None, option("With --layer: head to show, from 0.", "N", "the mean of all", min=0)] = None,
+    max_length: Annotated[int, option("Maximum number of tokens; a longer input is an error.", "N", min=3)] = 128,
     output: PageOption = None,
 ) -> None:
     """Show what the heads of an encoder attend to in a text, or in a pair of texts.
@@ -124,20 +122,20 @@ def _list_strongest(attended: AttendedText, weights: np.ndarray) -> str:
 
 def measure_heads(
     file: Annotated[
-        str, argument("Rows of texts or of words, in any format that `predict` reads, or `-` for stdin.", "FILE")
+        str, argument("File with texts or lists of words, in any format that `predict` reads; `-` for stdin.", "FILE")
     ],
     model: EncoderOption = ...,  # type: ignore[assignment]
     column: ColumnOption = "text",
     limit: Annotated[int, option("Use only the first N rows.", "N", min=1)] = 1000,
-    max_length: Annotated[int, option("Leave out rows of more tokens.", "N", min=4)] = 512,
+    max_length: Annotated[int, option("Maximum tokens per row; longer rows are skipped.", "N", min=4)] = 512,
     output: PageOption = None,
     changes: Annotated[list[str] | None, set_option("data.*", help=FILE_HELP)] = None,
 ) -> None:
     """Measure what every head of an encoder attends to over the rows of a file.
 
-    Prints shares of attention to tokens before, after and elsewhere, to special tokens and punctuation, and entropy. If
-    words have syntactic heads (columns tokens, head and deprel, as in CoNLL-U), it also prints the best head for each
-    relation, compared with the best fixed offset. Layers and heads count from 0.
+    Prints how much of its attention each head gives to the tokens next to it, to special tokens, to punctuation and so
+    on, and its entropy. If words have syntactic heads (columns tokens, head and deprel, as in CoNLL-U), it also prints
+    the best head for each relation, compared with the best fixed offset. Layers and heads count from 0.
     """
     from bertkit.workflows.attention import measure
 

@@ -28,17 +28,17 @@ def command(
     recipe: RecipeArgument = "cola",
     precision: Annotated[
         list[str] | None,
-        option("fp32, bf16 or auto; repeat it to compare.", "PRECISION", "fp32, and bf16 if it is faster"),
+        option("Precision: fp32, bf16 or auto; repeat it to compare.", "PRECISION", "fp32, and bf16 if it is faster"),
     ] = None,
     batch_size: Annotated[
         list[int] | None, option("Rows per optimizer step; repeat it to compare.", "N", FROM_RECIPE)
     ] = None,
-    steps: Annotated[int, option("Steps to time, after three warm-up steps.", "N")] = 20,
+    steps: Annotated[int, option("Number of steps to time, after three warm-up steps.", "N")] = 20,
 ) -> None:
     """Measure a model's training speed and memory use.
 
-    Times some real training steps on this machine for each precision and batch size, and estimates from them how
-    long the whole training would take. Nothing is saved. Options override the recipe.
+    Times some training steps on this machine for each precision and batch size, and estimates the time of the complete
+    training from them. Nothing is saved. Options override the recipe.
     """
     from bertkit.recipe.load import load_recipe
 

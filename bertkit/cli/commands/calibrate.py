@@ -34,17 +34,17 @@ def command(
     ] = None,
     coverage: Annotated[
         list[float] | None,
-        option("Measure prediction sets that hold the right label this often; repeat it for several.", "P"),
+        option("Measure prediction sets that contain the right label with this probability; repeatable.", "P"),
     ] = None,
     min_precision: Annotated[
-        float | None, option("Abstain from answers without this precision from now on; see `predict`.", "P")
+        float | None, option("Make `predict` abstain so that this fraction of its other predictions is correct.", "P")
     ] = None,
     training_rows: TrainingRowsOption = "error",
 ) -> None:
     """Calibrate the probabilities of a fine-tuned checkpoint.
 
-    Fits a temperature to rows that the checkpoint was not trained on, and thresholds if rows have several labels.
-    They are stored in calibration.json next to the weights. `eval` and `predict` apply them and log it. A folder of
+    Fits a temperature to rows that the checkpoint was not trained on, and thresholds if rows have several labels. It
+    stores both in calibration.json next to the weights, and `eval` and `predict` apply them from then on. A folder of
     seeds is calibrated as an ensemble.
     """
     recipe, checkpoint = find_checkpoint(run, model)

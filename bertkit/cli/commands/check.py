@@ -55,17 +55,18 @@ def command(
     recipe: RecipeArgument,
     changes: dict[str, Any],
     label_errors: Annotated[
-        bool, flag("--label-errors", "Rank labels that may be wrong, by vectors of the model (extra `check`).")
+        bool,
+        flag("--label-errors", "List labels that are probably wrong, by the model's vectors (extra `check`)."),
     ] = False,
     strict: Annotated[
         bool,
-        flag("--strict", "Exit with code 3 after warnings, and with 5 if a check lacks a package or a model."),
+        flag("--strict", "Exit with code 3 after a warning, and with 5 if a check lacked a package or a model."),
     ] = False,
     fix: Annotated[
         Path | None,
         option(
-            "New folder for a copy without rows that lack a text or a label, and without training rows that "
-            "repeat others or are in another split.",
+            "New folder for a cleaned copy: without rows that lack a text or a label, and without training rows that "
+            "are repeated or also in another split.",
             "DIR",
         ),
     ] = None,
@@ -73,8 +74,8 @@ def command(
 ) -> None:
     """Check the rows of a recipe's data, without training.
 
-    Finds rows that cannot be used, odd labels, repeated and leaked rows, contradictions, truncated texts, shortcuts and
-    splits that differ. All findings are printed. The exit code is 3 if a finding is an error (`fail`).
+    Finds unusable rows, odd labels, repeated and leaked rows, contradictions, truncated texts, words that give a label
+    away, and splits that differ. The exit code is 3 if a finding is an error (`fail`).
     """
     from bertkit.recipe.load import load_recipe
 

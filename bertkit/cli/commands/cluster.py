@@ -34,7 +34,7 @@ VectorsOption = Annotated[
     option("Vectors of the rows, in their order, instead of --model: .npy or .parquet.", "FILE"),
 ]
 EmbeddingModelOption = Annotated[
-    str | None, option("Model that computes the vectors: hub name, directory, run folder or `demo`.", "MODEL")
+    str | None, option("Model that computes the vectors: Hub name, directory, run folder or `demo`.", "MODEL")
 ]
 
 
@@ -47,21 +47,21 @@ def command(
     prompt_text: PromptTextOption = None,
     method: Annotated[Literal["kmeans", "hdbscan"], option("Clustering method.", "METHOD")] = "kmeans",
     clusters: Annotated[int | None, option("Number of clusters.", "N", "chosen by silhouette", min=2)] = None,
-    min_size: Annotated[int, option("Minimum number of rows per cluster of hdbscan.", "N", min=2)] = 10,
-    seed: Annotated[int, option("Random seed.", min=0, max=2**32 - 1)] = 42,
+    min_size: Annotated[int, option("Minimum rows per cluster (hdbscan).", "N", min=2)] = 10,
+    seed: Annotated[int, option("Random seed.", "N", min=0, max=2**32 - 1)] = 42,
     output: Annotated[
         Path | None,
         output_option("File for the rows with their cluster and its words: .jsonl, .csv, .tsv or .parquet.", "FILE"),
     ] = None,
-    save: Annotated[Path | None, option("Folder to create: the clusters and a map of the rows.", "DIR")] = None,
+    save: Annotated[Path | None, option("New folder for the clusters and a map of the rows.", "DIR")] = None,
     assign: Annotated[
-        Path | None, option("Assign rows to the clusters of this folder, and find no new ones.", "DIR")
+        Path | None, option("Folder of --save: assign rows to its clusters instead of finding new ones.", "DIR")
     ] = None,
     changes: DataSettingsOption = None,
 ) -> None:
     """Group the texts of a file by meaning.
 
-    Prints the size of each cluster, the words that set it apart, and its most typical text.
+    Prints the size of each cluster, its characteristic words, and its most typical text.
     """
     from bertkit.recipe.sections import expand_path
     from bertkit.vectors.text_files import TextFile, VectorSource

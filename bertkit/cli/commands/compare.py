@@ -38,7 +38,7 @@ EXAMPLE = "bertkit compare runs/cola runs/cola-2 --output compare.html"
 RunsArgument = Annotated[
     list[str],
     argument(
-        "Run folders, folders of seeds, or what `eval --output` has written. The first is the baseline.", "RUN RUN..."
+        "Run folders, folders of seeds, or folders that `eval --output` wrote. The first is the baseline.", "RUN RUN"
     ),
 ]
 
@@ -49,15 +49,15 @@ def command(
     data: Annotated[
         str | None,
         option(
-            "File with rows: score the runs on those that none of them was trained on.",
+            "File with rows to score, without the rows that any of the runs was trained on.",
             "FILE",
             "the predictions that the runs have stored",
         ),
     ] = None,
     group_by: Annotated[
-        str | None, option("Column of the data whose values are slices too.", "COLUMN", autocompletion=complete_column)
+        str | None, option("Column of the data whose values become slices.", "COLUMN", autocompletion=complete_column)
     ] = None,
-    show: Annotated[int, option("Number of rows that are won, and lost, to show.", "N", min=0)] = 5,
+    show: Annotated[int, option("Number of won rows, and of lost rows, to show.", "N", min=0)] = 5,
     fail_if_worse: Annotated[
         bool, flag("--fail-if-worse", "Exit with code 8 if a run, or a slice of --group-by, is worse.")
     ] = False,
@@ -65,11 +65,12 @@ def command(
         float,
         option(
             "With --fail-if-worse: largest acceptable loss; a run fails unless its interval rules out a larger one.",
+            "X",
             min=0,
         ),
     ] = 0.0,
     metric: Annotated[
-        list[str] | None, option("With --fail-if-worse: metric; repeatable.", "NAME", "the best one")
+        list[str] | None, option("With --fail-if-worse: metric to compare; repeatable.", "NAME", "the best one")
     ] = None,
     if_inconclusive: Annotated[
         Literal["fail", "pass"],
@@ -79,10 +80,10 @@ def command(
     output: PageOption = None,
     report: ReportOption = None,
 ) -> None:
-    """Compare runs by their stored predictions: is the difference real, and where does it come from?
+    """Test whether runs differ in their stored predictions, and show the rows behind the difference.
 
-    For each metric: the difference from the first run, its 95% interval, p, and how many rows would show it. Folders
-    of seeds are compared over seeds and rows together.
+    Prints for each metric the difference from the first run, its 95% interval and p, and the number of rows that would
+    be enough to detect it. Folders of seeds are compared over seeds and rows together.
     """
     from bertkit.recipe.load import load_recipe
 

@@ -40,9 +40,7 @@ TeacherOption = Annotated[
     list[str] | None,
     option("Checkpoint fine-tuned for this task; repeat it to learn from the mean of several.", "CKPT", FROM_RECIPE),
 ]
-SoftWeightOption = Annotated[
-    float | None, option("Weight of the soft targets in the loss, from 0 to 1.", default="0.5")
-]
+SoftWeightOption = Annotated[float | None, option("Weight of the soft targets in the loss, from 0 to 1.", "X", "0.5")]
 
 
 @recipe_options(*TRAINING, "report_to")
@@ -53,10 +51,10 @@ def command(
     model: Annotated[str | None, option("Student: Hub name, directory or `demo`.", "STUDENT")] = None,
     student_layers: Annotated[
         str | None,
-        option("Build the student from these layers of the first teacher (0,2,4), or from this many (3).", "LAYERS"),
+        option("Layers of the first teacher that become the student: indices (0,2,4) or their number (3).", "LAYERS"),
     ] = None,
     temperature: Annotated[
-        float | None, option("Divides the logits; higher values give softer targets.", default="2")
+        float | None, option("Temperature, which divides the logits; higher values give softer targets.", "X", "2")
     ] = None,
     soft_weight: SoftWeightOption = None,
     output: Annotated[Path | None, output_option("Run folder.", "DIR", "runs/RECIPE-distilled")] = None,
@@ -67,7 +65,7 @@ def command(
     """Distill fine-tuned teachers into a smaller student encoder.
 
     The student learns from the gold labels and from the teachers' logits. At the end, teachers and student are
-    compared: size, speed, scores, and the differences between the scores. Options override the recipe.
+    compared by size, speed and scores. Options override the recipe.
 
     The recipes distilbert and tinybert pretrain a student on text, with a pretrained teacher.
     """

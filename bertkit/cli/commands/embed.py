@@ -31,7 +31,7 @@ VectorFileOption = Annotated[
 ]
 UnitOption = Annotated[
     Unit,
-    option("Unit of a vector: text, word, token, or target, the word that the column `target` points to.", "UNIT"),
+    option("Unit that gets a vector: text, word, token, or target (the word that column `target` points to).", "UNIT"),
 ]
 
 
@@ -39,7 +39,7 @@ UnitOption = Annotated[
 def embed_texts(
     embedder: Any,
     file: RowsFileArgument = None,
-    text: Annotated[str | None, option("Embed one text.", "TEXT")] = None,
+    text: Annotated[str | None, option("Text to embed, instead of a FILE.", "TEXT")] = None,
     output: VectorFileOption = None,
     column: ColumnOption = "text",
     unit: UnitOption = "text",

@@ -24,16 +24,16 @@ ORDER = 30
 EXAMPLE = "bertkit errors runs/cola --output errors.html"
 
 Sort = Literal["confidence", "length", "label", "error"]
-SortOption = Annotated[Sort, option("How wrong rows are sorted: confidence, length, label or error.", "KEY")]
+SortOption = Annotated[Sort, option("Order of the wrong rows: confidence, length, label or error.", "KEY")]
 
 
 def command(
-    run: Annotated[str, argument("A run folder, or the output of `eval --output`.", "RUN")],
+    run: Annotated[str, argument("Run folder, or folder that `eval --output` wrote.", "RUN")],
     sort: SortOption = "confidence",
     show: Annotated[int, option("Number of wrong rows to show.", "N", min=0)] = 10,
     group_by: Annotated[
         list[str] | None,
-        option("Column of the data whose values are slices too; repeatable.", "COLUMN", autocompletion=complete_column),
+        option("Column of the data whose values become slices; repeatable.", "COLUMN", autocompletion=complete_column),
     ] = None,
     split: PredictionsSplitOption = None,
     recipe: PredictionsRecipeOption = None,

@@ -47,15 +47,17 @@ ORDER = 21
 EXAMPLE = "bertkit eval runs/cola --split test"
 
 UseIntervalOption = Annotated[
-    bool, flag("--use-interval", "With gates: by the end of the 95% interval, not by the score itself.")
+    bool, flag("--use-interval", "Compare gates with the worse end of the 95% interval instead of the score.")
 ]
 SplitOption = Annotated[
     str | None, option("Split to score; `all` scores every row of a file.", "SPLIT", "validation splits")
 ]
-StrictLabelsOption = Annotated[bool, flag("--strict-labels", "Refuse rows with a label that the checkpoint lacks.")]
+StrictLabelsOption = Annotated[
+    bool, flag("--strict-labels", "Reject labels that the checkpoint lacks, instead of counting them as wrong.")
+]
 LanguagesOption = Annotated[
     str | None,
-    option("Score rows of each language, which the recipe or --data names as {language}; e.g. en,de,fr.", "LIST"),
+    option("Languages to score, e.g. en,de,fr; each replaces {language} in the recipe or --data.", "LIST"),
 ]
 
 
@@ -79,7 +81,7 @@ def command(
 ) -> None:
     """Score a run, or any fine-tuned checkpoint, on a recipe's data.
 
-    A checkpoint may be any Hugging Face model that has a trained head for the task. Options override the recipe.
+    A checkpoint can be any Hugging Face model with a trained head for the task. Options override the recipe.
     """
     run, model = _get_run(run, model)
     recipe, checkpoint = find_checkpoint(run, model)

@@ -39,7 +39,7 @@ _MAX_WORDS = 10  # in a table: the words with the largest values
 _NOTHING = "nothing to explain: no word is read"
 
 TargetOption = Annotated[
-    list[str] | None, option("Explain this label, or the tag of this word; repeatable.", "NAME", "the prediction")
+    list[str] | None, option("Label to explain, or for taggers the word; repeatable.", "NAME", "the prediction")
 ]
 StepsOption = Annotated[int, option("Maximum number of steps of integrated gradients.", "N", min=1, max=8192)]
 
@@ -50,9 +50,9 @@ def command(
     changes: dict[str, Any],
     text: TextOption = None,
     row: RowOption = None,
-    data: Annotated[str | None, option("Explain the rows of a file; `-` for stdin.", "FILE")] = None,
+    data: Annotated[str | None, option("File with rows to explain; `-` for stdin.", "FILE")] = None,
     mistakes: Annotated[
-        int | None, option("Explain the N validation rows that the run is most confidently wrong about.", "N", min=1)
+        int | None, option("Number of validation rows to explain: the most confident mistakes.", "N", min=1)
     ] = None,
     limit: FirstRowsOption = None,
     target: TargetOption = None,
@@ -62,8 +62,8 @@ def command(
 ) -> None:
     """Explain a prediction: what each word adds to it.
 
-    Prints integrated gradients over the word embeddings, with a check that they add up, and the effect of masking each
-    word.
+    Prints two values per word: its integrated gradients, which must add up to the change of the score, and the effect
+    of masking it.
     """
     from bertkit.recipe.load import load_recipe
     from bertkit.storage.hub.models import recipe_of

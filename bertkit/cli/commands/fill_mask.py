@@ -15,7 +15,7 @@ EXAMPLE = 'bertkit fill-mask "The doctors [MASK] in the house." --model demo'
 
 
 def command(
-    texts: Annotated[list[str] | None, argument("Texts with [MASK] for each word to predict.", "TEXT...")] = None,
+    texts: Annotated[list[str] | None, argument("Texts with [MASK] for each word to predict.", "TEXT")] = None,
     model: PretrainedOption = ...,  # type: ignore[assignment]
     top: Annotated[int, option("Number of answers per mask.", "K", min=1)] = 5,
     targets: Annotated[str | None, option("Score only these words, e.g. cat,dog.", "WORDS")] = None,

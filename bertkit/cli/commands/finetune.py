@@ -51,7 +51,7 @@ EXAMPLE = "bertkit finetune cola --model demo --data demo"
 
 SmokeOption = Annotated[
     bool,
-    flag("--smoke", "Try every stage in a temporary folder: two steps on a few rows, a stop, a resume, and the rest."),
+    flag("--smoke", "Test every stage on a few rows in a temporary folder: train, stop, resume, score and publish."),
 ]
 
 

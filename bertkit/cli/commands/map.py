@@ -45,29 +45,30 @@ def command(
     column: ColumnOption = "text",
     word: Annotated[
         list[str] | None,
-        option("Draw every occurrence of this word as a complete word, in any case; repeatable.", "WORD"),
+        option("Word whose occurrences to draw instead of texts, in upper or lower case; repeatable.", "WORD"),
     ] = None,
     unit: Annotated[
         Literal["text", "target"],
-        option("Unit of a point: text, or target, the word that the column `target` points to.", "UNIT"),
+        option("Unit of a point: text, or target (the word that column `target` points to).", "UNIT"),
     ] = "text",
     label: LabelOption = None,
-    clusters: Annotated[int | None, option("Color the points by N clusters instead (k-means).", "N", min=2)] = None,
+    clusters: Annotated[int | None, option("Color the points by N clusters (k-means).", "N", min=2)] = None,
     layers: Annotated[str, option("Layers of the slider: all, last, or numbers such as 0,3,6.", "LAYERS")] = "all",
     projection: Annotated[
-        Literal["pca", "umap"], option("Reduction of vectors to points: pca, or umap.", "METHOD")
+        Literal["pca", "umap"], option("Projection of the vectors to two dimensions: pca or umap.", "METHOD")
     ] = "pca",
-    svg: Annotated[Path | None, option("Draw all layers next to each other in an .svg file.", "FILE")] = None,
+    svg: Annotated[Path | None, option("File for a picture of all layers side by side, .svg.", "FILE")] = None,
     limit: FirstRowsOption = None,
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",
-    seed: Annotated[int, option("Random seed.", min=0, max=2**32 - 1)] = 42,
+    seed: Annotated[int, option("Random seed.", "N", min=0, max=2**32 - 1)] = 42,
     changes: TextSettingsOption = None,
     fresh: Annotated[bool, flag("--fresh", "Replace existing files.")] = False,
 ) -> None:
-    """Draw the vectors of texts, or of a word in them, at every layer: one page with a slider.
+    """Draw texts, or the occurrences of a word, as points on a page with a slider over the layers.
 
-    Prints per layer how much of the variance is drawn, and how well labels lie apart in all dimensions.
+    Prints for each layer the fraction of the variance that the page shows, and how well all dimensions separate the
+    labels.
     """
     from bertkit.insight.layer_vectors import LayerReader
     from bertkit.vectors.text_files import TextSource

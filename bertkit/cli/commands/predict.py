@@ -31,11 +31,11 @@ EXAMPLE = 'bertkit predict runs/cola --text "The dog chased old the bird."'
 
 EscapeOption = Annotated[
     bool,
-    flag("--escape-formulas", "Put a ' before text that a spreadsheet would interpret as a formula (.csv and .tsv)."),
+    flag("--escape-formulas", "Put ' before texts that a spreadsheet would interpret as formulas (.csv and .tsv)."),
 ]
 CoverageOption = Annotated[
     float | None,
-    option("Add a set of labels that holds the correct one with this probability; requires `bertkit calibrate`.", "P"),
+    option("Add a set of labels that has the right one with this probability (requires `bertkit calibrate`).", "P"),
 ]
 
 
@@ -53,18 +53,18 @@ def command(
     ] = None,
     coverage: CoverageOption = None,
     abstain_below: Annotated[
-        float | None, option("Abstain from rows whose probability is below this value.", "P")
+        float | None, option("Abstain from rows whose most probable label is below this probability.", "P")
     ] = None,
     output: RecordsOption = None,
     shard: ShardOption = None,
     columns: Annotated[
         str | None,
-        option("Columns to write, in this order: names with commas, e.g. id,prediction,confidence.", "LIST", "all"),
+        option("Columns to write, in this order, e.g. id,prediction,confidence.", "LIST", "all"),
     ] = None,
     delimiter: Annotated[str | None, option("Delimiter of a .csv or .tsv file.", "CHAR", "FILE's")] = None,
     encoding: Annotated[
         str | None,
-        option("Encoding of a .csv or .tsv file; Excel needs the mark of utf-8-sig.", "NAME", "FILE's"),
+        option("Encoding of a .csv or .tsv file; Excel recognizes UTF-8 only as utf-8-sig.", "NAME", "FILE's"),
     ] = None,
     digits: Annotated[
         int | None, option("Decimals of predicted numbers in a .csv or .tsv file.", "N", "4", min=0, max=17)

@@ -76,13 +76,14 @@ class RecipeOrCommand(ReadableGroup):
 DocumentsOption = Annotated[int | None, option("Use only the first N documents.", "N", "all")]
 VocabularySizeOption = Annotated[
     int | None,
-    option("Number of tokens, special tokens included.", "N", "30,522 wordpiece, 50,265 bpe, 30,000 unigram", min=1),
+    option("Size of the vocabulary, with special tokens.", "N", "30,522 wordpiece, 50,265 bpe, 30,000 unigram", min=1),
 ]
-FrequencyOption = Annotated[int | None, option("Minimum count of letters and of merged pairs.", "N", "2", min=1)]
+_CORPUS_HELP = "Set how the text is read, e.g. data.documents=blank_lines; repeatable."
+FrequencyOption = Annotated[int | None, option("Minimum count of a letter, or of a pair to merge.", "N", "2", min=1)]
 
 
 @recipe_options(
-    set_option=Annotated[list[str] | None, set_option("data.*")],
+    set_option=Annotated[list[str] | None, set_option("data.*", help=_CORPUS_HELP)],
     data=Annotated[str | None, option("Text: Hub dataset, directory, file or `demo`.", "DATA")],
     limit=DocumentsOption,
 )
@@ -90,12 +91,12 @@ def pretrain_tokenizer(
     changes: dict[str, Any],
     recipe: Annotated[
         str | None,
-        option("Use the text of this pretraining recipe.", "RECIPE", autocompletion=complete_pretraining_recipe),
+        option("Pretraining recipe whose text to use.", "RECIPE", autocompletion=complete_pretraining_recipe),
     ] = None,
     tokenizer_type: Annotated[
         str,
         option(
-            "wordpiece (as BERT), bpe (on bytes, as RoBERTa and ModernBERT) or unigram (as ALBERT).",
+            "Algorithm: wordpiece (as BERT), bpe (on bytes, as RoBERTa, ModernBERT) or unigram (as ALBERT).",
             "TYPE",
             names=("--type",),
         ),
@@ -175,7 +176,7 @@ PretrainingRecipeArgument = Annotated[
 CorpusOption = Annotated[str | None, option("Text: Hub dataset, directory, file or `demo`.", "DATA", FROM_RECIPE)]
 SizeOption = Annotated[str | None, option("Size of a new model; see `bertkit pretrain sizes`.", "SIZE", FROM_RECIPE)]
 TokenizerOption = Annotated[str | None, option("Tokenizer of a new model: folder or Hub name.", "DIR", False)]
-StepsOption = Annotated[int | None, option("Optimizer steps of pretraining.", default=FROM_RECIPE)]
+StepsOption = Annotated[int | None, option("Number of optimizer steps of pretraining.", "N", FROM_RECIPE)]
 
 
 @recipe_options(
@@ -184,16 +185,16 @@ StepsOption = Annotated[int | None, option("Optimizer steps of pretraining.", de
     "seed",
     "report_to",
     data=CorpusOption,
-    model=Annotated[str | None, option("Continue from this checkpoint.", "MODEL", False)],
+    model=Annotated[str | None, option("Checkpoint to continue from, or to distill.", "MODEL", False)],
     size=SizeOption,
     tokenizer=TokenizerOption,
     steps=StepsOption,
-    epochs=Annotated[float | None, option("Passes over the text.", default=False)],
-    budget=Annotated[str | None, option("Train for this long: 90s, 30m, 2h, 1d.", "TIME", False)],
-    batch_size=Annotated[int | None, option("Blocks per optimizer step.", default=FROM_RECIPE)],
+    epochs=Annotated[float | None, option("Passes over the text.", "NUMBER", False)],
+    budget=Annotated[str | None, option("Training time instead of steps: 90s, 30m, 2h, 1d.", "TIME", False)],
+    batch_size=Annotated[int | None, option("Blocks per optimizer step.", "N", FROM_RECIPE)],
     limit=DocumentsOption,
     workers=Annotated[
-        int | None, option("Processes that prepare batches; the result is the same.", default=FROM_RECIPE)
+        int | None, option("Number of processes that prepare batches, without effect on the result.", "N", FROM_RECIPE)
     ],
 )
 def pretrain_recipe(

@@ -29,15 +29,15 @@ def command(
     task: Annotated[
         str,
         argument(
-            "A recipe whose labels are probed, or a task that is made from the rows: length, shift; with columns of "
-            "Universal Dependencies also depth, relations, tense.",
+            "Recipe whose labels are probed, or a task made from the rows: length or shift; with columns of Universal "
+            "Dependencies also depth, relations or tense.",
             "RECIPE",
             **RECIPE_NAME,
         ),
     ],
     model: EncoderOption,
     changes: dict[str, Any],
-    limit: Annotated[int, option("Learn from N rows, drawn by their content; score half as many.", "N", min=1)] = 2000,
+    limit: Annotated[int, option("Maximum training rows; half as many others are scored.", "N", min=1)] = 2000,
     items: Annotated[int, option("Maximum number of words, or pairs of words, per probe.", "N", min=1)] = 20_000,
     metric: Annotated[
         str | None,
@@ -53,8 +53,8 @@ def command(
 ) -> None:
     """Show what each layer of an encoder knows, by linear probes.
 
-    Prints for each layer the score with its interval, and the selectivity compared with a control task. Vectors of all
-    layers are computed once and kept.
+    Prints each layer's score with its interval, and its selectivity: the lead over a control task. Vectors of all
+    layers are computed once and cached.
     """
     from bertkit.reports.probe import write_probe
     from bertkit.workflows.probe import load_probe_recipe, probe

@@ -37,7 +37,7 @@ EXAMPLE = "bertkit prune runs/cola -o pruned --intermediate 64"
 
 KeptLayersOption = Annotated[
     str | None,
-    option("Number of layers to keep, chosen by measured importance (4), or their indices (0,1,2,5).", "LAYERS", "all"),
+    option("Layers to keep: their number (4, by measured importance) or their indices (0,1,2,5).", "LAYERS", "all"),
 ]
 HeadsOption = Annotated[
     int | None, option("Attention heads to keep per layer, for model types whose config has the head size.", "N", "all")
@@ -56,7 +56,7 @@ def command(
     vocabulary: Annotated[
         list[str] | None,
         option(
-            "Keep the tokens of a text file or folder, of all `rows` of the run, or of its `train` rows; repeatable.",
+            "Keep only tokens that occur in this file or folder, in all `rows` or in the `train` rows; repeatable.",
             "FILE",
             "all",
         ),

@@ -23,8 +23,8 @@ def command(
 ) -> None:
     """Push the model of a run to the Hugging Face Hub.
 
-    The push has weights, tokenizer, card, recipe, scores, calibration and exported graphs. It has no rows, digests of
-    rows, predictions or checkpoints. transformers, `predict`, `eval` and `bertkit.load` load the model by its name.
+    Sends weights, tokenizer, card, recipe, scores, calibration and exported graphs, but no rows, digests of rows,
+    predictions or checkpoints. Then transformers, `predict`, `eval` and `bertkit.load` load the model by its name.
     """
     from bertkit.workflows.push import push
 

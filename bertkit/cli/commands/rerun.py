@@ -20,17 +20,17 @@ _DIGEST = 12  # hex digits of a checksum that are shown
 def command(
     run: Annotated[Path, argument("Folder of a finished run.", "RUN")],
     output: Annotated[Path | None, output_option("New run folder.", "DIR", "RUN-rerun")] = None,
-    data: Annotated[str | None, option("New location of its data.", "DATA", "as in the run")] = None,
-    model: Annotated[str | None, option("New location of its model.", "MODEL", "as in the run")] = None,
+    data: Annotated[str | None, option("New location of the run's data.", "DATA", "as in the run")] = None,
+    model: Annotated[str | None, option("New location of the run's model.", "MODEL", "as in the run")] = None,
     ignore_changes: Annotated[
-        bool, flag("--ignore-changes", "Train even if data or model have changed since.")
+        bool, flag("--ignore-changes", "Train even if the data or the model have changed since the run.")
     ] = False,
     fresh: FreshOption = False,
 ) -> None:
     """Repeat a finished run, and compare the scores and weights of both runs.
 
-    Settings, seed, precision and number of threads come from its record. Data and model are compared with their
-    checksums before training. The exit code is 0 if all scores agree to the last digit, and 5 if they do not.
+    Settings, seed, precision and number of threads come from the run. Before training, the checksums of data and model
+    are compared. The exit code is 0 if all scores agree to the last digit, and 5 if they do not.
     """
     from bertkit.workflows.rerun import rerun
 

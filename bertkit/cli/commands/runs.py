@@ -35,7 +35,7 @@ def list_runs(
     folder: Annotated[Path, argument("Folder that holds run folders.", "FOLDER")] = Path("runs"),
     sort: Annotated[
         Literal["name", "recipe", "model", "state", "score", "time", "size", "date"],
-        option("Key to sort by: scores from the best, times, sizes and dates in descending order.", "KEY"),
+        option("Key to sort by: the best score, or the largest time, size or date, comes first.", "KEY"),
     ] = "name",
 ) -> None:
     """List run folders: their state, main score, time and size.
@@ -138,13 +138,11 @@ def _list_scores(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 def tabulate_runs(
     folders: Annotated[
         list[Path],
-        argument(
-            "Run folders, folders of seeds, or folders that hold some, such as the folder of `bertkit glue`.", "RUN"
-        ),
+        argument("Run folders, folders of seeds, or folders that contain them, such as runs/glue.", "RUN"),
     ],
     rows: Annotated[
         Literal["model", "folder"],
-        option("Row of a run: the model that it starts from, or the folder that is named.", "ROW"),
+        option("Meaning of a row: a pretrained model, or a folder on the command line.", "ROW"),
     ] = "model",
     format: Annotated[
         Literal["text", "markdown", "latex", "csv"] | None,
@@ -203,7 +201,7 @@ def remove_runs(
 ) -> None:
     """Delete run folders, with their models, checkpoints and scores.
 
-    All folders must be run folders that no command writes, or nothing is deleted. After a kill, repeat the command.
+    Deletes nothing unless every folder is a run folder that no command is writing. If it is killed, repeat it.
     """
     from bertkit.storage.run_list import check_removable, remove_run
 

@@ -41,7 +41,8 @@ PassageTokensOption = Annotated[
     option("Maximum tokens per passage, with special tokens and prompt.", "N", "256, or what the model reads"),
 ]
 OverlapOption = Annotated[
-    int | None, option("Maximum tokens to repeat from the previous passage, in complete sentences.", "N", "0")
+    int | None,
+    option("Maximum tokens to repeat from the end of the previous passage, in complete sentences.", "N", "0"),
 ]
 SkipEmptyOption = Annotated[bool, flag("--skip-empty", "Skip rows without text; otherwise, they are an error.")]
 TextsArgument = Annotated[
@@ -70,7 +71,7 @@ def build_index(
     query_prompt: Annotated[
         str | None, option("Name of the model's prompt for queries.", "NAME", "query, if the model has it")
     ] = None,
-    similarity: Annotated[str | None, option("cosine or dot.", "NAME", "the model's")] = None,
+    similarity: Annotated[str | None, option("Similarity of vectors: cosine or dot.", "NAME", "the model's")] = None,
     precision: PrecisionOption = "auto",
     passages: Annotated[
         bool, flag("--passages", "Split texts into passages that fit the model, and index the passages.")
@@ -124,7 +125,7 @@ def print_change(report: IndexReport, verb: str) -> None:
 
 
 IndexArgument = Annotated[str, argument("Folder that `search build` wrote.", "INDEX")]
-MovedModelOption = Annotated[str | None, option("Model of the index, if it has moved.", "MODEL", "where it was")]
+MovedModelOption = Annotated[str | None, option("New location of the index's model.", "MODEL", "as in the index")]
 
 
 def add_texts(
@@ -162,7 +163,7 @@ def delete_rows(
 RerankOption = Annotated[
     str | None,
     option(
-        "Model that ranks the best results again: run folder of `rerank` or `late-interaction`, directory or Hub name.",
+        "Model that reranks the best results: run folder of `rerank` or `late-interaction`, directory or Hub name.",
         "MODEL",
     ),
 ]
@@ -171,7 +172,7 @@ CandidatesOption = Annotated[int, option("Number of results that --rerank scores
 
 def query_index(
     index: IndexArgument,
-    queries: Annotated[list[str] | None, argument("Texts to search for.", "QUERY...")] = None,
+    queries: Annotated[list[str] | None, argument("Texts to search for.", "QUERY")] = None,
     file: Annotated[
         str | None, option("File with queries, one per row, in any format that `predict` reads; `-` for stdin.", "FILE")
     ] = None,
@@ -188,11 +189,11 @@ def query_index(
         str | None,
         option("Name of the prompt for queries, which must be the prompt of the index.", "NAME", "the index's"),
     ] = None,
-    verify: Annotated[bool, flag("--verify", "Compare the checksums of all files before the search.")] = False,
+    verify: Annotated[bool, flag("--verify", "Check the checksums of all files of the index first.")] = False,
     output: RecordsOption = None,
     changes: DataSettingsOption = None,
 ) -> None:
-    """Find the rows of an index that fit queries best.
+    """Find the rows of an index that match queries best.
 
     Writes one record per result, the best first: query, rank, score, and the columns of the row. The record also has
     the similarity of the vectors and the BM25 of the words, unless one of them is the score.
@@ -243,7 +244,7 @@ def evaluate_index(
 ) -> None:
     """Score the rankings of an index: by words, by vectors, by both, and reranked.
 
-    nDCG@10, MRR@10, MAP@100 and recall, with 95% intervals over queries.
+    Prints nDCG@10, MRR@10, MAP@100 and recall, with 95% intervals over queries.
     """
     from bertkit.vectors.reranker import Reranker
     from bertkit.workflows.search import evaluate

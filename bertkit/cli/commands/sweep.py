@@ -51,14 +51,14 @@ def command(
     space: Annotated[
         list[str] | None,
         option(
-            "Search a key of the recipe: KEY=16,32 (values), KEY=int:2..4, KEY=float:0..0.3 or KEY=log:1e-5..1e-4 "
-            "(ranges); repeatable.",
+            "Recipe key to vary: KEY=16,32 (values), or KEY=int:2..4, KEY=float:0..0.3, KEY=log:1e-5..1e-4 (ranges); "
+            "repeatable.",
             "KEY=VALUES",
             "BERT's grid of batch sizes, learning rates and epochs",
         ),
     ] = None,
-    search: Annotated[str, option("How trials are chosen: grid, random or tpe (Optuna).", "METHOD")] = "grid",
-    trials: Annotated[int | None, option("Trials of a random or TPE search.", "N", "24, or the whole grid")] = None,
+    search: Annotated[str, option("Method that chooses the trials: grid, random or tpe (Optuna).", "METHOD")] = "grid",
+    trials: Annotated[int | None, option("Trials of a random or TPE search.", "N", "24, or the complete grid")] = None,
     jobs: JobsOption = 1,
     join: JoinOption = False,
     dry_run: DryRunOption = False,

@@ -19,10 +19,11 @@ def command(
     source: Annotated[
         str,
         argument(
-            "A text; or a file of texts (csv, jsonl, parquet, txt, ...), or `-` for stdin, to be measured.", "TEXT|FILE"
+            "Text to tokenize; or a file of texts to measure (csv, jsonl, parquet, txt, ...), or `-` for stdin.",
+            "TEXT|FILE",
         ),
     ],
-    model: Annotated[str, option("Model whose tokenizer to use: hub name, directory or `demo`.", "MODEL")] = ...,  # type: ignore[assignment]
+    model: Annotated[str, option("Model whose tokenizer to use: Hub name, directory or `demo`.", "MODEL")] = ...,  # type: ignore[assignment]
     pair: PairOption = None,
     compare_with: Annotated[str | None, option("Second model to compare with.", "MODEL")] = None,
     column: ColumnOption = "text",
@@ -30,8 +31,8 @@ def command(
 ) -> None:
     """Show the tokens of a text, or measure how a tokenizer splits the texts of a file.
 
-    For a file, it prints tokens per word, unknown tokens, and texts of more than 128, 256 or 512 tokens. No model is
-    loaded.
+    For a file, it prints tokens per word, unknown tokens, and the fraction of texts with more than 128, 256 or 512
+    tokens. It loads no model.
     """
     from bertkit.workflows.tokenize import is_file, measure_file, tokenize_text
 
