@@ -26,6 +26,7 @@ def complete_run(incomplete: str) -> list[str]:
     """Return the runs in the typed folder, by default in `runs`, and the shipped recipes."""
     from bertkit.storage.runs import runs_in
 
+    # The shell requests candidates again after every Tab, so one folder is enough: `runs/co` lists runs/.
     folder = Path(incomplete.rpartition("/")[0] or "runs")
     paths = [str(folder / name) for name in runs_in(folder)]
     return [path for path in paths if path.startswith(incomplete)] + complete_recipe(incomplete)
@@ -35,6 +36,7 @@ def complete_split(context: typer.Context, incomplete: str) -> list[str]:
     """Return the splits of the run that the command line names."""
     from bertkit.storage.runs import read_record
 
+    # run.json has a number of rows for each split, so no data is read.
     record: Any = _try_read(lambda: read_record(_get_run(context))) or {}
     return [name for name in record.get("rows", ()) if name.startswith(incomplete)]
 
@@ -48,12 +50,15 @@ def complete_column(context: typer.Context, incomplete: str) -> list[str]:
     file = context.params.get("file")
     recipe = None if file else _try_read(lambda: load_recipe(str(_get_run(context) / "recipe.yaml")))
     data = recipe.data if recipe else DataConfig()
+    # A dataset on the Hub is not downloaded for a completion; only a file on disk is read, up to its first row.
     source = Path(file or next(iter(data.files.values()), data.source))
     first = _try_read(lambda: next(iter(read_records(source, data)))[1]) if source.is_file() else None
     return [name for name in first or () if name.startswith(incomplete)]
 
 
 def _get_run(context: typer.Context) -> Path:
+    # While the shell completes, missing arguments are None. `compare` has a list of runs; the first one sets the
+    # columns.
     name = context.params.get("run") or context.params.get("runs") or ""
     return Path(name if isinstance(name, str) else name[0])
 

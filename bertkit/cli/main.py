@@ -37,6 +37,8 @@ _ClickError: Any = typer.BadParameter.__mro__[2]
 
 def find_modules() -> list[ModuleType]:
     """Import the modules of `bertkit.cli.commands` and return them in the order of the help."""
+    # Every start imports all files of commands to build the parser, so these files import no heavy library at their
+    # top.
     names = [f"{commands.__name__}.{module.name}" for module in pkgutil.iter_modules(commands.__path__)]
     return sorted(map(importlib.import_module, names), key=lambda module: module.ORDER)
 
@@ -80,6 +82,7 @@ class _SectionedGroup(ReadableGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the summary of each command, section by section."""
+        # `groupby` needs sorted modules; ORDER 24 is in section 2.
         for section, modules in groupby(find_modules(), key=lambda module: module.ORDER // 10):
             names = [name for module in modules for name in list_names(module)]
             listed: list[tuple[str, Any]] = [(name, self.get_command(ctx, name)) for name in names]
@@ -117,6 +120,7 @@ def make_app() -> typer.Typer:
     group = _make_group(
         about, _SectionedGroup, name="bertkit", pretty_exceptions_enable=False, context_settings=context
     )
+    # The callback gives `bertkit` its options, such as --quiet, and runs before the command.
     group.callback(help=about)(_configure)
     for module in find_modules():
         add_commands(group, module)
@@ -130,6 +134,7 @@ def main() -> NoReturn:
     """Run the command line; each failure prints one line on stderr and has an exit code."""
     terminal.prepare()
     for name in ("HF_HUB_DISABLE_TELEMETRY", "ORT_DISABLE_TELEMETRY"):
+        # A user who has set one of these variables wants it so.
         os.environ.setdefault(name, "1")
     # joblib warns on import if /dev/shm cannot be written, but bertkit starts no processes with joblib.
     warnings.filterwarnings("ignore", message=".*joblib will operate in serial mode")
@@ -146,6 +151,7 @@ def main() -> NoReturn:
             code = _run_command()
     finally:
         use_shard(None)  # A program that continues after a command is not a shard.
+    # A full disk may lose the end of a redirected result. A closed pipe, as with `| head`, is not an error.
     if (error := terminal.lost_output()) and code == 0:
         code = _print_error(f"stdout cannot be written: {error.strerror}", 6, {})
     sys.exit(code)
@@ -153,6 +159,8 @@ def main() -> NoReturn:
 
 def _run_command() -> int:
     try:
+        # Errors go from the specific to the general: bertkit's own, the parser's, Ctrl-C, the operating
+        # system's, and bugs. Only the last kind leaves a traceback.
         check_encoding(sys.argv)
         with terminal.interruptible():
             code = int(app(prog_name="bertkit", standalone_mode=False) or 0)
@@ -162,6 +170,7 @@ def _run_command() -> int:
     except BertkitError as error:
         return _report_error(error)
     except _ClickError as error:
+        # A group without a command prints its help, which typer implements as an error.
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             return 2
@@ -216,6 +225,7 @@ def _explain_missing_package(error: Exception) -> BertkitError | None:
 def _explain_os_error(error: OSError) -> BertkitError:
     """Return an error that explains an error of the operating system."""
     if error.errno == errno.ENAMETOOLONG:
+        # Most file systems allow 255 bytes per name.
         return UsageError(f"a name or path is too long: {str(error.filename)[:60]}...", "give a shorter one")
     if is_disk_error(error):
         return disk_error(error.errno, error.filename)
@@ -232,6 +242,7 @@ def _explain_memory_error(error: Exception) -> BertkitError | None:
     if missing := missing_operation(error):
         return missing
     text = str(error)
+    # PyTorch only sees that a worker is gone. In most cases, the kernel killed it for lack of memory.
     if isinstance(error, RuntimeError) and "DataLoader worker" in text and ("killed" in text or "exited" in text):
         remedy = "the system may have ended it because memory was short: use fewer workers, or none"
         return ResourceError(" ".join(text.split()).rstrip("."), remedy)
@@ -248,6 +259,7 @@ def _print_error(message: str, code: int, details: dict[str, object]) -> int:
     if is_main_process():
         # The log of a server is JSON lines, so errors are logged too.
         logging.getLogger("bertkit").error(f"error: {message}", extra={"fields": {"message": message}})
+        # The error may be one of the parser, so the parsed option is not known.
         if "--json" in sys.argv:
             print_json({"status": "error", "error": {"code": code, "message": message, **details}})
     return code

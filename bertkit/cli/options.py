@@ -46,12 +46,14 @@ def check_recipe_name(context: typer.Context, recipe: str | None) -> str | None:
 
     if recipe is None or not is_other_file(recipe):
         return recipe
+    # The suggested line must work for this command, so it puts the file where the command takes rows, if it does.
     parameters = {parameter.name for parameter in context.command.params}
     rows = " " if "file" in parameters else " --data " if "data" in parameters else ""
     rows_recipe = "tag" if recipe.endswith((".conll", ".conllu")) else "classify"
     example = _EXAMPLES.get(str(context.info_name), rows_recipe)
     line = f"{context.command_path} {example}" + (rows and rows + shlex.quote(recipe))
     expected, listing = ("run or a recipe", "runs") if example == "RUN" else ("recipe", "recipes")
+    # For example, `bertkit finetune reviews.csv` suggests `bertkit finetune classify --data reviews.csv`.
     message = f"{recipe} is a file, and a {expected} is expected"
     raise UsageError(message, f"write e.g. `{line}`; see `bertkit {listing} list`")
 
@@ -89,6 +91,7 @@ def output_option(help: str, metavar: str, default: str | bool = True, **setting
 FROM_RECIPE = "the recipe's"
 """Default of an option that overrides a key of the recipe."""
 
+# The following annotations are shared, so that an option has the same name, help and default in all commands.
 RECIPE_NAME: dict[str, Any] = {"autocompletion": complete_recipe, "callback": check_recipe_name}
 """Settings of an argument that names a recipe."""
 
@@ -139,6 +142,7 @@ LimitOption = Annotated[int | None, option("Use only the first N rows of each sp
 def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.max_length=64; repeatable.") -> Any:
     """Declare the option that sets keys of a recipe; with patterns of the keys that are read, others are errors."""
 
+    # A key without effect is an error: a user who sets training.epochs for `predict` expects something else.
     def check(changes: list[str] | None) -> list[str] | None:
         from bertkit.recipe.load import parse_changes
 
@@ -155,8 +159,10 @@ def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.m
 
 SetOption = Annotated[list[str] | None, set_option()]
 _FORMAT_KEYS = [f"data.{key}" for key in ("format", "header", "delimiter", "quoting", "encoding")]
+# Keys that change what a trained model answers to a row, for `predict` and `explain`.
 _ANSWERING = ["task", "labels", "model_labels", "*options.*", "data.columns*", "data.ignore_columns", *_FORMAT_KEYS]
 _ANSWERING += [f"training.{key}" for key in ("max_length", "precision", "cls_only_last_layer")]
+# Keys that also matter for scores of a split, for `eval`, `check` and other commands that read gold labels.
 _SCORING = [*_ANSWERING, "metrics", "best_metric", "gates.*", "training.seed", "training.class_weights"]
 # Every key of `data` except those that draw training rows, which only training reads.
 _SCORING += [f"data.{key}" for key in ("source", "config", "language", "revision", "files*", "splits*", "limit")]
@@ -225,6 +231,7 @@ ShardOption = Annotated[
 OutputOption = Annotated[Path | None, output_option("Run folder.", "DIR", "runs/RECIPE")]
 
 
+# Options without a default: None means that the recipe decides. A default here would override every recipe.
 RECIPE_OPTIONS: dict[str, Any] = {
     "model": Annotated[str | None, option("Pretrained model: Hub name, directory or `demo`.", "MODEL", FROM_RECIPE)],
     "data": Annotated[str | None, option("Dataset: Hub name, directory, file or `demo`.", "DATA", FROM_RECIPE)],
@@ -255,6 +262,7 @@ def recipe_options(*names: str, set_option: Any = SetOption, **custom: Any) -> C
         set_option: Annotation of `--set`, which may reject keys.
         custom: Name -> annotation, for options that only this command has or that need another help text.
     """
+    # A custom annotation replaces the shared one of the same name, but keeps its place in the help.
     available = RECIPE_OPTIONS | custom
     options = {name: available[name] for name in available if name in (*names, *custom)}
 
@@ -263,6 +271,7 @@ def recipe_options(*names: str, set_option: Any = SetOption, **custom: Any) -> C
         def run(changes: list[str] | None = None, **values: Any) -> None:
             from bertkit.recipe.load import parse_changes
 
+            # For example, `--limit 50 --epochs 2` becomes {"data.limit": 50, "training.epochs": 2}.
             settings = {_KEYS.get(name, f"training.{name}"): values.pop(name) for name in options}
             command(changes=merge_changes(settings, parse_changes(changes or [])), **values)
 
@@ -285,6 +294,7 @@ def _with_options(
     """
     parameters: list[Parameter] = []
     for declared in signature(command, eval_str=True).parameters.values():
+        # Keyword-only parameters may have defaults in any order, so required options can follow optional ones.
         if declared.name != parameter:
             parameters.append(declared.replace(kind=Parameter.KEYWORD_ONLY))
             continue
@@ -298,6 +308,7 @@ def _with_options(
 
 def merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that are set, updated by the changes."""
+    # False and 0 are settings, too; only None and an empty list mean that an option was not given.
     return {key: value for key, value in settings.items() if value not in (None, [])} | dict(changes)
 
 
@@ -364,6 +375,7 @@ def parse_row(text: str | None, assignments: list[str] | None) -> dict[str, Any]
         column, equals, value = assignment.partition("=")
         if not equals:
             raise UsageError(f"--row {assignment} is not column=value", "write e.g. --row text='Good.'")
+        # `--row choices=a --row choices=b` becomes {"choices": ["a", "b"]}, and a single value stays a text.
         before = row.get(column, [])
         row[column] = [*([before] if isinstance(before, str) else before), value] if column in row else value
     return row or None
@@ -383,6 +395,7 @@ PoolingOption = Annotated[
         f"{FROM_MODEL}, else mean",
     ),
 ]
+# Matryoshka training (Kusupati et al. 2022) makes the first components of a vector useful on their own.
 DimensionOption = Annotated[
     int | None,
     option(
@@ -427,6 +440,7 @@ def read_data_options(column: str, changes: list[str] | None) -> DataConfig:
 
     settings = parse_changes(changes or [])
     texts = {"data.columns.text": column} if column != "text" else {}
+    # Any recipe with a text column will do, because only its section `data` is used.
     return load_recipe("classify", {**texts, **settings}).data
 
 
@@ -441,6 +455,7 @@ EMBEDDER_OPTIONS: dict[str, Any] = {
     "max_length": TextLengthOption,
     "precision": PrecisionOption,
 }
+# The values of these three are never None; the model's folder defines the defaults of the others.
 _EMBEDDER_DEFAULTS = {"model": Parameter.empty, "layers": "last", "precision": "auto"}
 
 

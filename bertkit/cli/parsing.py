@@ -64,6 +64,7 @@ class _Readable:
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return the complete first paragraph of the help."""
+        # The base class cuts the summary after `limit` characters, even in a wide terminal.
         return " ".join((self.help or "").partition("\n\n")[0].split())
 
 
@@ -73,6 +74,8 @@ class ReadableCommand(_Readable, TyperCommand):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         names = {parameter.name for parameter in self.params}
+        # The list is trust, device, threads, json and three log options. A command that only reads files gets
+        # the last four, and a command that loads no recipe has no code to trust.
         self.params += _process_options()[0 if names & _READ_RECIPES else 1 if names & _COMPUTE else 3 :]
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
@@ -115,6 +118,7 @@ def _process_options() -> list[Any]:
     ) -> None:
         """Hold the options."""
 
+    # typer builds options only from the signature of a command, so a command is made and its options are taken.
     holder = typer.Typer(add_completion=False)
     holder.command()(command)
     params: list[Any] = typer.main.get_command(holder).params[:7]
@@ -134,6 +138,7 @@ def check_encoding(arguments: Sequence[str]) -> None:
         UsageError: If an argument is not UTF-8.
     """
     for argument in arguments:
+        # Python decodes a byte that is not UTF-8 to half of a surrogate pair (PEP 383).
         if any("\ud800" <= character <= "\udfff" for character in argument):
             escaped = argument.encode("utf-8", "backslashreplace").decode()[:80]
             raise UsageError(f"an argument is not UTF-8: {escaped}", "convert the text, or rename the file")
@@ -154,6 +159,8 @@ def usage_error(error: Any) -> UsageError:
 
         (problem, *_) = error.__cause__.errors()
         message = f"{'/'.join(error.param.opts)} = {format_value(problem['input'])} is wrong: {rule_of(problem)}"
+    # The parser has no codes for its errors, so their English messages are matched. Tests fail if a release rewords
+    # them.
     elif extra := re.match(r"Got unexpected extra argument\S* \((.*)\)", message):
         message = f"unexpected argument: {extra[1][:80]}"
         if _CONFIG in context.meta:
@@ -182,6 +189,7 @@ def translate_arguments(arguments: Sequence[str], context: Any) -> list[str]:
     """
     parameters = context.command.params
     options = _list_options(context)
+    # A value must not be mistaken for an option: in `--text --config`, the second word is the text.
     valued = (parameter for parameter in parameters if _is_option(parameter) and not parameter.is_flag)
     takes_value = {name for parameter in valued for name in parameter.opts}
     translated: list[str] = []
@@ -206,6 +214,7 @@ def translate_arguments(arguments: Sequence[str], context: Any) -> list[str]:
                     value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
                 translated += ["--set", f"{meant.removeprefix('--set ')}={value}"]
             else:
+                # The renamed option goes through the loop again, which then takes its value.
                 rest.insert(0, meant + equals + value)
         else:
             translated.append(argument)
@@ -218,6 +227,8 @@ def _is_override(argument: str, parameters: Sequence[Any]) -> bool:
     match = _OVERRIDE.fullmatch(typed)
     if match is None or match[1]:
         return match is not None
+    # With dashes, it cannot mean anything else. Without dashes, it is a setting only in a command that takes a
+    # recipe, and only if it is not the name of a file.
     arguments = {parameter.name for parameter in parameters if not _is_option(parameter)}
     return bool(equals) and (not arguments or bool(arguments & _READ_RECIPES)) and not Path(argument).is_file()
 
@@ -246,6 +257,8 @@ def _translate_option(typed: str, options: Sequence[str]) -> str:
         return dashed
     from bertkit.recipe.validation import other_options, same_options
 
+    # In a launch with N processes, a batch per device is N times larger in total, so it is an error with a
+    # suggestion, and not a synonym.
     is_per_device = name.startswith("per_device") and is_launched()
     if name not in same_options() or is_per_device:
         return ""
@@ -254,6 +267,7 @@ def _translate_option(typed: str, options: Sequence[str]) -> str:
         if option in options:
             return option
     key = _recipe_key(meant) if meant.startswith("--") else meant
+    # An option of the Trainer's scripts has an effect only in training, and commands that train have --fresh.
     return f"--set {key}" if key and {"--set", "--fresh"} <= set(options) else ""
 
 
@@ -284,6 +298,7 @@ def _suggest_option(typed: str, context: Any) -> str:
     key = _recipe_key(meant) if meant.startswith("--") else meant
     if key and "--set" in options and (trains or not key.startswith("training.")):
         return f"write --set {key}=..."
+    # `--rows` suggests `--training-rows`, whose spelling is too different for a match by letters.
     words = set(name[2:].split("-"))
     matches = [option for option in options if words <= set(option[2:].split("-"))][:2]
     matches = matches or difflib.get_close_matches(name, options, n=2, cutoff=0.7)
@@ -307,6 +322,8 @@ def _suggest_batch(arguments: Sequence[str]) -> str:
     rows, steps = (re.search(rf"__{name}[ =](\d+)\b", typed) for name in names)
     if not rows:
         return ""
+    # bertkit's batch size is rows per optimizer step; transformers counts rows per device and micro-batch. 8 rows,
+    # 4 accumulation steps and 2 processes make 64 rows.
     count, processes = int(steps[1]) if steps else 1, int(os.environ.get("WORLD_SIZE", "1"))
     accumulation = f" --set training.gradient_accumulation={count}" * (count > 1)
     return f"write --batch-size {int(rows[1]) * count * processes}{accumulation}, for all rows of a step"

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, Task
 
 # C0 without tab and line feed, DEL, C1, marks that reorder text or end a line, halves of surrogate pairs
+# A text or file name with such characters could color a terminal, move its cursor, or forge a log line.
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")]
@@ -65,6 +66,8 @@ class _Output(io.FileIO):
                 select.select([], [self.fileno()], [])
         except OSError as error:
             # The work continues: a training of hours must not end because its output cannot be written.
+            # The first error is kept for the exit code; later output goes to the null device without
+            # errors.
             self.error = error
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self.fileno())  # C code and child processes write to it, too.
@@ -86,6 +89,8 @@ def prepare() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
+    # An ASCII or Latin-1 locale lacks many characters. Escapes on stdout have the form of JSON, so a result stays
+    # valid.
     codecs.register_error("json", _escape_as_json)
     sys.stdout = _make_tolerant(sys.stdout, 1, "json")
     sys.stderr = _make_tolerant(sys.stderr, 2, "backslashreplace")
@@ -97,6 +102,8 @@ def interruptible() -> Iterator[None]:
 
     If it is raised in a library that cannot pass it on, such as one in Rust, the process ends at once.
     """
+    # Python raises KeyboardInterrupt at the next bytecode. In a callback from C or Rust, the library drops it, and
+    # only `sys.unraisablehook` receives it.
     ends, report = signal.getsignal(signal.SIGINT) is end, sys.unraisablehook
     try:
         if ends:
@@ -122,6 +129,7 @@ def lost_output() -> OSError | None:
 
 
 def _get_error(stream: object) -> OSError | None:
+    # Tests and other programs may have replaced stdout by a stream without a buffer.
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     return raw.error if isinstance(raw, _Output) else None
 
@@ -205,6 +213,7 @@ def configure_log(quiet: bool, verbose: bool, log_file: str | None) -> None:
     if quiet and verbose:
         raise UsageError("--quiet and --verbose exclude each other", "leave one of them out")
     logger = logging.getLogger("bertkit")
+    # `log_to_stderr` puts the handler of stderr first; a file of --log-file comes after it.
     stderr = logger.handlers[:1]
     if verbose:
         logger.setLevel(logging.DEBUG)
@@ -236,6 +245,7 @@ def _add_format(handler: logging.Handler, layout: str) -> logging.Handler:
     return handler
 
 
+# A global is enough, because a process runs one command at a time.
 _as_json = False  # whether the command that runs was called with --json
 
 
@@ -300,6 +310,8 @@ class TerminalProgress(Silent):
     def update(self, done: int, figures: dict[str, Any]) -> None:
         """Show how many steps of the innermost stage are done, with some figures."""
         self.cores.look()
+        # Other processes that compete for the cores slow a run down without any sign, so each update checks for
+        # them.
         name, total, before, start = self.outer[-1]
         count = _step_text(done, total)
         texts = [f"{figure} {_format_figure(value)}" for figure, value in figures.items()]
@@ -309,6 +321,7 @@ class TerminalProgress(Silent):
         elif self.shows and time.monotonic() - self.last_line >= _INTERVAL:
             self.last_line = time.monotonic()
             # A log gets a line every ten seconds, and never one per step.
+            # The estimate assumes that the remaining steps take as long as the mean of the finished ones.
             remaining = (self.last_line - start) / max(done - before, 1) * (total - done)
             sys.stderr.write("  ".join([f"{name}: {count}", *texts, f"eta {duration_text(remaining)}"]) + "\n")
 
@@ -362,6 +375,7 @@ def _open_bar() -> Progress:
         return Column(no_wrap=True)
 
     console = Console(stderr=True)
+    # The first width that fits is used: 12 from 100 columns, 6 from 60, and no bar below.
     widths = [width for columns, width in _BAR_WIDTHS.items() if console.width >= columns]
     bar = Progress(
         TextColumn("{task.description}", markup=False, table_column=make_column()),
@@ -370,6 +384,7 @@ def _open_bar() -> Progress:
         RemainingColumn(compact=True, table_column=make_column()),
         FiguresColumn(),
         console=console,
+        # A finished bar disappears, so that only results and log lines stay in the terminal.
         transient=True,
     )
     bar.start()

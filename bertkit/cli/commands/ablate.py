@@ -72,6 +72,8 @@ def command(
 
     job = check_ablation(recipe, search, tasks, changes, output)
     if dry_run:
+        # A dry run has checked all recipes above: a typo in the last --finetune would otherwise show after
+        # days.
         print_result(plan_ablation(job, seed_list), print_ablation_plan)
         return
     summary, error = ablate(job, seed_list)
@@ -91,6 +93,7 @@ def parse_finetuning(text: str) -> tuple[str, dict[str, Any]]:
     from bertkit.recipe.load import parse_changes
 
     try:
+        # Split as a shell does, so that a value in quotes can contain spaces: 'my.yaml "labels=[a, b]"'.
         name, *settings = shlex.split(text)
     except ValueError:
         name, settings = "", []
@@ -113,6 +116,7 @@ def print_ablation(summary: Mapping[str, Any]) -> None:
             "time": duration_text(variant["seconds"]),
         }
         for variant in variants
+        # Encoders that failed before their first step have no scores; the notes below give the reason.
         if variant["steps"]
     ]
     print_table("pretraining", rows)
@@ -120,6 +124,8 @@ def print_ablation(summary: Mapping[str, Any]) -> None:
     for task in summary["tasks"]:
         seeds = format_count(len(summary["seeds"]), "seed")
         print_text(f"{task['recipe']}, {task['split']}: {format_rows(task['rows'])}, {seeds}")
+        # The first variant is the baseline. The interval of a difference is over seeds and rows, because seeds
+        # of a fine-tuning differ by as much as many ablations (Dodge et al. 2020).
         first = task["scores"][0]["variant"]
         print_table(f"{task['metric']}, and its difference from {first}", list(map(_score_row, task["scores"])))
         print_notes(task["notes"])

@@ -29,7 +29,9 @@ HELP = (
     'Start with: bertkit attention show "The cat sat on the mat." --model demo --output page.html'
 )
 
+# Whether attention explains predictions is disputed: Jain and Wallace 2019, Wiegreffe and Pinter 2019.
 _WARNING = "Attention shows what heads read. It does not explain an answer: for that, see `bertkit explain`."
+# Digits of weights in JSON; float32 has about seven.
 _DIGITS = 6
 _MAX_LISTED = 3  # tokens that are listed for another token
 
@@ -58,6 +60,8 @@ def show_attention(
     if output is not None:
         print_file(output, 1)
         return
+    # The shape of the weights is (layers, heads, tokens, tokens): each row of the last two axes sums to 1. A slice
+    # keeps the axis of a single layer or head.
     layers = slice(None) if layer is None else slice(layer, layer + 1)
     heads = slice(None) if head is None else slice(head, head + 1)
     values = {
@@ -77,6 +81,8 @@ def _print_attention(attended: AttendedText, layer: int | None, head: int | None
     print_text(f"{attended.model}: {layers} layers of {heads} heads, {count} tokens")
     if layer is None:
         print_table("mean shares of attention, and the strongest between two tokens of text", _list_layers(attended))
+        # Rollout multiplies the attention of all layers (Abnar and Zuidema 2020). Token 0 is [CLS], which the
+        # heads of classifiers read.
         strongest = _list_strongest(attended, attended.rollout[-1][0])
         print_text(f"  rollout to {attended.tokens[0].text} over all layers: {strongest}")
     else:
@@ -101,6 +107,8 @@ def _list_layers(attended: AttendedText) -> list[dict[str, Any]]:
     between = is_text[:, None] & is_text & ~np.eye(len(tokens), dtype=bool)
     rows = []
     for index, layer in enumerate(attended.weights):
+        # `argmax` counts in the flattened array (heads, tokens, tokens); -1 excludes pairs that are not of
+        # text.
         head, source, target = np.unravel_index(np.where(between, layer, -1).argmax(), layer.shape)
         row = {
             "layer": str(index),
@@ -172,6 +180,8 @@ def _print_heads(result: MeasuredHeads) -> None:
             "head": f"{relation.layer}.{relation.head}",
             "direction": relation.direction,
             "accuracy": f"{relation.accuracy:.3f} ({format_interval(relation.interval)})",
+            # The baseline: the word at this distance, such as +1 for the next one. Many relations are
+            # mostly between neighbors.
             "offset": f"{relation.offset:+d}",
             "its accuracy": f"{relation.offset_accuracy:.3f}",
             "difference": relation.difference_interval,

@@ -58,6 +58,7 @@ def print_bench(bench: Bench) -> None:
     print_text(
         f"{bench.recipe}, {bench.model}: {bench.rows:,} rows of {bench.tokens:,} tokens, {bench.epochs:g} epochs"
     )
+    # Two tables, because one with all columns is wider than 80 columns.
     speeds, times = [], []
     for speed in bench.speeds:
         memory = speed.peak_memory_bytes
@@ -67,6 +68,7 @@ def print_bench(bench: Bench) -> None:
                 **case,
                 "tokens/s": _format_value(speed.tokens_per_second, "{:,.0f}"),
                 "rows/s": _format_value(speed.rows_per_second, "{:,.1f}"),
+                # Fraction of the computed tokens that are padding; sorting rows by length lowers it.
                 "padding": _format_value(speed.padding_share, "{:.1%}"),
                 "memory": "-" if memory is None else f"{memory / 1e6:,.0f} MB",
                 "": "fastest" if speed is bench.fastest else "",
@@ -80,6 +82,7 @@ def print_bench(bench: Bench) -> None:
                 "recipe": duration_text(speed.recipe_seconds),
             }
         )
+    # A case that ran out of memory has no steps.
     steps = max(speed.steps for speed in bench.speeds)
     print_table(f"training speed, measured over {steps} steps" if steps else "training speed", speeds)
     print_table("evaluation speed and estimated times", times)

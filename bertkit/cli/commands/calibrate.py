@@ -67,6 +67,8 @@ def print_calibration(result: CalibrationResult) -> None:
     print_text(f"{result.model}, {result.split}: {format_rows(result.rows)}{unit} ({result.source})")
     if result.training_rows:
         print_text(f"  training rows: {result.training_rows:,}. The model is more confident on them than on new rows.")
+    # Logits are divided by this number (Guo et al. 2017). Above 1, the model was too confident; the labels stay the
+    # same.
     print_text(f"  temperature {describe_temperature(result.temperature)}")
     # Both sides are measured on rows that the temperature was not fitted to. Fitted rows always look better.
     table = []
@@ -98,12 +100,15 @@ def print_calibration(result: CalibrationResult) -> None:
     ]
     if table_rows:
         print_table("thresholds that have a precision, with 95% confidence", table_rows)
+        # Risk is the fraction of wrong answers among those that are given, coverage the fraction that is given.
         print_table("risk and coverage", result.risk_coverage)
     sets = [
         {
             "type": measured.get("type", ""),
             "coverage": measured["asked"],
             "held": format_scored(measured["held"], measured["interval"]),
+            # Sets reach about their coverage by being larger if the model is unsure, so a small mean size
+            # is what counts.
             "mean size": measured["mean_size"],
             "one label": measured["single"],
         }

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ORDER = 10
 EXAMPLE = "bertkit check cola --model demo --data demo"
 
+# The order of the output: from faults of single rows to differences between splits.
 _GROUPS = {
     "rows": "Rows",
     "labels": "Labels",
@@ -90,6 +91,7 @@ def command(
         write_cases(report, f"{checked.recipe}: {checked.source}", _list_cases(checked, strict=strict))
     values = {**vars(checked), "counts": count_levels(checked.findings), "fixed": copy}
     print_result(values, lambda _: print_findings(checked, copy))
+    # The exit code comes last, after the report and all findings are printed.
     levels = {finding.level for finding in checked.findings}
     if "fail" in levels or (strict and "warn" in levels):
         raise typer.Exit(3)
@@ -114,6 +116,7 @@ def print_findings(result: CheckResult, fix: Path | None) -> None:
     """Print the findings under their headings, the checks that were left out, and the rows that the copy lacks."""
     print_text(f"{result.recipe}: {result.source}")
     counts = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
+    # A CSV file with an index column has a column without a name, which is shown as ''.
     columns = ", ".join(name or repr(name) for name in result.unread)
     print_text(f"  rows: {counts or 'none can be used'}{columns and '; columns that are not read: '}{columns}")
     print_groups(result.findings, _GROUPS, result.source)
@@ -150,6 +153,7 @@ def print_groups(findings: Sequence[Finding], headings: Mapping[str, str], sourc
             print_line(f"\n{heading}")
         for finding in grouped:
             print_text(f"  {finding.level}  {finding.text}")
+            # The text of a single place already contains it.
             if finding.places and finding.count and str(finding.places[0]) not in finding.text:
                 places = ", ".join(str(place).removeprefix(f"{source.rstrip('/')}/") for place in finding.places)
                 print_text(f"        {places}{', ...' if finding.count > len(finding.places) else ''}")

@@ -99,6 +99,8 @@ def print_clusters(result: ClusterResult, written: list[str]) -> None:
     """Print what each cluster is about, the largest first."""
     selection = ""
     if result.silhouettes:
+        # The silhouette compares the distances within a cluster with those to the nearest other one; 1 is best,
+        # and 0 means overlap (Rousseeuw 1987).
         best = max(result.silhouettes.values())
         selection = f", their number by Euclidean silhouette ({best:.3f}, the best of {len(result.silhouettes)} tried)"
     print_text(f"{len(result.topics)} clusters of {format_rows(result.rows)} by {result.method}{selection}")
@@ -107,6 +109,7 @@ def print_clusters(result: ClusterResult, written: list[str]) -> None:
         print_text(f"  {topic.cluster}  {format_rows(topic.rows)} ({share:.1%})  {', '.join(topic.words[:_MAX_WORDS])}")
         if topic.examples:
             print_text(f"     {shorten(' '.join(topic.examples[0].split()), _EXAMPLE_LENGTH)}")
+    # Only HDBSCAN leaves rows without a cluster; k-means assigns every row.
     if result.noise:
         print_text(f"  in no cluster: {format_rows(result.noise)}")
     for path in written:

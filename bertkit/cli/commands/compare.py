@@ -141,6 +141,7 @@ def _print_comparison(comparison: Comparison) -> None:
             for metric, difference in differences.items()
         ]
         print_table("scores", table)
+        # McNemar's test compares right and wrong answers only, so it is an addition to the general test.
         tests = ", ".join(dict.fromkeys(difference.test for difference in differences.values()))
         if any(difference.p_holm is not None for difference in differences.values()):
             tests += "; Holm over the systems"
@@ -157,6 +158,8 @@ def describe_power(difference: Difference, comparison: Comparison) -> str:
     unit = "rows" if comparison.rows == comparison.units else "queries"
     if difference.detectable is None:
         return f"power: unknown, because resampling the {unit} does not change the {comparison.best_metric}"
+    # Power is the probability that a test finds a true difference; .8 is the usual convention (Cohen 1988). A
+    # difference that is smaller than the detectable one may be real, but these rows cannot show it.
     power = f"power .8: {comparison.units:,} {unit} show a difference of {difference.detectable:.4f} "
     power += f"in {comparison.best_metric}"
     if not difference.difference:
@@ -178,6 +181,7 @@ def _print_changes(changes: Changes, name: str, baseline: str) -> None:
         f"  answered differently: {changes.changed:,}; by {changes.metric}, {name} wins {changes.won:,}"
         f" and loses {changes.lost:,}{examined}"
     )
+    # A row is won if the new system scores higher on it than the baseline.
     for verb, rows in (("won", changes.won_rows), ("lost", changes.lost_rows)):
         if rows:
             print_text(f"  {verb} by {name}")

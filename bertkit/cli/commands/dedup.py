@@ -71,6 +71,7 @@ def command(
 
     data = read_data_options(column, changes)
     files = tuple(expand_path(path) for path in vectors or ())
+    # Vectors are optional: exact and near duplicates are found in the text itself.
     source = VectorSource(model, files, prompt, prompt_text) if model or files or prompt or prompt_text else None
     result = dedup(
         TextFile.open(file, column, data),
@@ -96,6 +97,7 @@ def print_duplicates(result: DedupResult) -> None:
                 print_text(f"      {shorten(' '.join(step[name].split()), _EXAMPLE_LENGTH)}")
     removed = sum(result.duplicates.values())
     print_text(f"{format_rows(result.rows)}: {removed:,} repeat others, {result.kept:,} stay")
+    # In the order of the search: an exact duplicate is not counted again as a near one.
     names = {"exact": "the same words", "near": "nearly the same words", "meaning": "the same meaning"}
     for reason, count in result.duplicates.items():
         at = f" (cosine {result.threshold:g} and more)" if reason == "meaning" and result.threshold is not None else ""

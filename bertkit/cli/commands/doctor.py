@@ -34,6 +34,7 @@ def command(
         diagnosis = Diagnosis(MACHINE, examine_machine())
     else:
         diagnosis = Diagnosis(str(folder), examine_folder(folder))
+    # The first finding that would end a run decides the exit code; see `Diagnosis.error`.
     record = {**vars(diagnosis), "counts": count_levels(diagnosis.findings)}
     print_result(record, lambda _: _print_diagnosis(diagnosis), error=diagnosis.error)
 

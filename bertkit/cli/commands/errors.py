@@ -74,6 +74,7 @@ def _print_mistakes(result: Mistakes, max_shown: int) -> None:
         {
             "slice": f"{'* ' if part.is_beyond_chance else '  '}{part.by}: {part.value}",
             "rows": part.units,
+            # The difference is between a slice and all other rows, which do not overlap.
             "in it": part.rate,
             "in the rest": part.rest,
             **difference_cells(part),
@@ -86,6 +87,7 @@ def _print_mistakes(result: Mistakes, max_shown: int) -> None:
         print_text(f"  wrong rows: the first {min(max_shown, len(result.mistakes)):,} of {len(result.mistakes):,}")
     for answer in result.mistakes[:max_shown]:
         confidence = "" if answer.confidence is None else f"; confidence {answer.confidence:.3f}"
+        # A wrong label has error 1; only numbers and partly right answers have a size.
         size = "" if answer.error == 1 else f"; error {answer.error:.4g}"
         print_text(f"    {answer.id}: {answer.text}")
         print_text(f"      gold {shorten(answer.gold)}; predicted {shorten(answer.predicted)}{confidence}{size}")

@@ -83,13 +83,17 @@ def command(
 
     A checkpoint can be any Hugging Face model with a trained head for the task. Options override the recipe.
     """
+    # 1. Find the recipe and the checkpoint.
     run, model = _get_run(run, model)
     recipe, checkpoint = find_checkpoint(run, model)
+    # 2. Options become keys of the recipe, so `eval` and a recipe file accept the same settings; --set comes last
+    # and wins.
     settings: dict[str, Any] = {"model": checkpoint, "task": get_zero_shot_task(recipe) if zero_shot else None}
     settings |= {**read_requirements(require or []), "gates.use_interval": use_interval or None}
     changes = merge_changes(settings, changes)
     scoring: dict[str, Any] = {"split": split, "output": output}
     scoring |= {"training_rows": training_rows, "strict_labels": strict_labels}
+    # 3. Score: one recipe per language, or the one recipe.
     if languages is not None:
         recipes = _load_languages(recipe, changes, languages)
         from bertkit.workflows.evaluate import evaluate_languages
@@ -181,6 +185,8 @@ def print_results(results: Sequence[Result], next_steps: Callable[[], None] = la
     _print_scores(results)
     next_steps()
     for result in results:
+        # A model that does not beat its baselines has learned nothing. The warning is printed last, because a
+        # terminal shows the end of the output.
         if result.lead and not result.lead["is_clear"]:
             print_line()
             print_text(f"WARNING ({result.split}): {result.warnings[-1]}")
@@ -230,6 +236,7 @@ def _with_interval(table: list[dict[str, Any]], lead: Mapping[str, Any] | None) 
 
 def _describe_lead(lead: Mapping[str, Any]) -> str:
     """Describe the difference between a model and the strongest baseline."""
+    # A loss of 0.02 reads "worse by 0.02": the sign goes into the word, and the ends of the interval change sides.
     word, sign = ("better", 1) if lead["difference"] >= 0 else ("worse", -1)
     ends = sorted(sign * end for end in lead["interval"] or ())
     interval = f" (95% CI {format_interval((ends[0], ends[1]))})" if ends else ""
@@ -252,6 +259,7 @@ def print_languages(results: Mapping[str, Sequence[Result]], means: Sequence[Map
             if result.split in mean["splits"]
         ]
         if mean["score"] is not None:
+            # Each language has the same weight, as in XNLI and XTREME, even if it has fewer rows.
             rows.append({"language": "mean", "score": mean["score"], "95% CI": mean["interval"]})
         print_table(metric, rows)
     print_text("  The interval of the mean takes rows as independent; if they are translations, it is too wide.")

@@ -92,6 +92,8 @@ def print_row(row: ExplainedRow) -> None:
     """Print what is predicted of a row, and what its words add to that."""
     print_line(to_json({"id": row.id, **({} if row.gold is None else {"gold": row.gold}), **row.prediction}))
     for explanation in row.explanations:
+        # The path of integrated gradients starts at the text with all words masked, so that score is printed
+        # too.
         score = f"{explanation.measure} {explanation.score:.4f}"
         print_text(f"  {explanation.target}: {score}, with all words masked {explanation.baseline_score:.4f}")
         # Integrated gradients are exact only if they add up to the difference of the scores.
@@ -105,6 +107,8 @@ def print_row(row: ExplainedRow) -> None:
             {
                 "word": word.word,
                 "integrated gradients": format_difference(word.integrated_gradients),
+                # The change of the score if only this word is masked. Masked words do not add up: two
+                # words can replace each other.
                 "masked": format_difference(word.occlusion),
             }
             for word in sorted(explanation.words, key=lambda word: -abs(word.integrated_gradients))

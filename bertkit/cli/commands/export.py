@@ -64,6 +64,7 @@ _FLIPS = {"model": "from the model's", "alone": "between a row alone and in a ba
 def print_parity(parity: Parity, after: str) -> None:
     """Print the comparison of a graph with the original model."""
     print_text(f"  largest difference of outputs: {parity.largest:.2g}")
+    # Only models that compute vectors have a cosine.
     if parity.least_cosine is not None:
         print_text(f"  lowest cosine of vectors: {parity.least_cosine:.6f}")
     from bertkit.hardware.speed import describe_spreads
@@ -119,6 +120,7 @@ def quantize_run(
     from bertkit.workflows.export import MarginError, export
 
     try:
+        # `openvino-int8` is the runtime and the precision of its weights.
         backend, precision = to.split("-")
         exported = export(
             run,
@@ -131,6 +133,7 @@ def quantize_run(
             margin=margin,
             rows=sample,
         )
+    # The comparison is printed although nothing is written: a user needs it to choose another margin or precision.
     except MarginError as error:
         parity = error.parity
         print_result({"parity": parity}, lambda _: print_parity(parity, to), error=error)

@@ -81,12 +81,15 @@ def command(
         check_smoke_options(output=output, seeds=seeds, dry_run=dry_run, fresh=fresh, pinned=pinned)
     from bertkit.recipe.load import load_recipe
 
+    # The recipe is loaded before the modules that import torch: a mistake in it is reported at once, and not after
+    # seconds.
     loaded = load_recipe(recipe, changes)
     if smoke:
         from bertkit.workflows.trial_run import smoke_finetune
 
         print_smoke(smoke_finetune(loaded))
         return
+    # 1. Several seeds are several runs, with a summary.
     if seeds is not None:
         if "training.seed" in changes:
             raise UsageError("one seed and --seeds are both given", "name all seeds in a list: --seeds 1,2,7")
@@ -94,6 +97,7 @@ def command(
             raise UsageError("--pinned with --seeds", "pin one --seed at a time")
         _finetune_seeds(loaded, parse_seeds(seeds), output, dry_run=dry_run, fresh=fresh, jobs=jobs, join=join)
         return
+    # 2. One run: check options that it cannot have, then plan it or train it.
     if jobs != 1 or join:
         raise UsageError(f"{'--join' if join else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
     if dry_run:
@@ -105,6 +109,7 @@ def command(
 
     results = finetune(loaded, output=output, fresh=fresh, pinned=pinned)
     gates = [case for result in results for case in result.gates]
+    # Next steps are printed before a failed gate raises its error, which ends the output.
     next_steps = partial(print_next_steps, loaded, results)
     print_gated({"results": results}, lambda _: print_results(results, next_steps), gates)
 
@@ -133,6 +138,7 @@ def print_dry_run(plan: DryRun, runs: int = 1) -> None:
     """Print the plan of a run, or of several runs that differ in their seed."""
     from bertkit.data.labels import list_names
 
+    # The resolved recipe comes first: it shows what every option and default has become.
     per_run = f" in each of {runs} runs" if runs > 1 else ""
     print_line(f"{plan.resolved.rstrip()}\n")
     print_plan(
@@ -208,6 +214,8 @@ def print_seeds(summary: SeedsSummary) -> None:
                 "median": spread.median,
                 "max": spread.maximum,
                 "95% CI of the mean": spread.interval,
+                # The null model answers every row with the same label or number; a mean close to it has
+                # learned nothing.
                 "null model": split.baseline.get(metric),
             }
             for metric, spread in split.spreads.items()
@@ -234,6 +242,8 @@ def print_seeds(summary: SeedsSummary) -> None:
     if best is not None and best.runs > 1:
         score = format_number(best.expected_best[-1])
         print_text(f"  best of {best.runs}: {metric} {score} (seed {summary.best_seed})")
+        # The best of k seeds rises with k, so methods can only be compared at the same k (Dodge et al. 2019,
+        # "Show Your Work").
         print_text(f"  expected best {metric} of k runs: {number_values(best.expected_best)}")
     print_notes(summary.warnings)
     if summary.unfinished:

@@ -74,6 +74,7 @@ def command(
     from bertkit.vectors.text_files import TextSource
     from bertkit.workflows.map import MapSettings, draw_map
 
+    # --limit comes before --set, so that data.limit in --set wins, as in other commands.
     limits = [] if limit is None else [f"data.limit={limit}"]
     source = TextSource(file, None, read_data_options(column, [*limits, *(changes or [])]))
     settings = MapSettings(unit, tuple(word or ()), label, clusters, layers, projection, seed)
@@ -95,6 +96,7 @@ def print_map(result: MapResult) -> None:
         print_text(f"  ... {len(result.labels) - _MAX_LABELS:,} more with --json")
     title = "layers"
     if result.most_frequent is not None:
+        # A layer separates the labels only as far as it is above this.
         title = f"layers; the most frequent label alone: {result.most_frequent:.4f}"
     print_table(title, layer_rows(result.layers, are_clusters=result.are_clusters))
     compared_points = next((layer.separation.points for layer in result.layers if layer.separation), result.points)

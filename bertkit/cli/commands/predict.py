@@ -78,6 +78,7 @@ def command(
     """
     from bertkit.data.output import PLAIN, FileLayout
 
+    # 1. Reject options that contradict each other, before anything is loaded.
     single_row = parse_row(text, row)
     if single_row is not None and file is not None:
         raise UsageError("a FILE and --text or --row", "give one or the other")
@@ -88,6 +89,7 @@ def command(
         raise UsageError(message, "name a file with --output")
     if min_precision is not None and abstain_below is not None:
         raise UsageError("--min-precision and --abstain-below", "give one or the other")
+    # 2. Find the checkpoint, and the thresholds that its calibration has stored.
     recipe, checkpoint = find_checkpoint(run, model)
     task = get_zero_shot_task(recipe) if zero_shot else None
     settings = {"model": checkpoint, "options.abstain_below": abstain_below, "task": task}
@@ -101,6 +103,7 @@ def command(
     from bertkit.workflows.predict import predict, predict_to_file
 
     if output is None:
+        # 3. Predict. Records are printed as they come; a file is written atomically.
         print_records("predictions", predict(loaded, source=file, row=single_row))
         return
     rows = predict_to_file(loaded, output, source=file, row=single_row, layout=layout)
@@ -114,4 +117,5 @@ def split_names(text: str | None) -> tuple[str, ...]:
     >>> split_names('id, "a, b"')
     ('id', 'a, b')
     """
+    # The reader of CSV knows quotes, as in `'id,"a, b"'`.
     return () if text is None else tuple(next(csv.reader([text], skipinitialspace=True), ()))

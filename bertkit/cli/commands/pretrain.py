@@ -57,6 +57,7 @@ class RecipeOrCommand(ReadableGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first argument names, or `recipe` if it names none."""
+        # `mlm` is not a command, so `recipe mlm` is parsed. A typo is then reported as an unknown recipe.
         return super().resolve_command(ctx, args if args[0] in self.commands else ["recipe", *args])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -141,6 +142,8 @@ def print_tokenizer(report: TokenizerReport) -> None:
     case = "lowercase" if report.lowercase else "cased"
     print_text(f"{report.folder}: {report.type}, {case}, {report.vocabulary_size:,} tokens")
     print_text(f"  on {report.held_out:,} held-out of {report.documents:,} documents ({report.words:,} words):")
+    # Fertility is 1 if each word is one token. A higher one means longer inputs and, in most languages, lower
+    # scores (Rust et al. 2021).
     print_line(f"  tokens per word (fertility)  {report.fertility:7.3f}")
     print_line(f"  single-token words           {report.coverage:7.1%}")
     print_line(f"  unknown tokens               {report.unknown_rate:7.3%}")
@@ -246,6 +249,7 @@ def print_pretrained(result: Pretrained) -> None:
     )
     print_line(f"  {'held-out documents':<23} {result.corpus['validation']['documents']:7,}")
     for name, score in result.scores.items():
+        # A masked token is often a frequent one, so accuracy has a baseline well above zero.
         strongest_name, value = strongest(result.baselines, name)
         baseline = "" if value is None else f"  baseline {format_number(value):>7} ({strongest_name})"
         print_text(f"  {name:<23} {format_number(score):>7}{baseline}")
@@ -263,6 +267,8 @@ def print_estimate(estimate: Estimate) -> None:
     budget, tokens = duration_text(estimate.seconds), f"{estimate.tokens:,} tokens"
     print_plan(
         {
+            # With a budget, the time is fixed and the tokens follow from the speed. Otherwise, the steps
+            # are fixed and the time follows.
             "speed": f"{estimate.tokens_per_second:,.0f} tokens/s",
             "": ""
             if estimate.peak_share is None

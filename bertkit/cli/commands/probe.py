@@ -68,6 +68,7 @@ def print_probe(result: ProbeResult) -> None:
     """Print the score of each layer with its baselines, and the center of gravity."""
     from bertkit.reports.probe import count_items, describe_control
 
+    # A probe is a linear classifier on the frozen vectors of one layer: what it can read is there in a simple form.
     probed = result.probed
     print_text(f"{result.task} in {result.model}: {result.about}")
     print_text(
@@ -81,6 +82,8 @@ def print_probe(result: ProbeResult) -> None:
             result.metric: layer.score,
             "95% CI": layer.interval,
             "control": layer.control,
+            # Score minus control: what the layer knows, and not what the probe can memorize (Hewitt and
+            # Liang 2019).
             "selectivity": format_difference(layer.selectivity),
         }
         for layer in probed.layers
@@ -88,5 +91,7 @@ def print_probe(result: ProbeResult) -> None:
     print_table("scores of a linear probe at each layer", table, len(table))
     print_notes(f"{name}: {score:.4f}" for name, score in probed.baselines.items())
     print_text(f"  control task: {describe_control(result.control, result.group)}")
+    # The center of gravity is the mean layer, weighted by how much each one contributes (Tenney et al. 2019).
+    # Syntax is usually lower than meaning.
     print_text(f"  best layer: {probed.best_layer}; center of gravity: {probed.center_of_gravity:.2f}")
     print_notes(f"note: {note}" for note in probed.notes)

@@ -88,6 +88,7 @@ def print_pruned(pruned: Pruned) -> None:
     layers = None if pruned.layers is None else ", ".join(map(str, pruned.layers))
     shape = {"layers": layers, "heads per layer": pruned.heads, "feed-forward neurons per layer": pruned.intermediate}
     print_notes(f"{name}: {value}{measured}" for name, value in shape.items() if value is not None)
+    # In small and in multilingual models, the embeddings of the tokens are a large part of the size.
     if pruned.vocabulary is not None:
         print_text(f"  tokens: {pruned.vocabulary:,} ({pruned.texts:,} texts split as before)")
     models = (("before", pruned.before), ("after", pruned.after))
@@ -118,6 +119,7 @@ def _next_steps(pruned: Pruned) -> list[str]:
         return [f"bertkit finetune RECIPE --model {pruned.folder}"]
     from bertkit.modeling.sentence.folder import is_sentence_folder
 
+    # The folder has the recipe of the run, so no option has to be repeated.
     recipe = f"{pruned.folder}/recipe.yaml"
     distill = f"bertkit distill {recipe} --teacher {pruned.model} --model {pruned.folder}"
     return [

@@ -41,6 +41,7 @@ def print_push(result: PushResult) -> None:
         return
     if result.deleted:
         print_text(f"  deleted from the repository: {', '.join(result.deleted)}")
+    # A push of the same files makes no commit on the Hub.
     is_new = result.commit != result.before
     print_text(f"  {'commit' if is_new else 'nothing has changed since commit'} {result.commit}")
     name = quote(result.name)

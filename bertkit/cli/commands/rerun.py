@@ -46,6 +46,7 @@ def print_rerun(result: Mapping[str, Any]) -> None:
     table = []
     for score in result["scores"]:
         before, now = score["before"], score["now"]
+        # Scores are compared exactly, so tiny differences need two digits in scientific notation.
         difference = "n/a" if before is None or now is None else f"{now - before:+.2g}"
         row = {"metric": f"{score['split']} {score['metric']}", "before": before, "now": now}
         table.append({**row, "difference": "none" if before == now else difference})
@@ -57,6 +58,7 @@ def print_rerun(result: Mapping[str, Any]) -> None:
     print_table("differences", differences)
     if not differences:
         print_text("  No difference in versions, machine, settings, data or model.")
+    # Runs of some kinds store no checksum of their weights; then nothing is claimed about them.
     weights = {True: "the same to the last bit", False: "different", None: "unknown, because the run has no checksums"}
     print_text(f"  Weights: {weights[result['weights_agree']]}.")
     if result["first_difference"] is not None:

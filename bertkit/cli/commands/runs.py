@@ -58,7 +58,9 @@ def _print_runs(runs: list[RunSummary], folder: Path) -> None:
 
 
 def _run_cells(run: RunSummary, folder: Path) -> dict[str, Any]:
+    # A folder of seeds has the mean over its seeds, which must not be mistaken for the score of a single model.
     metric = f"mean {run.metric}" if run.seeds and run.metric else run.metric
+    # A recipe has either epochs or steps.
     length = "-" if run.steps is None and run.epochs is None else f"{run.steps} steps"
     return {
         "run": Path(run.folder).relative_to(folder).as_posix(),
@@ -205,9 +207,11 @@ def remove_runs(
     """
     from bertkit.storage.run_list import check_removable, remove_run
 
+    # A folder that is named twice would be missing at the second time.
     folders = list(dict.fromkeys(folders))
     for folder in folders:
         check_removable(folder)
+    # All folders are checked before the first one is deleted.
     if not yes and not _confirm_removal(folders):
         return
     for folder in folders:

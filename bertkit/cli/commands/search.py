@@ -200,6 +200,7 @@ def query_index(
     """
     from bertkit.recipe.sections import expand_path
 
+    # Queries come from the command line or from a file.
     if (file is None) == (not queries):
         message = "no query" if file is None else "queries and a --file"
         raise UsageError(message, 'give e.g. "how to open a file", or --file')
@@ -219,6 +220,7 @@ def query_index(
     opened = Index.open(expand_path(index), verify=verify)
     records = query(opened, requests, method, model=model, prompt=prompt)
     inputs = [] if file is None else [("the file of queries", expand_path(file))]
+    # An --output inside the index would damage it, so its files count as inputs.
     inputs += [("a file of the index", path) for path in opened.folder.rglob("*") if path.is_file()]
     print_records("results", records, output, inputs)
 
@@ -257,6 +259,7 @@ def evaluate_index(
 
 def print_scores(result: SearchScores) -> None:
     """Print the scores of each ranking, and their intervals."""
+    # Relevance is known for documents, so passages of one document must not count several times.
     rows = "passages; documents are ranked by their best" if result.by_document else "rows"
     print_text(f"{result.index}: {result.queries:,} queries, {result.rows:,} {rows}")
     rankings = result.rankings
@@ -270,6 +273,8 @@ def print_scores(result: SearchScores) -> None:
             _SCORE: format_difference(ranking.gains[_SCORE]),
             "95% interval": ranking.gain_intervals[_SCORE],
         }
+        # The rankings are ordered from words to reranked, and each is compared with the previous one on the
+        # same queries.
         for previous, ranking in pairwise(rankings)
     ]
     print_table("gains, query by query", gains)

@@ -64,6 +64,7 @@ def command(
     limits = Limits(
         queue_rows=queue,
         request_rows=request_rows,
+        # Limits keep one client from filling the memory or the queue of all others.
         body_bytes=body_bytes,
         answer_seconds=timeout,
         batch_tokens=batch_tokens,

@@ -91,6 +91,8 @@ def print_sweep(summary: SweepSummary) -> None:
     _print_trials(summary, names)
     failures = group_by_reason({trial.name: trial.failure for trial in summary.trials if trial.status == "diverged"})
     print_notes(f"diverged: {', '.join(folders)}. {failure}" for failure, folders in failures.items())
+    # The fraction of the variance of the scores that a key explains on its own; the rest is other keys,
+    # interactions and seeds.
     shares = [f"{names[key]} {share:.0%}" for key, share in summary.importance.items() if share is not None]
     if shares:
         print_text(f"  share of the variance of {metric}: {', '.join(shares)}")
@@ -132,6 +134,7 @@ def _print_trials(summary: SweepSummary, names: Mapping[str, str]) -> None:
         for trial in summary.trials
     ]
     print_table(f"trials by {metric}", rows, max_rows=max(30, len(rows)))
+    # A sweep over training rows, such as --space data.limit=100,1000, is a learning curve.
     limit = next((name for key, name in names.items() if key in ROW_KEYS), "")
     curve = [
         {
@@ -152,6 +155,7 @@ def short_names(space: dict[str, str]) -> dict[str, str]:
     >>> short_names({"training.epochs": "2,3", "training.seed": "1,2"})
     {'training.epochs': 'epochs', 'training.seed': 'seed'}
     """
+    # The table has a column per key, and complete keys would make it too wide.
     ends = Counter(key.rpartition(".")[2] for key in space)
     return {key: end if ends[end := key.rpartition(".")[2]] == 1 else key for key in space}
 

@@ -44,6 +44,8 @@ def command(
     if report is not None:
         from bertkit.reports.cases import write_cases
 
+        # JUnit has a case per row, so that a pipeline shows the rows that fail; a summary for people has a line
+        # per test.
         cases_by_row = [case for result in tested.results for case in result.list_cases()]
         write_cases(
             report, f"behavior of {tested.run}", cases_by_row if report.suffix.lower() == ".xml" else tested.gates

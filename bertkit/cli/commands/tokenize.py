@@ -58,6 +58,7 @@ def _print_tokens(tokenized: TextTokens) -> None:
             "token": token.token,
             "id": str(token.id),
             "segment": token.segment if has_pair else "",
+            # Tokens with the same word are pieces of it, such as `token` and `##ization`.
             "word": "special" if token.word is None else str(token.word),
             "characters": "" if token.start is None else f"{token.start}-{token.end}",
             "text": token.text,
@@ -82,6 +83,7 @@ def _print_figures(source: str, figures: list[TextFigures]) -> None:
         "vocabulary": [f"{model.vocabulary:,}" for model in figures],
         "vocabulary that occurs": [f"{model.vocabulary_seen:.1%}" for model in figures],
         "maximal length": ["-" if model.max_tokens is None else f"{model.max_tokens:,}" for model in figures],
+        # A fertility of 1 means that every word is in the vocabulary (Rust et al. 2021).
         "tokens per word (fertility)": [f"{model.fertility:.3f}" for model in figures],
         "single-token words": [f"{model.coverage:.1%}" for model in figures],
         "unknown tokens": [f"{model.unknown_rate:.3%}" for model in figures],
