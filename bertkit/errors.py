@@ -46,6 +46,7 @@ class BertkitError(Exception):
         column: str | None = None,
     ) -> None:
         super().__init__(message)
+        # The parts stay separate, because `--json` prints each under its own key.
         self.message = message
         self.remedy = remedy
         self.file = None if file is None else str(file)
@@ -73,6 +74,7 @@ class BertkitError(Exception):
         >>> str(DataError("no label", "fill it in").named("cola"))
         'cola: no label - fill it in'
         """
+        # A copy, because several commands may report the same error, such as all seeds of a failed recipe.
         error = copy(self)
         error.message = f"{name}: {self.message}"
         return error
@@ -155,6 +157,7 @@ class StoppedError(BertkitError):
 
     def __init__(self, message: str, remedy: str = "", *, signal: int = SIGINT) -> None:
         super().__init__(message, remedy)
+        # Shells report a process that a signal ended as 128 + its number: 130 for SIGINT, 143 for SIGTERM.
         self.exit_code = 128 + signal
 
 
@@ -169,6 +172,7 @@ def located(**place: object) -> Iterator[None]:
     """
     try:
         yield
+    # The code that finds an error in a row does not know its file; the code that reads the file does.
     except DataError as error:
         vars(error).update(place)
         raise
@@ -201,6 +205,8 @@ def install_command(extra: str = "") -> str:
     from urllib.request import url2pathname
 
     try:
+        # pip records the source of an installed package in direct_url.json (PEP 610); it is missing for a
+        # package from an index.
         origin = json.loads(metadata.distribution("bertkit").read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):
         origin = {}
