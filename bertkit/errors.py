@@ -74,7 +74,7 @@ class BertkitError(Exception):
         >>> str(DataError("no label", "fill it in").named("cola"))
         'cola: no label - fill it in'
         """
-        # A copy, because several commands may report the same error, such as all seeds of a failed recipe.
+        # A copy, because the summary of several runs may hold the original error.
         error = copy(self)
         error.message = f"{name}: {self.message}"
         return error
@@ -107,7 +107,7 @@ def shorten(text: str, length: int = 80) -> str:
 
 
 class UsageError(BertkitError):
-    """The command line asks for something impossible."""
+    """The command line is wrong, or its options contradict each other."""
 
     exit_code = 2
 

@@ -173,12 +173,12 @@ def stage(name: str, total: int = 0, done: int = 0) -> Iterator[Callable[[int], 
     progress = get_progress()
     progress.start(name, total, done)
 
-    def tick(steps: int) -> None:
+    def advance(steps: int) -> None:
         nonlocal done
         done += steps
         progress.update(done, {})
 
     try:
-        yield tick
+        yield advance
     finally:
         progress.finish()

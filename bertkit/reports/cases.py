@@ -11,7 +11,7 @@ from typing import Literal
 
 from bertkit.errors import GateError, UsageError
 from bertkit.recipe.sections import expand_path
-from bertkit.reports.text import plain
+from bertkit.reports.text import escape_markdown
 from bertkit.storage.files import write_text
 from bertkit.storage.outputs import REPORT_MARK, check_folder_of, claimed, is_own
 
@@ -94,10 +94,9 @@ def _as_junit(title: str, cases: Sequence[Case]) -> str:
         return _NOT_XML.sub("\ufffd", text)
 
     def count(counted_cases: Sequence[Case]) -> dict[str, str]:
-        outcomes = Counter(case.outcome for case in counted_cases)
-        failures, skipped = outcomes["failed"], outcomes["skipped"]
-        counts = {"tests": len(counted_cases), "failures": failures, "errors": 0, "skipped": skipped, "time": 0}
-        return {name: str(value) for name, value in counts.items()}
+        tally = Counter(case.outcome for case in counted_cases)
+        counts = {"tests": tally.total(), "failures": tally["failed"], "errors": 0, "skipped": tally["skipped"]}
+        return {name: str(value) for name, value in counts.items()} | {"time": "0"}
 
     root = tree.Element("testsuites", {"name": clean(title)} | count(cases))
     del root.attrib["skipped"]  # The schema allows this attribute only for suites.
@@ -124,14 +123,15 @@ def _as_markdown(title: str, cases: Sequence[Case]) -> str:
     """Return cases as the summary of a pull request: a line of counts, and a table with failures first."""
     counts = Counter(case.outcome for case in cases)
     verdict = _MARKS["failed" if counts["failed"] else "passed"]
-    lines = [REPORT_MARK, f"## {verdict} {plain(title)}", ""]
+    lines = [REPORT_MARK, f"## {verdict} {escape_markdown(title)}", ""]
     lines += [", ".join(f"{counts[outcome]:,} {outcome}" for outcome in _MARKS if counts[outcome]) or "No case.", ""]
     if cases:
         lines += ["| | case | |", "|---|---|---|"]
     # A reader of a pull request looks for failures, and a comment has limited space.
     ordered = sorted(cases, key=lambda case: case.outcome != "failed")
     for case in ordered[:_SHOWN]:
-        lines.append(f"| {_MARKS[case.outcome]} | {plain(f'{case.group}: {case.name}')} | {plain(case.text)} |")
+        cells = _MARKS[case.outcome], escape_markdown(f"{case.group}: {case.name}"), escape_markdown(case.text)
+        lines.append(f"| {' | '.join(cells)} |")
     if len(cases) > _SHOWN:
         lines += ["", f"{len(cases) - _SHOWN:,} more are not shown."]
     return "\n".join(lines) + "\n"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bertkit.reports.text import ONE_SEED, plain
+from bertkit.reports.text import ONE_SEED, escape_markdown
 
 LEVEL = 0.05
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -66,10 +66,10 @@ def to_markdown(table: Any) -> str:
     """Write a table in Markdown; the best score of each task is bold."""
     # An unescaped star after bold text would be read as the start of emphasis.
     head, *rows = make_grid(table, mark=lambda score: f"**{score}**", star="\\*")
-    names = [[plain(row[0]), *row[1:]] for row in rows]
-    lines = [list(map(plain, head)), ["---", *["---:"] * len(table.tasks)], *names]
+    names = [[escape_markdown(row[0]), *row[1:]] for row in rows]
+    lines = [list(map(escape_markdown, head)), ["---", *["---:"] * len(table.tasks)], *names]
     text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return text + "".join(f"\n{plain(line)}\n" for line in [*describe_marks(table), *table.notes])
+    return text + "".join(f"\n{escape_markdown(line)}\n" for line in [*describe_marks(table), *table.notes])
 
 
 def to_latex(table: Any) -> str:

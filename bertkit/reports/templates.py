@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
-from bertkit.reports.text import cell_text, duration_text, p_text, plain, score_text
+from bertkit.reports.text import cell_text, duration_text, escape_markdown, p_text, score_text
 from bertkit.storage.files import write_text
 from bertkit.storage.outputs import PAGE_MARK
 
@@ -171,7 +171,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "pick": lambda names, record: [record.get(name) for name in names],
     "index_of": lambda values, value: values.index(value) if value in values else None,
     "slug": lambda title: "-".join(re.findall(r"\w+", title.lower())),
-    "plain": plain,
+    "plain": escape_markdown,
     "unbroken": keep_words,
     "breakable": break_names,
     "named": name_model,
