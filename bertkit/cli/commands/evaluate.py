@@ -168,7 +168,7 @@ def _load_languages(name: str, changes: dict[str, Any], languages: str) -> dict[
     """Load a recipe once for each language of a list with commas.
 
     Raises:
-        UsageError: the list names none, or `--set` names one too.
+        UsageError: If the list has an empty name, or `--set` names a language, too.
     """
     codes = [code.strip() for code in languages.split(",")]
     if not all(codes):
