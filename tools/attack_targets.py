@@ -377,7 +377,7 @@ def try_target(target: Target, data: bytes, folder: Path) -> tuple[str, str | No
         line = str(error)
         is_line = error.exit_code in REFUSED and "\n" not in line and len(line) < 4000
         return "refused", None if is_line else f"{type(error).__name__}: {line[:300]!r}"
-    except OSError:  # which a command says in one line: see `_explain_os_error` of bertkit/cli/main.py
+    except OSError:  # which a command says in one line: see `_name_error` of bertkit/cli/main.py
         return "refused", None
     except (Exception, Hang) as error:
         return "crashed", f"{type(error).__name__}: {str(error)[:300]}"

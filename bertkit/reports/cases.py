@@ -94,8 +94,8 @@ def _as_junit(title: str, cases: Sequence[Case]) -> str:
         return _NOT_XML.sub("\ufffd", text)
 
     def count(counted_cases: Sequence[Case]) -> dict[str, str]:
-        tally = Counter(case.outcome for case in counted_cases)
-        counts = {"tests": tally.total(), "failures": tally["failed"], "errors": 0, "skipped": tally["skipped"]}
+        counter = Counter(case.outcome for case in counted_cases)
+        counts = {"tests": counter.total(), "failures": counter["failed"], "errors": 0, "skipped": counter["skipped"]}
         return {name: str(value) for name, value in counts.items()} | {"time": "0"}
 
     root = tree.Element("testsuites", {"name": clean(title)} | count(cases))
