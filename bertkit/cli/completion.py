@@ -57,8 +57,7 @@ def complete_column(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _get_run(context: typer.Context) -> Path:
-    # While the shell completes, missing arguments are None. `compare` has a list of runs; the first one sets the
-    # columns.
+    # The shell also completes a line without a run. `compare` has a list of runs; the first one sets the columns.
     name = context.params.get("run") or context.params.get("runs") or ""
     return Path(name if isinstance(name, str) else name[0])
 

@@ -147,8 +147,8 @@ def shorten_around(text: str, span: tuple[int, int] | None, length: int) -> tupl
     if len(text) <= length:
         return text, span
     start, end = span or (0, 0)
-    # Center the word in the cut, but never cut off its beginning: the window ends with the text at the latest, and
-    # starts with the word at the latest.
+    # Center the word in the shortened text, but keep its beginning: the window ends with the text at the latest,
+    # and starts with the word at the latest.
     first = min(start, max(0, min((start + end - length) // 2, len(text) - length)))
     last = first + length
     before = "…" if first else ""
@@ -194,8 +194,8 @@ def _scale_points(points: np.ndarray) -> np.ndarray:
 
 def _quantize_points(layers: Sequence[np.ndarray]) -> tuple[bytes, float]:
     """Return the coordinates, (layers, points, 2), as 16-bit numbers from -extent to extent, and the extent."""
-    # One extent for all layers keeps the slider from zooming: a layer whose points are spread more looks it. From
-    # -extent to extent, a coordinate becomes 0 to 65535, and the center 32768.
+    # All layers have the same extent, so the slider does not zoom. From -extent to extent, a coordinate becomes 0
+    # to 65535, and the center 32768.
     scaled = np.stack([_scale_points(points) for points in layers])
     extent = float(np.abs(scaled).max()) or 1.0
     return np.round((scaled / extent + 1) / 2 * _LEVELS).astype("<u2").tobytes(), extent
