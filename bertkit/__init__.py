@@ -46,6 +46,8 @@ __all__ = list(_MODULES)  # `__init__.pyi` has the same names with their types
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use, so that importing bertkit costs nothing."""
+    # PEP 562: Python calls this function for a name that the module lacks. The workflows import torch, which takes
+    # seconds, so `bertkit.load_recipe` must not import them.
     if name in _MODULES:
         return getattr(importlib.import_module(f"bertkit.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'bertkit' has no attribute {name!r}")

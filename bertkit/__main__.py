@@ -9,6 +9,7 @@ import sys  # noqa: E402
 try:
     from bertkit.cli.main import main
 except ModuleNotFoundError as error:  # installed without its dependencies
+    # A module of bertkit itself that is missing is a bug, whose traceback must be shown.
     if (error.name or "bertkit").startswith("bertkit"):
         raise
     from bertkit.errors import install_command

@@ -46,6 +46,7 @@ class BertkitError(Exception):
         column: str | None = None,
     ) -> None:
         super().__init__(message)
+        # The parts stay separate, because `--json` prints each under its own key.
         self.message = message
         self.remedy = remedy
         self.file = None if file is None else str(file)
@@ -73,6 +74,7 @@ class BertkitError(Exception):
         >>> str(DataError("no label", "fill it in").named("cola"))
         'cola: no label - fill it in'
         """
+        # A copy, because the summary of several runs may hold the original error.
         error = copy(self)
         error.message = f"{name}: {self.message}"
         return error
@@ -105,7 +107,7 @@ def shorten(text: str, length: int = 80) -> str:
 
 
 class UsageError(BertkitError):
-    """The command line asks for something impossible."""
+    """The command line is wrong, or its options contradict each other."""
 
     exit_code = 2
 
@@ -155,6 +157,7 @@ class StoppedError(BertkitError):
 
     def __init__(self, message: str, remedy: str = "", *, signal: int = SIGINT) -> None:
         super().__init__(message, remedy)
+        # Shells report a process that a signal ended as 128 + its number: 130 for SIGINT, 143 for SIGTERM.
         self.exit_code = 128 + signal
 
 
@@ -169,6 +172,7 @@ def error_location(**place: object) -> Iterator[None]:
     """
     try:
         yield
+    # The code that finds an error in a row does not know its file; the code that reads the file does.
     except DataError as error:
         vars(error).update(place)
         raise
@@ -201,6 +205,8 @@ def install_command(extra: str = "") -> str:
     from urllib.request import url2pathname
 
     try:
+        # pip records the source of an installed package in direct_url.json (PEP 610); it is missing for a
+        # package from an index.
         origin = json.loads(metadata.distribution("bertkit").read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):
         origin = {}

@@ -69,6 +69,7 @@ class Bars(Silent):
         # Ignore the warning about missing widgets in a notebook.
         with warnings.catch_warnings(action="ignore"):
             from tqdm.auto import tqdm
+        # `delay=1` shows no bar for work of less than a second, and `leave=False` removes a finished one.
         self.open.append(tqdm(desc=name, total=total or None, initial=done, delay=1, leave=False))
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
@@ -95,6 +96,7 @@ def get_progress() -> Progress:
 @contextmanager
 def use_progress(progress: Progress | None) -> Iterator[None]:
     """Use a progress inside the block, and in the functions that it calls; None changes nothing."""
+    # A context variable, not a global: threads of a server and asyncio tasks each have their own progress.
     token = _in_use.set(progress or _in_use.get())
     try:
         yield
@@ -107,6 +109,8 @@ def with_progress(work: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(work)
     def run(*arguments: P.args, **options: P.kwargs) -> R:
+        # A generator runs after this function has returned, so a plain `with use_progress(...)` would end too
+        # early. Its context keeps the progress for each step.
         context = copy_context()
         context.run(_in_use.set, cast("Progress | None", options.get("progress")) or _in_use.get())
         result: Any = context.run(work, *arguments, **options)
@@ -117,6 +121,7 @@ def with_progress(work: Callable[P, R]) -> Callable[P, R]:
 
 def _iterate(context: Context, results: Iterator[Any]) -> Iterator[Any]:
     """Yield results that are computed in a separate context."""
+    # A new object, because any value, even None, may be a result.
     end = object()
     while (result := context.run(next, results, end)) is not end:
         yield result
@@ -168,12 +173,12 @@ def stage(name: str, total: int = 0, done: int = 0) -> Iterator[Callable[[int], 
     progress = get_progress()
     progress.start(name, total, done)
 
-    def tick(steps: int) -> None:
+    def advance(steps: int) -> None:
         nonlocal done
         done += steps
         progress.update(done, {})
 
     try:
-        yield tick
+        yield advance
     finally:
         progress.finish()

@@ -26,6 +26,7 @@ def complete_run(incomplete: str) -> list[str]:
     """Return the runs in the typed folder, by default in `runs`, and the shipped recipes."""
     from bertkit.storage.runs import list_runs
 
+    # The shell requests candidates again after every Tab, so one folder is enough: `runs/co` lists runs/.
     folder = Path(incomplete.rpartition("/")[0] or "runs")
     paths = [str(folder / name) for name in list_runs(folder)]
     return [path for path in paths if path.startswith(incomplete)] + complete_recipe(incomplete)
@@ -35,7 +36,8 @@ def complete_split(context: typer.Context, incomplete: str) -> list[str]:
     """Return the splits of the run that the command line names."""
     from bertkit.storage.runs import read_record
 
-    record: Any = _try(lambda: read_record(_run_of(context))) or {}
+    # run.json has a number of rows for each split, so no data is read.
+    record: Any = _try_read(lambda: read_record(_get_run(context))) or {}
     return [name for name in record.get("rows", ()) if name.startswith(incomplete)]
 
 
@@ -46,20 +48,21 @@ def complete_column(context: typer.Context, incomplete: str) -> list[str]:
     from bertkit.recipe.records import DataConfig
 
     file = context.params.get("file")
-    data = (
-        DataConfig() if file else _try(lambda: load_recipe(str(_run_of(context) / "recipe.yaml")).data) or DataConfig()
-    )
+    recipe = None if file else _try_read(lambda: load_recipe(str(_get_run(context) / "recipe.yaml")))
+    data = recipe.data if recipe else DataConfig()
+    # A dataset on the Hub is not downloaded for a completion; only a file on disk is read, up to its first row.
     source = Path(file or next(iter(data.files.values()), data.source))
-    first = _try(lambda: next(iter(read_records(source, data)))[1]) if source.is_file() else None
+    first = _try_read(lambda: next(iter(read_records(source, data)))[1]) if source.is_file() else None
     return [name for name in first or () if name.startswith(incomplete)]
 
 
-def _run_of(context: typer.Context) -> Path:
+def _get_run(context: typer.Context) -> Path:
+    # The shell also completes a line without a run. `compare` has a list of runs; the first one sets the columns.
     name = context.params.get("run") or context.params.get("runs") or ""
     return Path(name if isinstance(name, str) else name[0])
 
 
-def _try(read: Any) -> Any:
+def _try_read(read: Any) -> Any:
     """Return what a function reads, or None if it cannot be read, because completion must not print errors."""
     from bertkit.errors import BertkitError
 

@@ -6,6 +6,7 @@ import os
 
 def end_on_interrupt() -> None:
     """Set Ctrl-C to end the process with one line, unless the process was started to ignore it."""
+    # A shell script starts its background jobs with SIGINT ignored, and that must stay so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, end)
 
@@ -18,6 +19,10 @@ def ignore_interrupts() -> None:
 def end(*_: object) -> None:
     """End the process at once."""
     try:
+        # Python's own streams may be locked or half imported when the signal arrives. A system call works at
+        # any time.
         os.write(2, b"error: stopped by Ctrl-C\n")
     finally:
+        # 130, as shells report a process that Ctrl-C ended. `sys.exit` would run exit functions that wait for
+        # threads.
         os._exit(128 + signal.SIGINT)

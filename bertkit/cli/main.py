@@ -12,7 +12,6 @@ import pkgutil
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
@@ -38,36 +37,32 @@ _ClickError: Any = typer.BadParameter.__mro__[2]
 
 def find_modules() -> list[ModuleType]:
     """Import the modules of `bertkit.cli.commands` and return them in the order of the help."""
+    # Every start imports all files of commands to build the parser, so these files import no heavy library at their
+    # top.
     names = [f"{commands.__name__}.{module.name}" for module in pkgutil.iter_modules(commands.__path__)]
     return sorted(map(importlib.import_module, names), key=lambda module: module.ORDER)
 
 
-def name_file(module: ModuleType) -> str:
+def get_name(module: ModuleType) -> str:
     """Return the name of the command or group of a file: its NAME, or else the name of the file."""
     return str(getattr(module, "NAME", module.__name__.rpartition(".")[2].replace("_", "-")))
 
 
-def name_commands(module: ModuleType) -> list[str]:
+def list_names(module: ModuleType) -> list[str]:
     """Return the names of the commands of a file, or the name of its group."""
-    return list(module.COMMANDS) if hasattr(module, "COMMANDS") and not hasattr(module, "HELP") else [name_file(module)]
+    return list(module.COMMANDS) if hasattr(module, "COMMANDS") and not hasattr(module, "HELP") else [get_name(module)]
 
 
 def add_commands(app: typer.Typer, module: ModuleType) -> None:
     """Add the command, the commands or the group of a file; see `bertkit.cli.commands`."""
     # The files are the commands: a new file is a new command, with no list to add it to.
-    if not hasattr(module, "COMMANDS"):
-        _add_command(app, name_file(module), module.command, module.EXAMPLE)
-        return
     if hasattr(module, "HELP"):
         group = _make_group(module.HELP, getattr(module, "GROUP", ReadableGroup))
-        app.add_typer(group, name=name_file(module))
+        app.add_typer(group, name=get_name(module))
         app = group
-    for name, (command, example) in module.COMMANDS.items():
-        _add_command(app, name, command, example)
-
-
-def _add_command(app: typer.Typer, name: str, command: Callable[..., None], example: str) -> None:
-    app.command(name, cls=ReadableCommand, epilog=f"Example: {example}")(command)
+    entries = module.COMMANDS if hasattr(module, "COMMANDS") else {get_name(module): (module.command, module.EXAMPLE)}
+    for name, (command, example) in entries.items():
+        app.command(name, cls=ReadableCommand, epilog=f"Example: {example}")(command)
 
 
 def _make_group(help: str, cls: type[ReadableGroup], **settings: Any) -> typer.Typer:
@@ -83,12 +78,13 @@ class _SectionedGroup(ReadableGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands in the order of the help."""
-        return [name for module in find_modules() for name in name_commands(module)]
+        return [name for module in find_modules() for name in list_names(module)]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the summary of each command, section by section."""
+        # `groupby` needs sorted modules; ORDER 24 is in section 2.
         for section, modules in groupby(find_modules(), key=lambda module: module.ORDER // 10):
-            names = [name for module in modules for name in name_commands(module)]
+            names = [name for module in modules for name in list_names(module)]
             listed: list[tuple[str, Any]] = [(name, self.get_command(ctx, name)) for name in names]
             with formatter.section(SECTIONS[section - 1]):
                 formatter.write_dl([(name, command.get_short_help_str()) for name, command in listed])
@@ -105,7 +101,7 @@ _VersionOption = Annotated[
 ]
 
 
-def _begin(
+def _configure(
     version: _VersionOption = False,
     quiet: terminal.QuietOption = False,
     verbose: terminal.VerboseOption = False,
@@ -124,7 +120,8 @@ def make_app() -> typer.Typer:
     group = _make_group(
         about, _SectionedGroup, name="bertkit", pretty_exceptions_enable=False, context_settings=context
     )
-    group.callback(help=about)(_begin)
+    # The callback gives `bertkit` its options, such as --quiet, and runs before the command.
+    group.callback(help=about)(_configure)
     for module in find_modules():
         add_commands(group, module)
     return group
@@ -137,6 +134,7 @@ def main() -> NoReturn:
     """Run the command line; each failure prints one line on stderr and has an exit code."""
     terminal.prepare()
     for name in ("HF_HUB_DISABLE_TELEMETRY", "ORT_DISABLE_TELEMETRY"):
+        # A user who has set one of these variables wants it so.
         os.environ.setdefault(name, "1")
     # joblib warns on import if /dev/shm cannot be written, but bertkit starts no processes with joblib.
     warnings.filterwarnings("ignore", message=".*joblib will operate in serial mode")
@@ -153,6 +151,7 @@ def main() -> NoReturn:
             code = _run_command()
     finally:
         use_shard(None)  # A program that continues after a command is not a shard.
+    # A full disk may lose the end of a redirected result. A closed pipe, as with `| head`, is not an error.
     if (error := terminal.lost_output()) and code == 0:
         code = _print_error(f"stdout cannot be written: {error.strerror}", 6, {})
     sys.exit(code)
@@ -160,6 +159,8 @@ def main() -> NoReturn:
 
 def _run_command() -> int:
     try:
+        # Errors go from the specific to the general: bertkit's own, the parser's, Ctrl-C, the operating
+        # system's, and bugs. Only the last kind leaves a traceback.
         check_encoding(sys.argv)
         with terminal.interruptible():
             code = int(app(prog_name="bertkit", standalone_mode=False) or 0)
@@ -167,24 +168,25 @@ def _run_command() -> int:
         # typer returns 130 for a KeyboardInterrupt
         return _print_error("stopped by Ctrl-C", code, {}) if code == 130 else code
     except BertkitError as error:
-        return _print_refusal(error)
+        return _report_error(error)
     except _ClickError as error:
+        # A group without a command prints its help, which typer implements as an error.
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             return 2
-        return _print_refusal(usage_error(error))
+        return _report_error(usage_error(error))
     except KeyboardInterrupt:
         return _print_error("stopped by Ctrl-C", 130, {})
     except OSError as error:
-        return _print_refusal(_name_error(error))
+        return _report_error(_explain_os_error(error))
     except Exception as error:  # a bug: its traceback is saved to a file and the exit code is 1
         if _is_interrupt(error):
             return _print_error("stopped by Ctrl-C", 130, {})
         from bertkit.recipe.plugins import find_custom_error
 
         # The cause may also be the machine, a module of the user, or a broken installation. Each has its own remedy.
-        fault = _name_memory_error(error) or find_custom_error(error) or _name_missing_package(error)
-        return _save_traceback() if fault is None else _print_refusal(fault)
+        known_error = _explain_memory_error(error) or find_custom_error(error) or _explain_missing_package(error)
+        return _save_traceback() if known_error is None else _report_error(known_error)
 
 
 def _end_devices() -> None:
@@ -210,7 +212,7 @@ def _is_interrupt(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) or (before is not None and _is_interrupt(before))
 
 
-def _name_missing_package(error: Exception) -> BertkitError | None:
+def _explain_missing_package(error: Exception) -> BertkitError | None:
     """Return an error for a missing package that bertkit or a library needs, or None for another error."""
     if isinstance(error, ImportError) and error.name is None:  # Libraries raise it for their options.
         return UnavailableError(" ".join(str(error).split()), "install the package, or leave out what needs it")
@@ -220,16 +222,17 @@ def _name_missing_package(error: Exception) -> BertkitError | None:
     return UnavailableError(message, f"install bertkit again with its dependencies: `{install_command()}`")
 
 
-def _name_error(error: OSError) -> BertkitError:
+def _explain_os_error(error: OSError) -> BertkitError:
     """Return an error that explains an error of the operating system."""
     if error.errno == errno.ENAMETOOLONG:
+        # Most file systems allow 255 bytes per name.
         return UsageError(f"a name or path is too long: {str(error.filename)[:60]}...", "give a shorter one")
     if is_disk_error(error):
         return disk_error(error.errno, error.filename)
     return ResourceError(error.strerror or str(error), file=error.filename)
 
 
-def _name_memory_error(error: Exception) -> BertkitError | None:
+def _explain_memory_error(error: Exception) -> BertkitError | None:
     """Return an error for a lack of memory or an operation that the device lacks, or None for another error."""
     from bertkit.hardware.device import missing_operation
     from bertkit.hardware.process import is_memory_error
@@ -239,13 +242,14 @@ def _name_memory_error(error: Exception) -> BertkitError | None:
     if missing := missing_operation(error):
         return missing
     text = str(error)
+    # PyTorch only sees that a worker is gone. In most cases, the kernel killed it for lack of memory.
     if isinstance(error, RuntimeError) and "DataLoader worker" in text and ("killed" in text or "exited" in text):
         remedy = "the system may have ended it because memory was short: use fewer workers, or none"
         return ResourceError(" ".join(text.split()).rstrip("."), remedy)
     return None
 
 
-def _print_refusal(error: BertkitError) -> int:
+def _report_error(error: BertkitError) -> int:
     return _print_error(str(error), error.exit_code, error.as_dict())
 
 
@@ -255,6 +259,7 @@ def _print_error(message: str, code: int, details: dict[str, object]) -> int:
     if is_main_process():
         # The log of a server is JSON lines, so errors are logged too.
         logging.getLogger("bertkit").error(f"error: {message}", extra={"fields": {"message": message}})
+        # The error may be one of the parser, so the parsed option is not known.
         if "--json" in sys.argv:
             print_json({"status": "error", "error": {"code": code, "message": message, **details}})
     return code

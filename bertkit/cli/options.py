@@ -46,12 +46,14 @@ def check_recipe_name(context: typer.Context, recipe: str | None) -> str | None:
 
     if recipe is None or not is_other_file(recipe):
         return recipe
+    # The suggested line must work for this command, so it puts the file where the command takes rows, if it does.
     parameters = {parameter.name for parameter in context.command.params}
     rows = " " if "file" in parameters else " --data " if "data" in parameters else ""
     rows_recipe = "tag" if recipe.endswith((".conll", ".conllu")) else "classify"
     example = _EXAMPLES.get(str(context.info_name), rows_recipe)
     line = f"{context.command_path} {example}" + (rows and rows + shlex.quote(recipe))
     expected, listing = ("run or a recipe", "runs") if example == "RUN" else ("recipe", "recipes")
+    # For example, `bertkit finetune reviews.csv` suggests `bertkit finetune classify --data reviews.csv`.
     message = f"{recipe} is a file, and a {expected} is expected"
     raise UsageError(message, f"write e.g. `{line}`; see `bertkit {listing} list`")
 
@@ -89,6 +91,7 @@ def output_option(help: str, metavar: str, default: str | bool = True, **setting
 FROM_RECIPE = "the recipe's"
 """Default of an option that overrides a key of the recipe."""
 
+# The following annotations are shared, so that an option has the same name, help and default in all commands.
 RECIPE_NAME: dict[str, Any] = {"autocompletion": complete_recipe, "callback": check_recipe_name}
 """Settings of an argument that names a recipe."""
 
@@ -96,7 +99,7 @@ RecipeArgument = Annotated[
     str, argument("A shipped recipe (see `bertkit recipes list`) or a YAML file.", "RECIPE", **RECIPE_NAME)
 ]
 _RUN = argument(
-    "Run folder; or with --model a recipe: a shipped one (see `bertkit recipes list`) or a YAML file.",
+    "Run folder. With --model, a recipe: a shipped one (see `bertkit recipes list`) or a YAML file.",
     "RUN",
     **{**RECIPE_NAME, "autocompletion": complete_run},
 )
@@ -105,12 +108,12 @@ OptionalRunArgument = Annotated[str | None, _RUN]
 RowsFileArgument = Annotated[
     str | None,
     argument(
-        "Rows to read, in any format of the docs, such as csv, jsonl, txt (one text per line), or `-` for stdin.",
+        "File with rows: csv, jsonl, parquet, txt (one text per line) or another format of the docs; `-` for stdin.",
         "FILE",
     ),
 ]
 TrainedArgument = Annotated[
-    str, argument("Run folder, or with --recipe any checkpoint.", "RUN", autocompletion=complete_run)
+    str, argument("Run folder. With --recipe, any fine-tuned checkpoint.", "RUN", autocompletion=complete_run)
 ]
 CheckpointRecipeOption = Annotated[
     str | None,
@@ -126,11 +129,12 @@ PredictionsRecipeOption = Annotated[
 ]
 TrainingRowsOption = Annotated[
     Literal["error", "drop", "keep"],
-    option("Rows that the checkpoint was trained on: `error` is an error, `drop` skips, `keep` marks them.", "CHOICE"),
+    option("Training rows of the checkpoint: `error` stops, `drop` skips them, `keep` marks them.", "CHOICE"),
 ]
 PretrainedOption = Annotated[str, option("Pretrained model: Hub name, directory or `demo`.", "MODEL")]
 CheckpointOption = Annotated[
-    str | None, option("Fine-tuned checkpoint of a recipe: run folder, directory or Hub name.", "CKPT", "the run")
+    str | None,
+    option("Checkpoint, if RUN is a recipe: run folder, directory or Hub name.", "CKPT", "the run"),
 ]
 LimitOption = Annotated[int | None, option("Use only the first N rows of each split.", "N", "all")]
 
@@ -138,6 +142,7 @@ LimitOption = Annotated[int | None, option("Use only the first N rows of each sp
 def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.max_length=64; repeatable.") -> Any:
     """Declare the option that sets keys of a recipe; with patterns of the keys that are read, others are errors."""
 
+    # A key without effect is an error: a user who sets training.epochs for `predict` expects something else.
     def check(changes: list[str] | None) -> list[str] | None:
         from bertkit.recipe.load import parse_changes
 
@@ -154,8 +159,10 @@ def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.m
 
 SetOption = Annotated[list[str] | None, set_option()]
 _FORMAT_KEYS = [f"data.{key}" for key in ("format", "header", "delimiter", "quoting", "encoding")]
+# Keys that change what a trained model answers to a row, for `predict` and `explain`.
 _ANSWERING = ["task", "labels", "model_labels", "*options.*", "data.columns*", "data.ignore_columns", *_FORMAT_KEYS]
 _ANSWERING += [f"training.{key}" for key in ("max_length", "precision", "cls_only_last_layer")]
+# Keys that also matter for scores of a split, for `eval`, `check` and other commands that read gold labels.
 _SCORING = [*_ANSWERING, "metrics", "best_metric", "gates.*", "training.seed", "training.class_weights"]
 # Every key of `data` except those that draw training rows, which only training reads.
 _SCORING += [f"data.{key}" for key in ("source", "config", "language", "revision", "files*", "splits*", "limit")]
@@ -166,51 +173,49 @@ ScoringSetOption = Annotated[list[str] | None, set_option(*_SCORING)]
 _AUTO: dict[str, Any] = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
 SeedsOption = Annotated[
     str | None,
-    option("Train with several seeds and summarize them: a number of seeds, or a list such as 1,2,7.", "N|LIST"),
+    option("Train once per seed and summarize the runs: a number of seeds, or a list such as 1,2,7.", "N|LIST"),
 ]
 JobsOption = Annotated[
     int, option("Number of seeds or trials to train at the same time, each in its own process.", "N")
 ]
-JoinOption = Annotated[
-    bool, flag("--join", "Share the seeds or trials of a folder with the process that started them.")
-]
-DryRunOption = Annotated[bool, flag("--dry-run", "Check everything and print the plan; keep nothing.")]
+JoinOption = Annotated[bool, flag("--join", "Help another process to train the seeds or trials of the same folder.")]
+DryRunOption = Annotated[bool, flag("--dry-run", "Check everything and print the plan, but keep nothing.")]
 FreshOption = Annotated[bool, flag("--fresh", "Start over; an earlier run in the folder is moved aside.")]
 ZeroShotOption = Annotated[
     bool,
     flag(
         "--zero-shot",
-        "Read the labels of the recipe as descriptions, with a model that was not trained on them: a model for "
-        "natural language inference (`mnli`) or for sentence vectors.",
+        "Use the label names as descriptions, with a model that was not trained on them: a model for natural language "
+        "inference (`mnli`) or for sentence vectors.",
     ),
 ]
 
 
-def find_page(page: Path | None) -> Path | None:
+def check_page_path(page: Path | None) -> Path | None:
     """Check the path of a page before any work, and return it; see `bertkit.storage.outputs.check_page`."""
     from bertkit.storage.outputs import check_page
 
     return None if page is None else check_page(page)
 
 
-PageOption = Annotated[Path | None, output_option("Write a page to this .html file.", "FILE", callback=find_page)]
+PageOption = Annotated[Path | None, output_option("Write a page to this .html file.", "FILE", callback=check_page_path)]
 
 
-def find_report(report: Path | None) -> Path | None:
+def check_report_path(report: Path | None) -> Path | None:
     """Check the path of a report before any work, and return it; see `bertkit.reports.cases.check_report`."""
     from bertkit.reports.cases import check_report
 
     return check_report(report)
 
 
-_REPORT_HELP = "Write a report: JUnit to an .xml file, a pull request's summary to .md."
-ReportOption = Annotated[Path | None, option(_REPORT_HELP, "FILE", callback=find_report)]
+_REPORT_HELP = "Report to write: JUnit for CI if FILE ends in .xml, a summary for a pull request if in .md."
+ReportOption = Annotated[Path | None, option(_REPORT_HELP, "FILE", callback=check_report_path)]
 PairOption = Annotated[str | None, option("Second text of a pair.", "TEXT")]
 FirstRowsOption = Annotated[int | None, option("Use only the first N rows.", "N", "all", min=1)]
 TextOption = Annotated[str | None, option("One text; short for --row text=TEXT.", "TEXT")]
 RowOption = Annotated[
     list[str] | None,
-    option("One row: one --row per canonical column, several for a column that is a list.", "COLUMN=VALUE"),
+    option("Value of a column of one row; repeat it for other columns, or for a column with a list.", "COLUMN=VALUE"),
 ]
 RecordsOption = Annotated[
     Path | None, output_option("File to write: .jsonl, .csv, .tsv or .parquet.", "FILE", "JSON lines on stdout")
@@ -226,14 +231,15 @@ ShardOption = Annotated[
 OutputOption = Annotated[Path | None, output_option("Run folder.", "DIR", "runs/RECIPE")]
 
 
+# Options without a default: None means that the recipe decides. A default here would override every recipe.
 RECIPE_OPTIONS: dict[str, Any] = {
     "model": Annotated[str | None, option("Pretrained model: Hub name, directory or `demo`.", "MODEL", FROM_RECIPE)],
     "data": Annotated[str | None, option("Dataset: Hub name, directory, file or `demo`.", "DATA", FROM_RECIPE)],
     "epochs": Annotated[Any, option("Passes over the training data.", **_AUTO)],
     "learning_rate": Annotated[Any, option("Peak learning rate.", **_AUTO)],
-    "batch_size": Annotated[int | None, option("Rows per optimizer step.", default=FROM_RECIPE)],
+    "batch_size": Annotated[int | None, option("Rows per optimizer step.", "N", FROM_RECIPE)],
     "max_length": Annotated[int | None, option("Maximum tokens per text or text pair.", "N", FROM_RECIPE)],
-    "seed": Annotated[int | None, option("Random seed.", default=FROM_RECIPE)],
+    "seed": Annotated[int | None, option("Random seed.", "N", FROM_RECIPE)],
     "limit": LimitOption,
     "report_to": Annotated[
         list[str] | None,
@@ -256,6 +262,7 @@ def recipe_options(*names: str, set_option: Any = SetOption, **custom: Any) -> C
         set_option: Annotation of `--set`, which may reject keys.
         custom: Name -> annotation, for options that only this command has or that need another help text.
     """
+    # A custom annotation replaces the shared one of the same name, but keeps its place in the help.
     available = RECIPE_OPTIONS | custom
     options = {name: available[name] for name in available if name in (*names, *custom)}
 
@@ -264,6 +271,7 @@ def recipe_options(*names: str, set_option: Any = SetOption, **custom: Any) -> C
         def run(changes: list[str] | None = None, **values: Any) -> None:
             from bertkit.recipe.load import parse_changes
 
+            # For example, `--limit 50 --epochs 2` becomes {"data.limit": 50, "training.epochs": 2}.
             settings = {_KEYS.get(name, f"training.{name}"): values.pop(name) for name in options}
             command(changes=merge_changes(settings, parse_changes(changes or [])), **values)
 
@@ -286,6 +294,7 @@ def _with_options(
     """
     parameters: list[Parameter] = []
     for declared in signature(command, eval_str=True).parameters.values():
+        # Keyword-only parameters may have defaults in any order, so required options can follow optional ones.
         if declared.name != parameter:
             parameters.append(declared.replace(kind=Parameter.KEYWORD_ONLY))
             continue
@@ -299,6 +308,7 @@ def _with_options(
 
 def merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that are set, updated by the changes."""
+    # False and 0 are settings, too; only None and an empty list mean that an option was not given.
     return {key: value for key, value in settings.items() if value not in (None, [])} | dict(changes)
 
 
@@ -313,7 +323,7 @@ def check_unused_options(options: Mapping[str, object], reason: str, remedy: str
             raise UsageError(f"{name} {reason}", remedy)
 
 
-def find_trained(name: str, model: str | None) -> tuple[str, str]:
+def find_checkpoint(name: str, model: str | None) -> tuple[str, str]:
     """Return the recipe and the checkpoint of a run folder, or of a recipe with --model.
 
     Raises:
@@ -339,10 +349,10 @@ def find_trained(name: str, model: str | None) -> tuple[str, str]:
     return recipe, name
 
 
-_FAMILIES_OF_LABELS = ("text_classification", "few_shot", "zero_shot")
+_LABEL_FAMILIES = ("text_classification", "few_shot", "zero_shot")
 
 
-def zero_shot_task(name: str) -> str:
+def get_zero_shot_task(name: str) -> str:
     """Return the task family that takes the labels of a recipe as descriptions.
 
     Raises:
@@ -352,7 +362,7 @@ def zero_shot_task(name: str) -> str:
 
     family = read_values(name).get("task")
     # If the recipe names no family, the error is raised when the recipe is loaded.
-    if family is not None and family not in _FAMILIES_OF_LABELS:
+    if family is not None and family not in _LABEL_FAMILIES:
         message = f"--zero-shot with {name}, whose task family is {family}"
         raise UsageError(message, "name a recipe that classifies texts, e.g. sst2")
     return "zero_shot"
@@ -365,6 +375,7 @@ def parse_row(text: str | None, assignments: list[str] | None) -> dict[str, Any]
         column, equals, value = assignment.partition("=")
         if not equals:
             raise UsageError(f"--row {assignment} is not column=value", "write e.g. --row text='Good.'")
+        # `--row choices=a --row choices=b` becomes {"choices": ["a", "b"]}, and a single value stays a text.
         before = row.get(column, [])
         row[column] = [*([before] if isinstance(before, str) else before), value] if column in row else value
     return row or None
@@ -379,15 +390,16 @@ EncoderOption = Annotated[
 PoolingOption = Annotated[
     str | None,
     option(
-        "How the vectors of the tokens become one vector: mean, cls, max, lasttoken, ...",
+        "Pooling of the token vectors to one vector: mean, cls, max, lasttoken, ...",
         "MODE",
         f"{FROM_MODEL}, else mean",
     ),
 ]
+# Matryoshka training (Kusupati et al. 2022) makes the first components of a vector useful on their own.
 DimensionOption = Annotated[
     int | None,
     option(
-        "Keep only the first N components, for a model trained for that (Matryoshka).",
+        "Number of components to keep, for a model trained to be truncated (Matryoshka).",
         "N",
         f"{FROM_MODEL}, else all",
         min=1,
@@ -399,10 +411,11 @@ PrecisionOption = Annotated[
     option("Data type for vectors: fp32, bf16, or auto (the faster one in a short trial).", "PRECISION"),
 ]
 PromptOption = Annotated[
-    str | None, option("Name of a prompt of the model, e.g. query, to put before each text.", "NAME", FROM_MODEL)
+    str | None, option("Prompt of the model to put before each text, by its name, e.g. query.", "NAME", FROM_MODEL)
 ]
 PromptTextOption = Annotated[
-    str | None, option("Put this before each text instead, e.g. 'query: '.", "TEXT", names=("--prompt-text",))
+    str | None,
+    option("Text to put before each text instead of a prompt, e.g. 'query: '.", "TEXT", names=("--prompt-text",)),
 ]
 LayersOption = Annotated[str, option("Layers to read: last, mean_last_K, sum_last_K, concat_last_K, ...", "LAYERS")]
 NormalizeOption = Annotated[
@@ -427,6 +440,7 @@ def read_data_options(column: str, changes: list[str] | None) -> DataConfig:
 
     settings = parse_changes(changes or [])
     texts = {"data.columns.text": column} if column != "text" else {}
+    # Any recipe with a text column will do, because only its section `data` is used.
     return load_recipe("classify", {**texts, **settings}).data
 
 
@@ -441,6 +455,7 @@ EMBEDDER_OPTIONS: dict[str, Any] = {
     "max_length": TextLengthOption,
     "precision": PrecisionOption,
 }
+# The values of these three are never None; the model's folder defines the defaults of the others.
 _EMBEDDER_DEFAULTS = {"model": Parameter.empty, "layers": "last", "precision": "auto"}
 
 

@@ -25,6 +25,7 @@ from bertkit.storage.runs import is_main_process
 if TYPE_CHECKING:
     from bertkit.reports.cases import Case
 
+# Version of the objects that --json prints. A program that reads them can check it.
 _SCHEMA = 2
 _MIN_TEXT_WIDTH = 16  # columns of the terminal for the first column of a table
 _PIPE_WIDTH = 1_000_000  # columns, so that no line wraps
@@ -119,6 +120,7 @@ def print_result(
     if page is not None and write is not None:
         from bertkit.storage.outputs import check_page, lock_output
 
+        # The page is written before anything is printed, because the printed object names it.
         with lock_output(page):
             check_page(page)  # Another process may have written it since the first check.
             write(page, result)
@@ -143,6 +145,7 @@ def print_result(
 
 def to_plain(value: Any) -> Any:
     """Convert dataclasses and named tuples to dictionaries, also inside dictionaries and lists."""
+    # A named tuple is also a sequence, so this case must come first.
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, Mapping):
@@ -183,6 +186,7 @@ def to_json(values: Mapping[str, Any]) -> str:
     >>> to_json({"loss": math.nan, "word": "é"})
     '{"loss": null, "word": "é"}'
     """
+    # JSON allows some control characters, such as DEL, unescaped, but a terminal would interpret them.
     return CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", files.to_json(values))
 
 
@@ -205,6 +209,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, Any]], max_rows: int = 3
         rows: Column -> text, count, score, interval, or None for a missing number.
         max_rows: Maximum number of rows that are shown.
     """
+    # A dict keeps the order in which columns first occur; a set would not.
     columns = dict.fromkeys(name for row in rows for name in row)
     names = [name for name in columns if any(row.get(name, "") != "" for row in rows)]
     if not names:
@@ -214,6 +219,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, Any]], max_rows: int = 3
     cells = [names, *([_cell(row.get(name, "")) for name in names] for row in rows[:max_rows])]
     print_text(f"  {title}")
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    # Numbers do not wrap, so only the first column can become narrower. Columns are two spaces apart.
     min_width = min(widths[0], _MIN_TEXT_WIDTH) + sum(2 + width for width in widths[1:])
     room = (terminal_width() or _PIPE_WIDTH) - len(_INDENT)
     for line in _list_rows(cells) if min_width > room else _align(cells, "right", wrapped=0, width=room):
@@ -260,6 +266,7 @@ def format_number(value: float | None) -> str:
     >>> format_number(0.5), format_number(-128.5), format_number(None)
     ('0.5000', '-128.500', 'n/a')
     """
+    # An undefined score, such as a correlation of constant predictions, is NaN in the results and null in JSON.
     if value is None or not math.isfinite(value):
         return "n/a"
     return f"{value:.4f}" if abs(value) < 100 else f"{value:.3f}"
@@ -301,6 +308,8 @@ def difference_cells(difference: Any) -> dict[str, str]:
         "difference": format_difference(values["difference"]),
         "95% CI": format_interval(values["interval"]),
         "p": p_text(values["p"]),
+        # Holm's correction (1979) is for several tests at once; a single test has none, and then the column is
+        # left out.
         "p (Holm)": "" if values["p_holm"] is None else p_text(values["p_holm"]),
     }
 
@@ -350,6 +359,7 @@ def _align(cells: Cells, justify: Literal["left", "right"], *, wrapped: int, wid
         table.add_column(justify=justify if index else "left", overflow="fold", no_wrap=index != wrapped)
     for row in cells:
         table.add_row(*(Text(printable(_one_line(cell))) for cell in row))
+    # rich only lays the table out. It is printed as plain lines, so that pipes and tests get the same text.
     console = Console(file=io.StringIO(), width=width, color_system=None)
     with console.capture() as lines:
         console.print(table)

@@ -23,7 +23,7 @@ from bertkit.hardware.device import is_launched
 # Parameters of commands that load a recipe, and of those that load a model.
 _READ_RECIPES = {"run", "runs", "recipe", "task"}
 _COMPUTE = _READ_RECIPES | {"model", "models"}
-_TRUST = "Run the code that the recipe in a model folder names: its task, objective or metrics."
+_TRUST = "Run code that the recipe in a model folder names: a custom task, objective or metric."
 _DEVICE = "Device: auto (an accelerator if available), cpu, cuda, mps, xpu, xla, ..."
 _THREADS = "Number of threads on a CPU."
 SECTIONS = ("data", "training", "options", "distillation", "gates", "model_options")
@@ -43,11 +43,12 @@ class _FittedFormatter(_Formatter):  # type: ignore[misc]
         super().__init__(indent_increment, width or min(shutil.get_terminal_size().columns, max_width or _WIDEST))
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
-        """Write the usage without the braces that typer puts around required arguments."""
-        super().write_usage(prog, args.replace("{", "").replace("}", ""), prefix)
+        """Write the usage without the braces that typer puts around required arguments, and without double dots."""
+        super().write_usage(prog, re.sub(r"[{}]", "", args).replace("......", "...").replace("...]...", "...]"), prefix)
 
     def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
-        """Write names and their descriptions in two columns."""
+        """Write names and their descriptions in two columns, without the types that typer puts behind arguments."""
+        rows = [(re.sub(r"^([A-Z].*) <\S+>$", r"\1", name), text) for name, text in rows]
         super().write_dl(rows, min(col_max, 3 * self.width // 8), col_spacing)
 
 
@@ -63,6 +64,7 @@ class _Readable:
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return the complete first paragraph of the help."""
+        # The base class cuts the summary after `limit` characters, even in a wide terminal.
         return " ".join((self.help or "").partition("\n\n")[0].split())
 
 
@@ -72,6 +74,8 @@ class ReadableCommand(_Readable, TyperCommand):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         names = {parameter.name for parameter in self.params}
+        # The list is trust, device, threads, json and three log options. A command that only reads files gets
+        # the last four, and a command that loads no recipe has no code to trust.
         self.params += _process_options()[0 if names & _READ_RECIPES else 1 if names & _COMPUTE else 3 :]
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
@@ -114,6 +118,7 @@ def _process_options() -> list[Any]:
     ) -> None:
         """Hold the options."""
 
+    # typer builds options only from the signature of a command, so a command is made and its options are taken.
     holder = typer.Typer(add_completion=False)
     holder.command()(command)
     params: list[Any] = typer.main.get_command(holder).params[:7]
@@ -133,6 +138,7 @@ def check_encoding(arguments: Sequence[str]) -> None:
         UsageError: If an argument is not UTF-8.
     """
     for argument in arguments:
+        # Python decodes a byte that is not UTF-8 to half of a surrogate pair (PEP 383).
         if any("\ud800" <= character <= "\udfff" for character in argument):
             escaped = argument.encode("utf-8", "backslashreplace").decode()[:80]
             raise UsageError(f"an argument is not UTF-8: {escaped}", "convert the text, or rename the file")
@@ -151,14 +157,16 @@ def usage_error(error: Any) -> UsageError:
     elif hasattr(error.__cause__, "errors"):  # typer converts values with pydantic
         from bertkit.recipe.validation import describe_rule, format_value
 
-        (fault, *_) = error.__cause__.errors()
-        message = f"{'/'.join(error.param.opts)} = {format_value(fault['input'])} is wrong: {describe_rule(fault)}"
+        (problem, *_) = error.__cause__.errors()
+        message = f"{'/'.join(error.param.opts)} = {format_value(problem['input'])} is wrong: {describe_rule(problem)}"
+    # The parser has no codes for its errors, so their English messages are matched. Tests fail if a release rewords
+    # them.
     elif extra := re.match(r"Got unexpected extra argument\S* \((.*)\)", message):
         message = f"unexpected argument: {extra[1][:80]}"
         if _CONFIG in context.meta:
             message = f"--config {context.meta[_CONFIG]} and {extra[1][:80]}"
             remedy = "name the recipe once"
-        elif "--set" in _options_of(context) and (setting := re.search(r"\S+=.*", extra[1])):
+        elif "--set" in _list_options(context) and (setting := re.search(r"\S+=.*", extra[1])):
             remedy = _suggest_section(setting[0][:80]) or f"write --set {setting[0][:80]}"
     elif unknown := re.match("No such command '(.*?)'", message):
         from bertkit.recipe.validation import read_names
@@ -180,35 +188,37 @@ def translate_arguments(arguments: Sequence[str], context: Any) -> list[str]:
         UsageError: If `--config` or the key of a recipe has no value.
     """
     parameters = context.command.params
-    options = _options_of(context)
+    options = _list_options(context)
+    # A value must not be mistaken for an option: in `--text --config`, the second word is the text.
     valued = (parameter for parameter in parameters if _is_option(parameter) and not parameter.is_flag)
     takes_value = {name for parameter in valued for name in parameter.opts}
-    read: list[str] = []
+    translated: list[str] = []
     rest = list(arguments)
     while rest:
         typed, equals, value = (argument := rest.pop(0)).partition("=")
         if argument == "--":
-            return [*read, argument, *rest]
+            return [*translated, argument, *rest]
         if argument in takes_value:
-            read += [argument, *rest[:1]]
+            translated += [argument, *rest[:1]]
             del rest[:1]
         elif "--set" in options and _is_override(argument, parameters):
             value = value if equals else _pop_value(typed, rest)
-            read += ["--set", f"{typed.removeprefix('--')}={value}"]
+            translated += ["--set", f"{typed.removeprefix('--')}={value}"]
         elif typed == "--config" and _takes_recipe(parameters):
             context.meta[_CONFIG] = value if equals else _pop_value(typed, rest)
-            read.insert(0, context.meta[_CONFIG])  # RECIPE is the first argument of every command that has one
-        elif meant := _same_option(typed, options):
+            translated.insert(0, context.meta[_CONFIG])  # RECIPE is the first argument of every command that has one
+        elif meant := _translate_option(typed, options):
             logging.getLogger("bertkit").info(f"{typed} is read as {meant}")
             if meant.startswith("--set "):
                 if not equals:  # a flag of the Trainer's scripts needs no value
                     value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
-                read += ["--set", f"{meant.removeprefix('--set ')}={value}"]
+                translated += ["--set", f"{meant.removeprefix('--set ')}={value}"]
             else:
+                # The renamed option goes through the loop again, which then takes its value.
                 rest.insert(0, meant + equals + value)
         else:
-            read.append(argument)
-    return read
+            translated.append(argument)
+    return translated
 
 
 def _is_override(argument: str, parameters: Sequence[Any]) -> bool:
@@ -217,6 +227,8 @@ def _is_override(argument: str, parameters: Sequence[Any]) -> bool:
     match = _OVERRIDE.fullmatch(typed)
     if match is None or match[1]:
         return match is not None
+    # With dashes, it cannot mean anything else. Without dashes, it is a setting only in a command that takes a
+    # recipe, and only if it is not the name of a file.
     arguments = {parameter.name for parameter in parameters if not _is_option(parameter)}
     return bool(equals) and (not arguments or bool(arguments & _READ_RECIPES)) and not Path(argument).is_file()
 
@@ -235,7 +247,7 @@ def _pop_value(option: str, rest: list[str]) -> str:
     return rest.pop(0)
 
 
-def _same_option(typed: str, options: Sequence[str]) -> str:
+def _translate_option(typed: str, options: Sequence[str]) -> str:
     """Return bertkit's name for an option of other programs, ``--epochs`` or ``--set key``, or ""."""
     if not typed.startswith("--") or typed in options:
         return ""
@@ -245,18 +257,21 @@ def _same_option(typed: str, options: Sequence[str]) -> str:
         return dashed
     from bertkit.recipe.validation import other_options, same_options
 
-    several = name.startswith("per_device") and is_launched()
-    if name not in same_options() or several:
+    # In a launch with N processes, a batch per device is N times larger in total, so it is an error with a
+    # suggestion, and not a synonym.
+    is_per_device = name.startswith("per_device") and is_launched()
+    if name not in same_options() or is_per_device:
         return ""
     meant = other_options()[name]
     for option in (meant, "--" + meant.rpartition(".")[2].replace("_", "-")):
         if option in options:
             return option
     key = _recipe_key(meant) if meant.startswith("--") else meant
+    # An option of the Trainer's scripts has an effect only in training, and commands that train have --fresh.
     return f"--set {key}" if key and {"--set", "--fresh"} <= set(options) else ""
 
 
-def _options_of(context: Any) -> list[str]:
+def _list_options(context: Any) -> list[str]:
     return [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
 
 
@@ -264,7 +279,7 @@ def _suggest_option(typed: str, context: Any) -> str:
     """Suggest options of the command or the key of a recipe for an unknown option; "" if nothing is similar."""
     from bertkit.recipe.validation import other_options, read_names
 
-    options = _options_of(context)
+    options = _list_options(context)
     trains = "--fresh" in options
     name = typed.lower().replace("_", "-")
     if not name.startswith("--"):
@@ -283,6 +298,7 @@ def _suggest_option(typed: str, context: Any) -> str:
     key = _recipe_key(meant) if meant.startswith("--") else meant
     if key and "--set" in options and (trains or not key.startswith("training.")):
         return f"write --set {key}=..."
+    # `--rows` suggests `--training-rows`, whose spelling is too different for a match by letters.
     words = set(name[2:].split("-"))
     matches = [option for option in options if words <= set(option[2:].split("-"))][:2]
     matches = matches or difflib.get_close_matches(name, options, n=2, cutoff=0.7)
@@ -306,6 +322,8 @@ def _suggest_batch(arguments: Sequence[str]) -> str:
     rows, steps = (re.search(rf"__{name}[ =](\d+)\b", typed) for name in names)
     if not rows:
         return ""
+    # bertkit's batch size is rows per optimizer step; transformers counts rows per device and micro-batch. 8 rows,
+    # 4 accumulation steps and 2 processes make 64 rows.
     count, processes = int(steps[1]) if steps else 1, int(os.environ.get("WORLD_SIZE", "1"))
     accumulation = f" --set training.gradient_accumulation={count}" * (count > 1)
     return f"write --batch-size {int(rows[1]) * count * processes}{accumulation}, for all rows of a step"

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import select
 import signal
 import sys
 import time
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, Task
 
 # C0 without tab and line feed, DEL, C1, marks that reorder text or end a line, halves of surrogate pairs
+# A text or file name with such characters could color a terminal, move its cursor, or forge a log line.
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")]
@@ -61,9 +63,11 @@ class _Output(io.FileIO):
         try:
             # Another program may have made the terminal non-blocking, so that nothing is written yet.
             while (count := super().write(data)) is None:
-                _wait_for(self.fileno())
+                select.select([], [self.fileno()], [])
         except OSError as error:
             # The work continues: a training of hours must not end because its output cannot be written.
+            # The first error is kept for the exit code; later output goes to the null device without
+            # errors.
             self.error = error
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self.fileno())  # C code and child processes write to it, too.
@@ -85,9 +89,11 @@ def prepare() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
+    # An ASCII or Latin-1 locale lacks many characters. Escapes on stdout have the form of JSON, so a result stays
+    # valid.
     codecs.register_error("json", _escape_as_json)
-    sys.stdout = _tolerant(sys.stdout, 1, "json")
-    sys.stderr = _tolerant(sys.stderr, 2, "backslashreplace")
+    sys.stdout = _make_tolerant(sys.stdout, 1, "json")
+    sys.stderr = _make_tolerant(sys.stderr, 2, "backslashreplace")
 
 
 @contextmanager
@@ -96,6 +102,8 @@ def interruptible() -> Iterator[None]:
 
     If it is raised in a library that cannot pass it on, such as one in Rust, the process ends at once.
     """
+    # Python raises KeyboardInterrupt at the next bytecode. In a callback from C or Rust, the library drops it, and
+    # only `sys.unraisablehook` receives it.
     ends, report = signal.getsignal(signal.SIGINT) is end, sys.unraisablehook
     try:
         if ends:
@@ -110,22 +118,23 @@ def interruptible() -> Iterator[None]:
 
 def is_read() -> bool:
     """Return whether stdout has had no error, so that its output may still be read."""
-    return _error_of(sys.stdout) is None
+    return _get_error(sys.stdout) is None
 
 
 def lost_output() -> OSError | None:
     """Flush stdout, and return the error that lost output, or None if all was written or the reader has left."""
     sys.stdout.flush()
-    error = _error_of(sys.stdout)
+    error = _get_error(sys.stdout)
     return None if error is None or error.errno in _CLOSED else error
 
 
-def _error_of(stream: object) -> OSError | None:
+def _get_error(stream: object) -> OSError | None:
+    # Tests and other programs may have replaced stdout by a stream without a buffer.
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     return raw.error if isinstance(raw, _Output) else None
 
 
-def _tolerant(stream: Any, descriptor: int, errors: str) -> Any:
+def _make_tolerant(stream: Any, descriptor: int, errors: str) -> Any:
     """Replace a standard stream by one that accepts all output; other streams, as in tests, are kept."""
     if stream is not None and stream is not (sys.__stdout__ if descriptor == 1 else sys.__stderr__):
         return stream
@@ -152,12 +161,6 @@ def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
-
-
-def _wait_for(descriptor: int) -> None:
-    import select
-
-    select.select([], [descriptor], [])
 
 
 def printable(text: str) -> str:
@@ -210,6 +213,7 @@ def configure_log(quiet: bool, verbose: bool, log_file: str | None) -> None:
     if quiet and verbose:
         raise UsageError("--quiet and --verbose exclude each other", "leave one of them out")
     logger = logging.getLogger("bertkit")
+    # `log_to_stderr` puts the handler of stderr first; a file of --log-file comes after it.
     stderr = logger.handlers[:1]
     if verbose:
         logger.setLevel(logging.DEBUG)
@@ -241,6 +245,7 @@ def _add_format(handler: logging.Handler, layout: str) -> logging.Handler:
     return handler
 
 
+# A global is enough, because a process runs one command at a time.
 _as_json = False  # whether the command that runs was called with --json
 
 
@@ -297,27 +302,28 @@ class TerminalProgress(Silent):
         self.last_line = time.monotonic()
         if self.live:
             self.bar = self.bar or _open_bar()
-            self.bar.add_task(
-                name, total=total if total > 1 else None, completed=done, count=_steps(done, total), figures=_Figures()
-            )
+            steps, count = total if total > 1 else None, _step_text(done, total)
+            self.bar.add_task(name, total=steps, completed=done, count=count, figures=_Figures())
         elif self.shows and not total:
             sys.stderr.write(f"{name} ...\n")
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
         """Show how many steps of the innermost stage are done, with some figures."""
         self.cores.look()
+        # Other processes that compete for the cores slow a run down without any sign, so each update checks for
+        # them.
         name, total, before, start = self.outer[-1]
+        count = _step_text(done, total)
         texts = [f"{figure} {_format_figure(value)}" for figure, value in figures.items()]
         if self.live:
             task = self.bar.task_ids[-1]
-            self.bar.update(task, completed=done, count=_steps(done, total), figures=_Figures(texts))
+            self.bar.update(task, completed=done, count=count, figures=_Figures(texts))
         elif self.shows and time.monotonic() - self.last_line >= _INTERVAL:
             self.last_line = time.monotonic()
             # A log gets a line every ten seconds, and never one per step.
+            # The estimate assumes that the remaining steps take as long as the mean of the finished ones.
             remaining = (self.last_line - start) / max(done - before, 1) * (total - done)
-            sys.stderr.write(
-                "  ".join([f"{name}: {_steps(done, total)}", *texts, f"eta {duration_text(remaining)}"]) + "\n"
-            )
+            sys.stderr.write("  ".join([f"{name}: {count}", *texts, f"eta {duration_text(remaining)}"]) + "\n")
 
     def finish(self) -> None:
         """End the innermost stage."""
@@ -357,7 +363,7 @@ def _open_bar() -> Progress:
     from rich.table import Column
     from rich.text import Text
 
-    class Left(TimeRemainingColumn):
+    class RemainingColumn(TimeRemainingColumn):
         def render(self, task: Task) -> Text:
             return Text("") if task.total is None else Text.assemble("eta ", super().render(task))
 
@@ -365,25 +371,27 @@ def _open_bar() -> Progress:
         def render(self, task: Task) -> Any:
             return task.fields["figures"]
 
-    def unwrapped() -> Column:
+    def make_column() -> Column:
         return Column(no_wrap=True)
 
     console = Console(stderr=True)
+    # The first width that fits is used: 12 from 100 columns, 6 from 60, and no bar below.
     widths = [width for columns, width in _BAR_WIDTHS.items() if console.width >= columns]
     bar = Progress(
-        TextColumn("{task.description}", markup=False, table_column=unwrapped()),
-        *(BarColumn(width, table_column=unwrapped()) for width in widths[:1]),
-        TextColumn("{task.fields[count]}", table_column=unwrapped()),
-        Left(compact=True, table_column=unwrapped()),
+        TextColumn("{task.description}", markup=False, table_column=make_column()),
+        *(BarColumn(width, table_column=make_column()) for width in widths[:1]),
+        TextColumn("{task.fields[count]}", table_column=make_column()),
+        RemainingColumn(compact=True, table_column=make_column()),
         FiguresColumn(),
         console=console,
+        # A finished bar disappears, so that only results and log lines stay in the terminal.
         transient=True,
     )
     bar.start()
     return bar
 
 
-def _steps(done: int, total: int) -> str:
+def _step_text(done: int, total: int) -> str:
     return f"{done:,}/{total:,}" if total > 1 else ""
 
 

@@ -14,7 +14,7 @@ from bertkit.evaluation.stored import StoredPredictionScorer, StoredRun
 from bertkit.metrics.intervals import count_examples, take
 from bertkit.metrics.registry import is_lower_better
 from bertkit.recipe.sections import Row
-from bertkit.reports.examples import Example, confidence_of, find_named, make_example
+from bertkit.reports.examples import Example, find_labeled, get_confidence, make_example
 from bertkit.reports.text import is_finite
 from bertkit.storage.disk import offload_to_disk
 from bertkit.tasks import RowScores
@@ -97,7 +97,7 @@ def _judge_rows(
     """Return the error of each row: 1 or 0, or the size of the error of a number."""
     if all(example.right is not None for example in examples):
         return "share of wrong rows", np.array([float(not example.right) for example in examples])
-    wrong = [gold != predicted for example in examples for _, gold, predicted in find_named([example], scorer.labels)]
+    wrong = [gold != predicted for example in examples for _, gold, predicted in find_labeled([example], scorer.labels)]
     if len(wrong) == len(examples):
         return "share of wrong rows", np.array(wrong, dtype=float)
     if all(is_finite(example.gold, example.predicted) for example in examples):
@@ -135,9 +135,9 @@ def _describe_answer(
     inputs = [row[name] for name in (*columns.inputs, *columns.optional) if name in row]
     texts = [as_text(value) for value in inputs if not isinstance(value, Mapping)]
     confidence = example.confidence
-    named = find_named([example], scorer.labels)
+    named = find_labeled([example], scorer.labels)
     if confidence is None and named and error:
-        confidence = next((value for value in (confidence_of(*named[0]),) if value >= 0), None)
+        confidence = next((value for value in (get_confidence(*named[0]),) if value >= 0), None)
     return RowAnswer(
         id=example.id,
         text=shorten(" | ".join(texts), 400),

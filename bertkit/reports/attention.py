@@ -71,6 +71,8 @@ def write_attention(file: Path, attended: Any, rollout: np.ndarray, at: tuple[in
 
 def quantize(weights: np.ndarray, levels: int) -> np.ndarray:
     """Return the square roots of weights in [0, 1] as bytes: most weights are small, and need the finest steps."""
+    # With 255 levels, the weights 0.0001, 0.01, 0.25 and 1 become 3, 26, 128 and 255. Without the square root,
+    # 0.0001 would become 0, like the weight of a token that is never read.
     rounded: np.ndarray = np.rint(np.sqrt(np.clip(weights, 0, 1)) * levels).astype(np.uint8)
     return rounded
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CardData:
-    """The content of a card beyond the report's; what is empty or None is left out."""
+    """Content of a card in addition to the report's; a field that is empty or None is left out."""
 
     pipeline_tag: str
-    """The hub's name of the task, such as `text-classification`."""
+    """The Hub's name of the task, such as `text-classification`."""
     auto_class: str
     """Class of transformers that loads the checkpoint, such as `AutoModelForTokenClassification`, or empty."""
     dataset: str
@@ -35,7 +35,7 @@ class CardData:
     columns: list[str] = field(default_factory=list)
     """Canonical columns that the model reads."""
     checkpoint: str = "."
-    """Path of the weights from the card's folder, or their hub id."""
+    """Path of the weights from the card's folder, or their Hub id."""
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     base_model: str | None = None
     """Hub id of the checkpoint that training started from, or None for a local one, which the Hub would reject."""
@@ -67,7 +67,7 @@ def model_card(facts: ReportData, card: CardData) -> str:
     """Return the text of README.md: front matter for the Hub, then a description for readers."""
     from huggingface_hub import ModelCardData
 
-    # The hub shows how to load a model by its library, and vectors are for sentence-transformers.
+    # The Hub shows how to load a model by its library, and vectors are for sentence-transformers.
     vectors_class, pipeline_tag = _VECTORS.get(card.pipeline_tag, ("", card.pipeline_tag))
     card = replace(card, pipeline_tag=pipeline_tag)
     data = ModelCardData(
@@ -80,7 +80,7 @@ def model_card(facts: ReportData, card: CardData) -> str:
         language=card.language,
         license=card.license,
         metrics=list(facts.scores),
-        eval_results=_results(facts, card) or None,
+        eval_results=_list_results(facts, card) or None,
     )
     body = load_template("card.md.j2").render(
         facts=facts,
@@ -104,6 +104,8 @@ def hub_card(file: Path, name: str) -> ModelCard:
 
     if not file.is_file():
         raise ModelError("the card of the run is missing", "restore it, or train again", file=file)
+    # A card in a run folder names the model as `.`, which is right only next to the weights. On the Hub, commands
+    # and Python examples must have the model's id instead.
     text = re.sub(r"\n<!-- To publish .*? -->\n", "", file.read_text(encoding="utf-8").replace(_TO_FILL_IN, ""))
     text = re.sub(r"^(bertkit .*?) \.(?=\s)", rf"\1 {name}", text.replace('(".")', f'("{name}")'), flags=re.MULTILINE)
     try:
@@ -149,7 +151,7 @@ def _with_front_matter(data: ModelCardData, body: str) -> str:
     return f"---\n{data.to_yaml()}\n{'' if data.license and data.language else _TO_FILL_IN}---\n\n{body}"
 
 
-def _results(facts: ReportData, card: CardData) -> list[Any]:
+def _list_results(facts: ReportData, card: CardData) -> list[Any]:
     """Return the Hub's record of each finite score on the evaluated split."""
     from huggingface_hub import EvalResult
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from bertkit.errors import GateError, UsageError
 from bertkit.recipe.sections import expand_path
-from bertkit.reports.text import plain
+from bertkit.reports.text import escape_markdown
 from bertkit.storage.files import write_text
 from bertkit.storage.outputs import REPORT_MARK, check_parent_exists, is_written_by_bertkit, lock_output
 
@@ -43,14 +43,15 @@ def failed_gates_error(cases: Sequence[Case]) -> GateError | None:
     failed = [case for case in cases if case.outcome == "failed"]
     if not failed:
         return None
-    named = "; ".join(f"{case.group}, {case.name}: {case.text}" for case in failed[:3])
+    described = "; ".join(f"{case.group}, {case.name}: {case.text}" for case in failed[:3])
     more = f"; and {len(failed) - 3:,} more" if len(failed) > 3 else ""
     count = "a gate was" if len(failed) == 1 else f"{len(failed):,} gates were"
-    return GateError(f"{count} not passed: {named}{more}")
+    return GateError(f"{count} not passed: {described}{more}")
 
 
 def add_measured(gates: Sequence[Case], measured: Iterable[tuple[str, str, str]]) -> list[Case]:
     """Return the gates, and a passed case per other measurement (group, name, text)."""
+    # A metric with a gate has a case already; a second one would count it twice.
     gated = {(case.group, case.name) for case in gates}
     passed = (Case(group, name, "passed", text) for group, name, text in measured if (group, name) not in gated)
     return [*gates, *passed]
@@ -89,12 +90,13 @@ def _as_junit(title: str, cases: Sequence[Case]) -> str:
     from xml.etree import ElementTree as tree
 
     def clean(text: str) -> str:
+        # A parser rejects a whole file with one such character, even as an entity like `&#1;`.
         return _NOT_XML.sub("\ufffd", text)
 
     def count(counted_cases: Sequence[Case]) -> dict[str, str]:
-        counts = Counter(case.outcome for case in counted_cases)
-        numbers = {"tests": len(counted_cases), "failures": counts["failed"], "errors": 0, "skipped": counts["skipped"]}
-        return {name: str(number) for name, number in numbers.items()} | {"time": "0"}
+        counter = Counter(case.outcome for case in counted_cases)
+        counts = {"tests": counter.total(), "failures": counter["failed"], "errors": 0, "skipped": counter["skipped"]}
+        return {name: str(value) for name, value in counts.items()} | {"time": "0"}
 
     root = tree.Element("testsuites", {"name": clean(title)} | count(cases))
     del root.attrib["skipped"]  # The schema allows this attribute only for suites.
@@ -121,14 +123,15 @@ def _as_markdown(title: str, cases: Sequence[Case]) -> str:
     """Return cases as the summary of a pull request: a line of counts, and a table with failures first."""
     counts = Counter(case.outcome for case in cases)
     verdict = _MARKS["failed" if counts["failed"] else "passed"]
-    lines = [REPORT_MARK, f"## {verdict} {plain(title)}", ""]
+    lines = [REPORT_MARK, f"## {verdict} {escape_markdown(title)}", ""]
     lines += [", ".join(f"{counts[outcome]:,} {outcome}" for outcome in _MARKS if counts[outcome]) or "No case.", ""]
     if cases:
         lines += ["| | case | |", "|---|---|---|"]
     # A reader of a pull request looks for failures, and a comment has limited space.
     ordered = sorted(cases, key=lambda case: case.outcome != "failed")
     for case in ordered[:_SHOWN]:
-        lines.append(f"| {_MARKS[case.outcome]} | {plain(f'{case.group}: {case.name}')} | {plain(case.text)} |")
+        cells = _MARKS[case.outcome], escape_markdown(f"{case.group}: {case.name}"), escape_markdown(case.text)
+        lines.append(f"| {' | '.join(cells)} |")
     if len(cases) > _SHOWN:
         lines += ["", f"{len(cases) - _SHOWN:,} more are not shown."]
     return "\n".join(lines) + "\n"

@@ -27,6 +27,7 @@ def write_compared(file: Path, compared: Any, logs: Mapping[str, Sequence[Log]])
         logs: Name of a system -> training log of each of its runs.
     """
     systems, metric = compared.systems, compared.best_metric
+    # The best metric comes first, because the headline and the verdict are about it.
     metrics = list(dict.fromkeys([metric, *systems[0].scores]))
     write_page(
         file,
@@ -34,9 +35,9 @@ def write_compared(file: Path, compared: Any, logs: Mapping[str, Sequence[Log]])
         page=compared,
         verdict=partial(name_worse, baseline=systems[0].name, metric=metric),
         worse_side="right" if is_lower_better(metric) else "left",
-        headline=_headline(systems, metric),
-        differences=_differences(compared.differences, metric),
-        curves=_curves(logs, metric),
+        headline=_draw_headline(systems, metric),
+        differences=_draw_differences(compared.differences, metric),
+        curves=_draw_curves(logs, metric),
         max_curves=MAX_CURVES,
         metrics=metrics,
         scores={name: [system.scores.get(name) for system in systems] for name in metrics},
@@ -55,24 +56,25 @@ def name_worse(comparison: Any, name: str, *, baseline: str, metric: str) -> str
     return f"{worse} is worse than {better} in {metric}, {beyond}."
 
 
-def _headline(systems: Sequence[Any], metric: str) -> Markup | None:
+def _draw_headline(systems: Sequence[Any], metric: str) -> Markup | None:
     """Draw each system's best metric with its interval over rows, or its range over seeds."""
     spans = []
     for system in systems:
         value, seeds = system.scores.get(metric), system.seed_scores.get(metric)
+        # A range over seeds is not an interval, but it shows at a glance whether two systems overlap.
         ends = (min(seeds), max(seeds)) if seeds else system.intervals.get(metric) or (value, value)
         if is_finite(value, *ends):
             spans.append(svg.Span(system.name, score_text(value), value, ends[0], ends[1], system is systems[0]))
     return svg.interval_strip(spans, name=f"{metric} of each system") if spans else None
 
 
-def _differences(differences: Mapping[str, Mapping[str, Any]], metric: str) -> Markup | None:
+def _draw_differences(differences: Mapping[str, Mapping[str, Any]], metric: str) -> Markup | None:
     """Draw each system's difference from the baseline in the best metric, with its interval, next to zero."""
     by_name = {name: by_metric[metric] for name, by_metric in differences.items() if metric in by_metric}
     return svg.difference_strip("no difference", by_name.items(), name=f"difference in {metric}")
 
 
-def _curves(logs: Mapping[str, Sequence[Log]], metric: str) -> list[tuple[str, Markup]]:
+def _draw_curves(logs: Mapping[str, Sequence[Log]], metric: str) -> list[tuple[str, Markup]]:
     """Draw the logs of the first systems, of each its first run, as (caption, picture)."""
     panels = {
         f"{metric} on the evaluation rows": f"eval_{metric}",

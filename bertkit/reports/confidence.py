@@ -22,10 +22,11 @@ _POINTS = 100  # points per curve
 
 def draw_reliability(confidence: np.ndarray, right: np.ndarray) -> Markup:
     """Draw accuracy over confidence, both of shape (decisions,)."""
-    points, (bins, inverse, counts) = [], np.unique(find_bins(confidence), return_inverse=True, return_counts=True)
-    for number, count in zip(range(len(bins)), counts.tolist(), strict=True):
-        mean, share = confidence[inverse == number].mean(), right[inverse == number].mean()
+    points, (_, inverse, counts) = [], np.unique(find_bins(confidence), return_inverse=True, return_counts=True)
+    for index, count in enumerate(counts.tolist()):
+        mean, share = confidence[inverse == index].mean(), right[inverse == index].mean()
         hover = f"confidence {mean:.3f}, accuracy {share:.3f}, {count:,} decisions"
+        # A bin with few decisions is far from the diagonal by chance; its whisker shows how far that can be.
         ends = wilson_interval(round(share * count), count)
         points.append(svg.Point(mean, share, hover, *ends, radius=3 + 6 * math.sqrt(count / counts.max())))
     return svg.scatter(points, name="Reliability diagram", x="confidence", y="accuracy", guide=((0, 0), (1, 1)))
@@ -46,6 +47,7 @@ def draw_risk(confidence: np.ndarray, right: np.ndarray) -> tuple[float, Markup]
         (coverage, 1 - precision) for coverage, precision, _ in calibration.risk_coverage(confidence, right, _POINTS)
     ]
     error = float(1 - right.mean())
+    # A model whose confidence means nothing has the horizontal line: its risk is the same at every coverage.
     lines = {"by confidence": curve, "at random": [(0.0, error), (1.0, error)]}
     area = calibration.area_under_risk(confidence, right)
     return area, svg.line_chart(lines, name="Risk and coverage", x="share answered")
@@ -68,6 +70,7 @@ def write_calibration_page(
     pictures = []
     for side, values in confidence.items():
         pictures.append((f"Reliability {side}", draw_reliability(values, right)))
+    # A model abstains from rows, so decisions on single labels or entities have no such curve.
     risk = draw_risk(confidence["after"], right) if result["per"] == "row" else None
     if risk is not None:
         pictures.append((f"Risk and coverage · mean risk {score_text(risk[0])}", risk[1]))

@@ -29,10 +29,11 @@ def _paint_record(record: Mapping[str, Any]) -> dict[str, Any]:
 def paint(words: Iterable[Mapping[str, Any]], method: str) -> list[list[dict[str, Any]]]:
     """Return the words of each text with their value, its share of the largest, and whether a space comes before."""
     listed = list(words)
+    # Colors are relative to the strongest word of the row, because scores of different rows have different sizes.
     largest = max((abs(word[method]) for word in listed), default=0.0) or 1.0
     texts: list[list[dict[str, Any]]] = []
-    for number, word in enumerate(listed):
-        begins = number == 0 or word["segment"] != listed[number - 1]["segment"]
+    for index, word in enumerate(listed):
+        begins = index == 0 or word["segment"] != listed[index - 1]["segment"]
         if begins:
             texts.append([])
         texts[-1].append(

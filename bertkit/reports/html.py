@@ -19,12 +19,12 @@ from bertkit.reports import svg
 from bertkit.reports.confidence import draw_reliability, draw_risk
 from bertkit.reports.examples import (
     Example,
-    MeasuredAnswer,
-    NamedAnswer,
+    LabelAnswer,
+    NumberAnswer,
     cut_spans,
-    find_measured,
+    find_labeled,
     find_mistakes,
-    find_named,
+    find_numeric,
 )
 from bertkit.reports.templates import name_paths, write_page
 from bertkit.reports.text import is_finite, score_text
@@ -102,7 +102,7 @@ class ReportData:
 def write_report(folder: Path, facts: ReportData) -> Path:
     """Write `report.html` with everything inline, and return its path."""
     # Rows are compared by names or by numbers, if their answers allow it.
-    named, measured = find_named(facts.examples, facts.labels), find_measured(facts.examples)
+    named, measured = find_labeled(facts.examples, facts.labels), find_numeric(facts.examples)
     path, mistakes = folder / "report.html", find_mistakes(facts.examples, named, measured)
     write_page(
         path,
@@ -111,22 +111,22 @@ def write_report(folder: Path, facts: ReportData) -> Path:
         facts=facts,
         run=shlex.quote(name_paths(str(folder))),
         metrics=metric_names(facts),
-        headline=_headline(facts),
-        curves=_curves(facts),
-        tables={**facts.tables, "trained parameters": _stages(facts.history)},
-        confusion=_confusion(named, facts.labels),
+        headline=_draw_headline(facts),
+        curves=_draw_curves(facts),
+        tables={**facts.tables, "trained parameters": _list_stages(facts.history)},
+        confusion=_count_confusion(named, facts.labels),
         label_scores=reliability.label_scores([row[1] for row in named], [row[2] for row in named], facts.labels)
         if named
         else [],
         reliability=None
         if facts.decisions is None or facts.decisions[0] == "entity"
         else (calibration_errors(*facts.decisions[1:])["ece"], draw_reliability(*facts.decisions[1:])),
-        risk=_risk(facts),
-        lengths=_lengths(facts.examples, named),
-        numbers=_number_pictures(measured),
+        risk=_draw_risk(facts),
+        lengths=_draw_lengths(facts.examples, named),
+        numbers=_draw_numbers(measured),
         mistakes=mistakes,
         max_mistakes=MAX_MISTAKES,
-        predictions=_predictions(facts.examples, mistakes),
+        predictions=_list_predictions(facts.examples, mistakes),
         cut_spans=cut_spans,
     )
     return path
@@ -138,7 +138,7 @@ def metric_names(facts: ReportData) -> list[str]:
     return list(dict.fromkeys([facts.best_metric, *facts.scores, *other_names]))
 
 
-def _headline(facts: ReportData) -> Markup | None:
+def _draw_headline(facts: ReportData) -> Markup | None:
     """Draw this run's best metric along with the baselines and published scores, on one axis."""
     metric = facts.best_metric
     # Use one axis for all: a score means little without baselines and the scores of other models.
@@ -165,7 +165,7 @@ def _headline(facts: ReportData) -> Markup | None:
     )
 
 
-def _curves(facts: ReportData) -> list[tuple[str, Markup]]:
+def _draw_curves(facts: ReportData) -> list[tuple[str, Markup]]:
     """Draw the training log as curves, each as (caption, picture)."""
     metric = facts.best_metric
     panels = {
@@ -198,21 +198,22 @@ def draw_logs(panels: Mapping[str, Mapping[str, tuple[Log, str]]], **style: Any)
     return pictures
 
 
-def _stages(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _list_stages(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return a row per change of the number of trained parameters; empty if all were trained throughout."""
     key = "trainable_parameters"
     return [{"from step": str(entry["step"]), "parameters": entry[key]} for entry in history if key in entry]
 
 
-def _confusion(named: Sequence[NamedAnswer], labels: Sequence[str]) -> list[tuple[str, dict[str, int]]]:
+def _count_confusion(named: Sequence[LabelAnswer], labels: Sequence[str]) -> list[tuple[str, dict[str, int]]]:
     """Count predicted labels per gold label, if every row has one label; rare labels share one line."""
+    # In multi-label rows, a wrong label cannot be matched with the one that it was confused with.
     if any(not isinstance(example.gold, str) for example, _, _ in named):
         return []
     pairs = [(*gold, *predicted) for _, gold, predicted in named]
     return reliability.confusion_table([gold for gold, _ in pairs], [predicted for _, predicted in pairs], labels)
 
 
-def _risk(facts: ReportData) -> tuple[float, Markup] | None:
+def _draw_risk(facts: ReportData) -> tuple[float, Markup] | None:
     """Draw the fraction of wrong answers over the fraction that is answered, if each has a confidence."""
     if facts.decisions:
         return draw_risk(*facts.decisions[1:]) if facts.decisions[0] != "label" else None
@@ -222,7 +223,7 @@ def _risk(facts: ReportData) -> tuple[float, Markup] | None:
     return draw_risk(*np.array(pairs, dtype=float).T)
 
 
-def _lengths(examples: Sequence[Example], named: Sequence[NamedAnswer]) -> Markup | None:
+def _draw_lengths(examples: Sequence[Example], named: Sequence[LabelAnswer]) -> Markup | None:
     """Draw the share of wrong rows in bins of length that hold about equally many rows."""
     judged_rows = [(e, not e.right) for e in examples if e.right is not None]
     answered = judged_rows or [(e, gold != predicted) for e, gold, predicted in named]
@@ -242,15 +243,16 @@ def _lengths(examples: Sequence[Example], named: Sequence[NamedAnswer]) -> Marku
     return svg.scatter(points, name="Error rate by length", x="tokens", y="error rate", labels=labels)
 
 
-def _predictions(examples: Sequence[Example], mistakes: Mapping[str, Any] | None) -> list[tuple[Example, str]]:
+def _list_predictions(examples: Sequence[Example], mistakes: Mapping[str, Any] | None) -> list[tuple[Example, str]]:
     """Return rows and their verdicts, the wrong ones first; verdicts are empty if answers cannot be compared."""
     wrong = mistakes["rows"] if mistakes else []
+    # Ids of rows in a file can repeat, so objects are compared.
     wrong_ids = {id(example) for example, _ in wrong}
     right = [(example, "right" if mistakes else "") for example in examples if id(example) not in wrong_ids]
     return [*((example, ", ".join(filter(None, ("wrong", note)))) for example, note in wrong), *right][:MAX_ROWS]
 
 
-def _number_pictures(measured: Sequence[MeasuredAnswer]) -> list[tuple[str, Markup]]:
+def _draw_numbers(measured: Sequence[NumberAnswer]) -> list[tuple[str, Markup]]:
     """Draw predicted over gold numbers, and residuals by length, each as (caption, picture)."""
     if not measured:
         return []
@@ -262,6 +264,7 @@ def _number_pictures(measured: Sequence[MeasuredAnswer]) -> list[tuple[str, Mark
     diagonal = (low, low), (high, high)
     caption = "Predicted vs. gold"
     pictures = [(caption + note, svg.scatter(points, name=caption, x="gold", y="predicted", guide=diagonal))]
+    # A slope means that the model overrates or underrates long texts.
     residuals = [svg.Point(e.length, p - g, f"row {e.id}: {p - g:+.4g}") for e, g, p in rows if e.length]
     if residuals:
         zero = (min(residuals)[0], 0.0), (max(residuals)[0], 0.0)

@@ -96,17 +96,20 @@ def write_map(
         labels: Index -> name, in display order.
         page: Title, notes and table of the page.
     """
+    # A layer has two 16-bit coordinates per point: 4 bytes, which are 16/3 characters in base64.
     max_points = min(MAX_POINTS, _COORDINATE_BYTES * 3 // (16 * len(layers)))
-    chosen = thin(range(len(points)), max_points)
-    shown_points = [points[number] for number in chosen]
-    coordinates, extent = _quantize_points([layer.points[chosen] for layer in layers])
-    names, numbers = _number_labels([point.label for point in shown_points], labels)
+    indices = thin(range(len(points)), max_points)
+    shown_points = [points[index] for index in indices]
+    coordinates, extent = _quantize_points([layer.points[indices] for layer in layers])
+    names, label_ids = _number_labels([point.label for point in shown_points], labels)
     facts = {
         "count": len(shown_points),
         "extent": extent,
         "layers": [{"name": layer.name, "about": layer.about} for layer in layers],
         "labels": names,
     }
+    # The size of compressed texts is known only when they are written, so the page is written with shorter and
+    # shorter texts until it fits.
     length = TEXT_LENGTH
     while True:
         packed, shortened = _pack_texts(shown_points, length)
@@ -116,7 +119,7 @@ def write_map(
             scripts=_SCRIPTS,
             page=page,
             facts=facts,
-            embedded={"points": _base64(coordinates), "labels": _base64(numbers), "texts": _base64(packed)},
+            embedded={"points": _base64(coordinates), "labels": _base64(label_ids), "texts": _base64(packed)},
             shown=len(shown_points),
             total=len(points),
             length=length,
@@ -128,7 +131,7 @@ def write_map(
         length = max(_MIN_TEXT, length * 3 // 4)
 
 
-def color_of(group: int) -> str:
+def get_color(group: int) -> str:
     """Return the color of a group in CSS; gray for none."""
     if group < len(_COLORS):
         return _NO_LABEL if group < 0 else _COLORS[group]
@@ -144,8 +147,9 @@ def shorten_around(text: str, span: tuple[int, int] | None, length: int) -> tupl
     if len(text) <= length:
         return text, span
     start, end = span or (0, 0)
-    first = max(0, min((start + end - length) // 2, len(text) - length))
-    first = min(first, start)
+    # Center the word in the shortened text, but keep its beginning: the window ends with the text at the latest,
+    # and starts with the word at the latest.
+    first = min(start, max(0, min((start + end - length) // 2, len(text) - length)))
     last = first + length
     before = "…" if first else ""
     shortened_text = f"{before}{text[first:last]}{'…' if last < len(text) else ''}"
@@ -156,16 +160,17 @@ def shorten_around(text: str, span: tuple[int, int] | None, length: int) -> tupl
 
 def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: Mapping[int, str], *, name: str) -> str:
     """Draw a panel per layer side by side, as the text of an SVG file that follows the reader's theme."""
-    chosen = thin(range(len(points)), _PICTURE_POINTS)
-    groups = np.array([points[number].label for number in chosen])
+    indices = thin(range(len(points)), _PICTURE_POINTS)
+    groups = np.array([points[index].label for index in indices])
     counts = Counter(groups.tolist())
-    listed = [(number, text) for number, text in [*labels.items(), (-1, "none")] if counts[number]][:8]
+    listed = [(group, text) for group, text in [*labels.items(), (-1, "none")] if counts[group]][:8]
+    # Rounded up: 13 layers take 4 rows of 4 panels.
     rows = -(-len(layers) // _PER_ROW)
     width, height = _PANEL * min(len(layers), _PER_ROW), (_PANEL + 40) * rows + 24 * len(listed) + 8
     panels = []
-    for number, layer in enumerate(layers):
-        edge, top = number % _PER_ROW * _PANEL, number // _PER_ROW * (_PANEL + 40)
-        scaled = _scale_points(layer.points[chosen])
+    for index, layer in enumerate(layers):
+        edge, top = index % _PER_ROW * _PANEL, index // _PER_ROW * (_PANEL + 40)
+        scaled = _scale_points(layer.points[indices])
         places = scaled / (float(np.abs(scaled).max()) or 1.0) * (_PANEL / 2 - 8)
         group_paths = []
         for group in sorted(counts):
@@ -173,10 +178,10 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: 
             path = "".join(
                 f"M{edge + _PANEL / 2 + x:.1f} {top + 38 + _PANEL / 2 - y:.1f}h0" for x, y in places[groups == group]
             )
-            group_paths.append((color_of(group), path))
+            group_paths.append((get_color(group), path))
         panels.append({"layer": layer, "left": edge, "top": top, "paths": group_paths})
     first = (_PANEL + 40) * rows + 16
-    legend = [(color_of(group), text, first + 24 * number) for number, (group, text) in enumerate(listed)]
+    legend = [(get_color(group), text, first + 24 * index) for index, (group, text) in enumerate(listed)]
     picture = load_template("map.svg.j2", escaped=escape_text)
     return picture.render(name=name, width=width, height=height, panels=panels, legend=legend)
 
@@ -189,24 +194,26 @@ def _scale_points(points: np.ndarray) -> np.ndarray:
 
 def _quantize_points(layers: Sequence[np.ndarray]) -> tuple[bytes, float]:
     """Return the coordinates, (layers, points, 2), as 16-bit numbers from -extent to extent, and the extent."""
+    # All layers have the same extent, so the slider does not zoom. From -extent to extent, a coordinate becomes 0
+    # to 65535, and the center 32768.
     scaled = np.stack([_scale_points(points) for points in layers])
     extent = float(np.abs(scaled).max()) or 1.0
     return np.round((scaled / extent + 1) / 2 * _LEVELS).astype("<u2").tobytes(), extent
 
 
 def _number_labels(groups: Sequence[int], labels: Mapping[int, str]) -> tuple[list[dict[str, Any]], bytes]:
-    """Return the labels on the page with colors and counts, and the number of each point's among them."""
+    """Return the labels on the page with colors and counts, and the index of each point's label among them."""
     counts = Counter(groups)
-    numbered = {number for number, _ in counts.most_common(MAX_LABELS) if number in labels}
-    listed = [number for number in labels if number in numbered]
-    names = [{"name": labels[number], "color": color_of(number), "count": counts[number]} for number in listed]
-    number_of = {number: place for place, number in enumerate(listed)}
-    rest = sum(count for number, count in counts.items() if number not in numbered)
+    frequent = {group for group, _ in counts.most_common(MAX_LABELS) if group in labels}
+    listed = [group for group in labels if group in frequent]
+    names = [{"name": labels[group], "color": get_color(group), "count": counts[group]} for group in listed]
+    label_ids = {group: index for index, group in enumerate(listed)}
+    rest = sum(count for group, count in counts.items() if group not in frequent)
     if rest:
-        other_labels = sum(number >= 0 and number not in numbered for number in counts)
+        other_labels = sum(group >= 0 and group not in frequent for group in counts)
         name = f"{other_labels:,} other label{'s' * (other_labels > 1)}" if other_labels else "none"
         names.append({"name": name, "color": _NO_LABEL, "count": rest})
-    return names, np.array([number_of.get(group, len(listed)) for group in groups], dtype="<u2").tobytes()
+    return names, np.array([label_ids.get(group, len(listed)) for group in groups], dtype="<u2").tobytes()
 
 
 def _pack_texts(points: Sequence[MapPoint], length: int) -> tuple[bytes, int]:

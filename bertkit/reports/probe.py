@@ -55,6 +55,8 @@ def draw_layers(result: Any) -> Markup:
     for layer in probed.layers:
         hover = f"layer {layer.layer}: {layer.score:.4f}"
         probe.append(svg.Point(layer.layer, layer.score, hover, *(layer.interval or ())))
+        # A layer knows the task as far as its probe is above the control task, not above 0 (Hewitt and Liang
+        # 2019).
         control.append(
             svg.Point(layer.layer, layer.control, f"control task at layer {layer.layer}: {layer.control:.4f}")
         )

@@ -31,6 +31,7 @@ class Point(NamedTuple):
     hover: str = ""
     low: float | None = None
     high: float | None = None
+    # All lengths are units of the view box, which is 480 wide. The page scales it to its column.
     radius: float = 2.2
     kind: str = ""
     """A further class of the style: ``chosen`` or ``failed``."""
@@ -61,34 +62,35 @@ class Area:
     end: float = WIDTH - 14
     bottom: float = 236
 
-    def right(self, x: float) -> float:
+    def to_x(self, x: float) -> float:
         """Return the x coordinate of a value."""
         low, high = self.x_ticks[0], self.x_ticks[-1]
         return self.start + (x - low) / (high - low) * (self.end - self.start)
 
-    def up(self, y: float) -> float:
+    def to_y(self, y: float) -> float:
         """Return the y coordinate of a value."""
         low, high = self.y_ticks[0], self.y_ticks[-1]
         return self.bottom - (y - low) / (high - low) * (self.bottom - self.top)
 
     def path(self, line: Iterable[Sequence[Any]]) -> str:
         """Return the coordinates of a line, whose points start with x and y."""
-        return " ".join(f"{self.right(x):.1f},{self.up(y):.1f}" for x, y, *_ in line)
+        return " ".join(f"{self.to_x(x):.1f},{self.to_y(y):.1f}" for x, y, *_ in line)
 
     def axes(self, x: str, y: str = "", labels: Sequence[tuple[float, str]] | None = None) -> str:
         """Draw both axes with their names, numbers and horizontal grid lines; `labels` replace the numbers of x."""
-        x_labels = [(mark, _number(mark)) for mark in self.x_ticks] if labels is None else labels
-        elements = [_text(self.right(mark), self.bottom + 17, label, "tick middle") for mark, label in x_labels]
+        # SVG has its origin at the upper left. The texts below are placed by their baseline.
+        x_labels = [(mark, _format_tick(mark)) for mark in self.x_ticks] if labels is None else labels
+        elements = [_text(self.to_x(mark), self.bottom + 17, label, "tick middle") for mark, label in x_labels]
         for mark in self.y_ticks:
-            height = self.up(mark)
+            height = self.to_y(mark)
             elements.append(f'<path class="grid" d="M{self.start} {height:.1f}H{self.end}"/>')
-            elements.append(_text(self.start - 8, height + 4, _number(mark), "tick end"))
+            elements.append(_text(self.start - 8, height + 4, _format_tick(mark), "tick end"))
         elements.append(_text(0, 13, y, "axis") if y else "")
         return "".join([*elements, _text(self.end, self.bottom + 37, x, "axis end")])
 
     def dot(self, point: Point) -> str:
         """Draw a dot that shows its text to the pointer, and its whisker."""
-        x, y = self.right(point.x), self.up(point.y)
+        x, y = self.to_x(point.x), self.to_y(point.y)
         whisker = "" if point.low is None or point.high is None else self.whisker(x, point.low, point.high)
         name = f"dot {point.kind}".strip()
         place = f'cx="{x:.1f}" cy="{y:.1f}" r="{point.radius:.1f}"'
@@ -96,7 +98,7 @@ class Area:
 
     def whisker(self, x: float, low: float, high: float) -> str:
         """Draw an upright interval at a coordinate."""
-        bottom, top = self.up(low), self.up(high)
+        bottom, top = self.to_y(low), self.to_y(high)
         ends = f"M{x - 4:.1f} {bottom:.1f}h8M{x - 4:.1f} {top:.1f}h8"
         return f'<path class="whisker" d="M{x:.1f} {bottom:.1f}V{top:.1f}{ends}"/>'
 
@@ -126,17 +128,18 @@ def line_chart(
     named = {**(classes if len(lines) > 1 or guides else {}), **{f"{key}: {y:.3f}": "" for key, y in guides.items()}}
     legend, top = _draw_legend(named)
     # 2. Draw the axes, and what is below the lines.
-    area = _fit([0, *(point.x for point in points)], [*_heights(points), *guides.values()], top)
+    area = _fit([0, *(point.x for point in points)], [*_list_heights(points), *guides.values()], top)
     elements = [legend, area.axes(x)]
-    elements += [f'<path class="guide" d="M{area.start} {area.up(y):.1f}H{area.end}"/>' for y in guides.values()]
+    elements += [f'<path class="guide" d="M{area.start} {area.to_y(y):.1f}H{area.end}"/>' for y in guides.values()]
     if marked is not None:
-        at = area.right(marked)
+        at = area.to_x(marked)
         elements.append(f'<path class="guide" d="M{at:.1f} {area.top}V{area.bottom}"/>')
         # The name of the axis ends below its last number, so the mark keeps away from it.
         elements.append(_text(min(at, area.end - 75), area.bottom + 37, "best", "tick middle"))
     # 3. Draw each line in its color, with a dot per point. Many dots would hide a line and make the page large.
     for label, line in points_by_line.items():
         elements.append(f'<g class="{classes[label]}"><polyline class="line" points="{area.path(line)}"/>')
+        # A line with one point has no length, so only its dot shows it.
         radius = 5 if len(line) == 1 else 3 if len(line) <= 30 else 1.5
         for point in line if len(line) <= MAX_DOTS else ():
             hover = point.hover or f"{label}: {point.y:.4g} at {x} {point.x:g}"
@@ -156,7 +159,7 @@ def scatter(
 ) -> Markup:
     """Draw points, and a dashed line through `guide`; with `labels`, the x axis goes from 0 to 1 and has these."""
     ends = [*points, *(Point(*end) for end in guide)]
-    area = _fit([end.x for end in ends], _heights(ends))
+    area = _fit([end.x for end in ends], _list_heights(ends))
     if labels is not None:
         # The margin keeps points away from the numbers of the y axis.
         area = replace(area, x_ticks=(-0.05, 1.05))
@@ -173,12 +176,12 @@ def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
     area = Area(ticks(min(ends), max(ends)), (0, 1), 12, top, WIDTH - 12, top + row * len(spans))
     elements = []
     for mark in area.x_ticks:
-        at = area.right(mark)
+        at = area.to_x(mark)
         elements.append(f'<path class="grid" d="M{at:.1f} {area.top}V{area.bottom}"/>')
-        elements.append(_text(at, area.bottom + 17, _number(mark), "tick middle"))
+        elements.append(_text(at, area.bottom + 17, _format_tick(mark), "tick middle"))
     for index, span in enumerate(spans):
         up, label = top + row * index + 30, shorten(span.label, 56 - len(span.text))
-        low, high = area.right(span.low), area.right(span.high)
+        low, high = area.to_x(span.low), area.to_x(span.high)
         elements.append(
             f'<g class="{"own" if span.is_reference else "other"}">'
             f"<title>{escape_text(f'{span.label}: {span.text}')}</title>"
@@ -187,7 +190,7 @@ def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
             f'<path class="span" d="M{low:.1f} {up}H{high:.1f}"/>'
         )
         if span.value is not None:
-            elements.append(f'<circle class="mark" cx="{area.right(span.value):.1f}" cy="{up}" r="5.5"/>')
+            elements.append(f'<circle class="mark" cx="{area.to_x(span.value):.1f}" cy="{up}" r="5.5"/>')
         # Three heights by turns, so that equal values do not cover one another.
         for turn, dot in enumerate(span.dots):
             height = (area.bottom - up + 7 * (turn % 3 - 1)) / (area.bottom - area.top)
@@ -233,11 +236,11 @@ def _fit(xs: Sequence[float], ys: Sequence[float], top: float = 26) -> Area:
     """Return an area whose axes enclose these values."""
     y_ticks = ticks(min(ys), max(ys), 4)
     # Long numbers of the y axis need more room than the default.
-    start = max(Area.start, 12 + max(_text_width(_number(mark)) for mark in y_ticks))
+    start = max(Area.start, 12 + max(_text_width(_format_tick(mark)) for mark in y_ticks))
     return Area(ticks(min(xs), max(xs), 6), y_ticks, start, top, bottom=top + 210)
 
 
-def _heights(points: Iterable[Point]) -> list[float]:
+def _list_heights(points: Iterable[Point]) -> list[float]:
     return [y for point in points for y in (point.y, point.low, point.high) if y is not None]
 
 
@@ -254,7 +257,7 @@ def _draw_legend(classes: Mapping[str, str]) -> tuple[str, float]:
     return "".join(elements), up + (19 if classes else 13)
 
 
-def _number(value: float) -> str:
+def _format_tick(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e6 else f"{value:g}"
 
 

@@ -41,6 +41,7 @@ def draw_keys(summary: Mapping[str, Any], finished: Sequence[Mapping[str, Any]])
             hover = f"{trial['folder']}: {score:.4f}, {name_point(trial['settings'])}"
             points.append(svg.Point(place, score, hover, radius=4))
         # The best trial is drawn last, above the others.
+        # SVG has no z-index: an element covers the ones before it.
         points = [*points[:0:-1], points[0]._replace(kind="chosen")]
         share = summary["importance"][key]
         caption = key if share is None else f"{key}: {share:.0%} of the variance"
@@ -70,7 +71,7 @@ def draw_curves(points: Sequence[Mapping[str, Any]], metric: str) -> Markup | No
 def place_values(axis: SweepDimension, values: Sequence[Any]) -> tuple[list[tuple[float, str]], list[float]]:
     """Return the labels of an axis from 0 to 1 with their positions, and the positions of these values.
 
-    Values of a list are placed evenly, and sorted if they are numbers; values of a range as far as the number is.
+    Values of a list are placed at equal distances, and sorted if they are numbers; values of a range are to scale.
     """
     if axis.scale == "list":
         # A bool is an int for Python, but it has no place among numbers.

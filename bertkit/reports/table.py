@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bertkit.reports.text import ONE_SEED, plain
+from bertkit.reports.text import ONE_SEED, escape_markdown
 
 LEVEL = 0.05
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -53,7 +53,7 @@ def describe_marks(table: Any) -> list[str]:
     if any(cell.interval for cell in table.cells):
         lines.append("In parentheses: the 95% interval.")
     if any(cell.standard_deviation is not None for cell in table.cells):
-        lines.append("After ±: the standard deviation over seeds, whose mean stands before it.")
+        lines.append("After ±: the standard deviation over seeds, whose mean precedes it.")
     tests = dict.fromkeys(cell.difference.test for cell in table.cells if cell.difference is not None)
     if tests:
         holm = ", after Holm's correction" if any(c.difference and c.difference.p_holm for c in table.cells) else ""
@@ -64,11 +64,12 @@ def describe_marks(table: Any) -> list[str]:
 
 def to_markdown(table: Any) -> str:
     """Write a table in Markdown; the best score of each task is bold."""
+    # An unescaped star after bold text would be read as the start of emphasis.
     head, *rows = make_grid(table, mark=lambda score: f"**{score}**", star="\\*")
-    names = [[plain(row[0]), *row[1:]] for row in rows]
-    lines = [list(map(plain, head)), ["---", *["---:"] * len(table.tasks)], *names]
+    names = [[escape_markdown(row[0]), *row[1:]] for row in rows]
+    lines = [list(map(escape_markdown, head)), ["---", *["---:"] * len(table.tasks)], *names]
     text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    return text + "".join(f"\n{plain(line)}\n" for line in [*describe_marks(table), *table.notes])
+    return text + "".join(f"\n{escape_markdown(line)}\n" for line in [*describe_marks(table), *table.notes])
 
 
 def to_latex(table: Any) -> str:
@@ -99,7 +100,7 @@ def to_csv(table: Any) -> str:
 
 
 def _escape_latex(text: str) -> str:
-    r"""Escape what LaTeX obeys.
+    r"""Escape the characters that LaTeX interprets.
 
     >>> print(_escape_latex(r"a_b & 5% \x"))
     a\_b \& 5\% \textbackslash{}x
@@ -112,4 +113,4 @@ FORMATS: dict[str, tuple[Sequence[str], Callable[[Any], str]]] = {
     "latex": ((".tex",), to_latex),
     "csv": ((".csv",), to_csv),
 }
-"""Name of a format -> endings of its files, and what writes it."""
+"""Name of a format -> endings of its files, and the function that writes it."""

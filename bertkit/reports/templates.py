@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
-from bertkit.reports.text import cell_text, duration_text, p_text, plain, score_text
+from bertkit.reports.text import cell_text, duration_text, escape_markdown, p_text, score_text
 from bertkit.storage.files import write_text
 from bertkit.storage.outputs import PAGE_MARK
 
 _FOLDER = Path(__file__).parent
 _ABSOLUTE = re.compile(r"""(?<![\w.:~/-])/[^\s'",:;()/]+(?:/[^\s'",:;()/]+)+""")
-"""A path of at least two parts, and no end of a relative path or of an address."""
+"""An absolute path of at least two parts, but not the end of a relative path or of an address."""
 _OPTION = re.compile(r"(?<!\w)-")
 _NUMBER = re.compile(r"[-+−<]?[\d.]|n/a$|[-–]?$")
 _LONG_TEXT = 24
-"""Characters of a cell from which on its column breaks lines."""
+"""Maximum characters of a cell before its column breaks lines."""
 
 
 class Cell(NamedTuple):
@@ -43,6 +43,8 @@ def write_page(file: Path, name: str, *, scripts: Sequence[str] = (), **values: 
             names its hash.
         values: Values of the variables of the template.
     """
+    # The page has a Content-Security-Policy with the hash of its script. A text of the user that smuggles in
+    # another script therefore cannot run it, even if escaping failed.
     script = "".join((_FOLDER / script).read_text(encoding="utf-8") for script in scripts)
     page = load_template(name).render(script=Markup(script), digest=hash_script(script), **values)
     # A later command replaces only files with this mark.
@@ -64,6 +66,7 @@ def load_template(name: str, **filters: Callable[..., Any]) -> Template:
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=name.endswith(".html.j2"),
+        # A misspelled variable of a template is an error, and not an empty place on the page.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -78,29 +81,29 @@ def load_template(name: str, **filters: Callable[..., Any]) -> Template:
 def lay_out(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[Any], list[list[Any]]]:
     """Align the cells of a table, each a text, a number, a range of two numbers, None if missing, or a `Cell`.
 
-    Columns with numbers are aligned to the right, also if these are texts already, and others to the left. A column
-    with a long text has the class ``text``, which breaks lines.
+    Columns with numbers, including numbers that are texts already, are aligned to the right, and others to the left. A
+    column with a long text has the class ``text``, which breaks lines.
 
     Returns:
         Name and class of each column; and for each row class, value and text of its cells. A cell that sorts by its
         text has None as its value.
     """
     # 1. The class of a column depends on all its cells. A number makes it numeric, also next to a note such as "n/a".
-    sides = []
+    classes = []
     for cells in zip(*rows, strict=True):
         texts = [cell for cell in cells if isinstance(cell, str)]
         is_long = max(map(len, texts), default=0) > _LONG_TEXT
         has_numbers = len(texts) < len(cells) or all(map(_NUMBER.match, texts))
-        sides.append("" if has_numbers else "text" if is_long else "left")
+        classes.append("" if has_numbers else "text" if is_long else "left")
     # 2. An interval sorts by its first end, and a missing number before all others.
     body: list[list[Any]] = []
     for row in rows:
         body.append([])
-        for side, cell in zip(sides, row, strict=True):
+        for kind, cell in zip(classes, row, strict=True):
             text, value = cell if isinstance(cell, Cell) else (cell_text(cell), cell)
-            number = value[0] if isinstance(value, tuple) else value
-            body[-1].append((side, None if isinstance(number, str) else "" if number is None else number, text))
-    return list(zip(columns, sides or [""] * len(columns), strict=False)), body
+            key = value[0] if isinstance(value, tuple) else value
+            body[-1].append((kind, None if isinstance(key, str) else "" if key is None else key, text))
+    return list(zip(columns, classes or [""] * len(columns), strict=False)), body
 
 
 def name_model(model: str) -> str:
@@ -168,7 +171,7 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "pick": lambda names, record: [record.get(name) for name in names],
     "index_of": lambda values, value: values.index(value) if value in values else None,
     "slug": lambda title: "-".join(re.findall(r"\w+", title.lower())),
-    "plain": plain,
+    "plain": escape_markdown,
     "unbroken": keep_words,
     "breakable": break_names,
     "named": name_model,

@@ -62,10 +62,10 @@ def p_text(p: float | None) -> str:
     return "n/a" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def plain(value: object) -> str:
+def escape_markdown(value: object) -> str:
     r"""Write a value on one line of Markdown, escaped so that it neither opens a tag nor ends a table cell.
 
-    >>> print(plain("<b>a|b</b>"))
+    >>> print(escape_markdown("<b>a|b</b>"))
     &lt;b>a\|b&lt;/b>
     """
     text = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;")

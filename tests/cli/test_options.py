@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from bertkit.cli.completion import complete_recipe
-from bertkit.cli.options import TRAINING, find_trained, recipe_options, zero_shot_task
+from bertkit.cli.options import TRAINING, find_checkpoint, get_zero_shot_task, recipe_options
 from bertkit.errors import RecipeError, UsageError
 from bertkit.recipe import load_pretrain_recipe, load_recipe
 
@@ -97,21 +97,21 @@ def test_a_run_brings_its_recipe_and_a_recipe_needs_a_checkpoint(here):
     for folder in ("runs/mine", "cola"):
         Path(folder).mkdir(parents=True)
         Path(folder, "recipe.yaml").write_text("extends: classify\n")
-    assert find_trained("runs/mine", None) == ("runs/mine/recipe.yaml", "runs/mine")
-    assert find_trained("runs/mine/recipe.yaml", "demo") == ("runs/mine/recipe.yaml", "demo")
-    assert find_trained("cola", "demo") == ("cola", "demo")  # the shipped recipe, not the folder
-    assert find_trained("./cola", None) == ("cola/recipe.yaml", "./cola")
+    assert find_checkpoint("runs/mine", None) == ("runs/mine/recipe.yaml", "runs/mine")
+    assert find_checkpoint("runs/mine/recipe.yaml", "demo") == ("runs/mine/recipe.yaml", "demo")
+    assert find_checkpoint("cola", "demo") == ("cola", "demo")  # the shipped recipe, not the folder
+    assert find_checkpoint("./cola", None) == ("cola/recipe.yaml", "./cola")
     with pytest.raises(UsageError, match="cola is a recipe, which has no checkpoint - add --model RUN"):
-        find_trained("cola", None)
+        find_checkpoint("cola", None)
     with pytest.raises(
         UsageError, match=r"runs/mine is a run, and --model demo is another checkpoint - leave --model "
     ):
-        find_trained("runs/mine", "demo")
+        find_checkpoint("runs/mine", "demo")
     with pytest.raises(UsageError, match=r"no recipe.yaml .* \(runs\) - name the recipe, .*: RECIPE --model runs"):
-        find_trained("runs", None)
+        find_checkpoint("runs", None)
 
 
 def test_labels_are_described_only_for_a_recipe_that_classifies_texts():
-    assert zero_shot_task("sst2") == zero_shot_task("mnli") == "zero_shot"
+    assert get_zero_shot_task("sst2") == get_zero_shot_task("mnli") == "zero_shot"
     with pytest.raises(UsageError, match="--zero-shot with squad, whose task family is question_answering - name a re"):
-        zero_shot_task("squad")
+        get_zero_shot_task("squad")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bertkit.reports.examples import Example, find_measured, find_mistakes, find_named, is_finite
+from bertkit.reports.examples import Example, find_labeled, find_mistakes, find_numeric, is_finite
 
 
 def mistakes_of(rows, labels):
-    return find_mistakes(rows, find_named(rows, labels), find_measured(rows))
+    return find_mistakes(rows, find_labeled(rows, labels), find_numeric(rows))
 
 
 def example(gold, predicted, **more) -> Example:
@@ -16,12 +16,12 @@ def example(gold, predicted, **more) -> Example:
 def test_rows_are_compared_by_name_only_if_all_names_are_labels():
     one, several = example("a", "b"), example(["a"], ["a", "b"])
     others = [example("a", "c"), example(["a", "a"], ["b"]), example(1.0, 2.0), example("a", "b", right=True)]
-    assert find_named([one, several, *others], ["a", "b"]) == [(one, {"a"}, {"b"}), (several, {"a"}, {"a", "b"})]
+    assert find_labeled([one, several, *others], ["a", "b"]) == [(one, {"a"}, {"b"}), (several, {"a"}, {"a", "b"})]
 
 
 def test_rows_are_compared_by_number_only_if_both_are_finite():
     rows = [example(1.0, 2.0), example(1.0, float("nan")), example("a", "b")]
-    assert find_measured(rows) == [(rows[0], 1.0, 2.0)]
+    assert find_numeric(rows) == [(rows[0], 1.0, 2.0)]
     assert not is_finite(1, None) and not is_finite("1") and is_finite(1, 2.5)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from bertkit.reports import map as page_module
-from bertkit.reports.map import MapLayer, MapPage, MapPoint, color_of, draw_layers, shorten_around, write_map
+from bertkit.reports.map import MapLayer, MapPage, MapPoint, draw_layers, get_color, shorten_around, write_map
 
 HOSTILE = '</script><script>document.title = "run"</script><img src=x onerror=alert(1)>'
 NAMES = {0: "fruit & co", 1: HOSTILE}
@@ -116,7 +116,7 @@ def test_a_picture_has_a_panel_per_layer_and_is_xml():
 
 
 def test_near_numbers_have_different_colors():
-    assert len({color_of(number) for number in range(-1, 30)}) == 31
+    assert len({get_color(number) for number in range(-1, 30)}) == 31
 
 
 @pytest.mark.slow

@@ -42,16 +42,14 @@ def command(
     space: Annotated[
         list[str],
         option(
-            "Vary a key of the recipe: KEY=VALUE,VALUE; repeatable. The first value is what the others are compared "
-            "with.",
+            "Values of a recipe key to compare, KEY=VALUE,VALUE; the first is the baseline; repeatable.",
             "KEY=VALUES",
         ),
     ],
     finetune: Annotated[
         list[str],
         option(
-            "Fine-tune each encoder with this recipe, with settings behind its name if need be: "
-            "'sst2 data.limit=5000'; repeatable.",
+            "Recipe to fine-tune each encoder with; settings can follow, as in 'sst2 data.limit=5000'; repeatable.",
             "RECIPE",
         ),
     ],
@@ -60,38 +58,42 @@ def command(
     output: Annotated[Path | None, output_option("Folder of all runs.", "DIR", "runs/RECIPE-ablation")] = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Pretrain several encoders, fine-tune each on the same tasks, and compare.
+    """Pretrain several encoders, fine-tune each on the same tasks, and compare them.
 
-    --space names the settings that differ, such as the objective, the masking rate or the size. All others are equal.
-    After an interruption, the same command resumes. Other options and --set apply to all pretrainings.
+    --space names the settings that differ, such as the objective, the masking rate or the size. All others are equal,
+    and other options and --set apply to all pretrainings. After an interruption, the same command resumes.
     """
     from bertkit.recipe.space import parse_sweep_space
 
-    search, tasks, numbers = parse_sweep_space("grid", space, None), list(map(parse_then, finetune)), parse_seeds(seeds)
+    search, seed_list = parse_sweep_space("grid", space, None), parse_seeds(seeds)
+    tasks = list(map(parse_finetuning, finetune))
     from bertkit.workflows.ablate import ablate, check_ablation
     from bertkit.workflows.ablate import dry_run as plan_ablation
 
     job = check_ablation(recipe, search, tasks, changes, output)
     if dry_run:
-        print_result(plan_ablation(job, numbers), print_ablation_plan)
+        # A dry run has checked all recipes above: a typo in the last --finetune would otherwise show after
+        # days.
+        print_result(plan_ablation(job, seed_list), print_ablation_plan)
         return
-    summary, error = ablate(job, numbers)
+    summary, error = ablate(job, seed_list)
     print_result(summary, print_ablation, error=error)
 
 
-def parse_then(text: str) -> tuple[str, dict[str, Any]]:
+def parse_finetuning(text: str) -> tuple[str, dict[str, Any]]:
     """Read the name of a recipe and the settings that follow it.
 
     Raises:
         UsageError: If no recipe is named.
         RecipeError: If a setting is not key=value.
 
-    >>> parse_then("sst2 data.limit=5000 training.epochs=2")
+    >>> parse_finetuning("sst2 data.limit=5000 training.epochs=2")
     ('sst2', {'data.limit': 5000, 'training.epochs': 2})
     """
     from bertkit.recipe.load import parse_changes
 
     try:
+        # Split as a shell does, so that a value in quotes can contain spaces: 'my.yaml "labels=[a, b]"'.
         name, *settings = shlex.split(text)
     except ValueError:
         name, settings = "", []
@@ -114,6 +116,7 @@ def print_ablation(summary: Mapping[str, Any]) -> None:
             "time": duration_text(variant["seconds"]),
         }
         for variant in variants
+        # Encoders that failed before their first step have no scores; the notes below give the reason.
         if variant["steps"]
     ]
     print_table("pretraining", rows)
@@ -121,6 +124,8 @@ def print_ablation(summary: Mapping[str, Any]) -> None:
     for task in summary["tasks"]:
         seeds = format_count(len(summary["seeds"]), "seed")
         print_text(f"{task['recipe']}, {task['split']}: {format_rows(task['rows'])}, {seeds}")
+        # The first variant is the baseline. The interval of a difference is over seeds and rows, because seeds
+        # of a fine-tuning differ by as much as many ablations (Dodge et al. 2020).
         first = task["scores"][0]["variant"]
         print_table(f"{task['metric']}, and its difference from {first}", list(map(_score_row, task["scores"])))
         print_notes(task["notes"])

@@ -29,7 +29,9 @@ HELP = (
     'Start with: bertkit attention show "The cat sat on the mat." --model demo --output page.html'
 )
 
+# Whether attention explains predictions is disputed: Jain and Wallace 2019, Wiegreffe and Pinter 2019.
 _WARNING = "Attention shows what heads read. It does not explain an answer: for that, see `bertkit explain`."
+# Digits of weights in JSON; float32 has about seven.
 _DIGITS = 6
 _MAX_LISTED = 3  # tokens that are listed for another token
 
@@ -39,12 +41,10 @@ def show_attention(
     model: EncoderOption = ...,  # type: ignore[assignment]
     pair: PairOption = None,
     layer: Annotated[
-        int | None, option("List the tokens of this layer, from 0; a page starts with it.", "N", "all", min=0)
+        int | None, option("Layer to list token by token, from 0; a page opens with it.", "N", "all", min=0)
     ] = None,
-    head: Annotated[
-        int | None, option("With --layer: show only this head, from 0.", "N", "the mean of all", min=0)
-    ] = None,
-    max_length: Annotated[int, option("Refuse an input of more tokens.", "N", min=3)] = 128,
+    head: Annotated[int | None, option("With --layer: head to show, from 0.", "N", "the mean of all", min=0)] = None,
+    max_length: Annotated[int, option("Maximum number of tokens; a longer input is an error.", "N", min=3)] = 128,
     output: PageOption = None,
 ) -> None:
     """Show what the heads of an encoder attend to in a text, or in a pair of texts.
@@ -60,6 +60,8 @@ def show_attention(
     if output is not None:
         print_file(output, 1)
         return
+    # The shape of the weights is (layers, heads, tokens, tokens): each row of the last two axes sums to 1. A slice
+    # keeps the axis of a single layer or head.
     layers = slice(None) if layer is None else slice(layer, layer + 1)
     heads = slice(None) if head is None else slice(head, head + 1)
     values = {
@@ -79,6 +81,8 @@ def _print_attention(attended: AttendedText, layer: int | None, head: int | None
     print_text(f"{attended.model}: {layers} layers of {heads} heads, {count} tokens")
     if layer is None:
         print_table("mean shares of attention, and the strongest between two tokens of text", _list_layers(attended))
+        # Rollout multiplies the attention of all layers (Abnar and Zuidema 2020). Token 0 is [CLS], which the
+        # heads of classifiers read.
         strongest = _list_strongest(attended, attended.rollout[-1][0])
         print_text(f"  rollout to {attended.tokens[0].text} over all layers: {strongest}")
     else:
@@ -103,6 +107,8 @@ def _list_layers(attended: AttendedText) -> list[dict[str, Any]]:
     between = is_text[:, None] & is_text & ~np.eye(len(tokens), dtype=bool)
     rows = []
     for index, layer in enumerate(attended.weights):
+        # `argmax` counts in the flattened array (heads, tokens, tokens); -1 excludes pairs that are not of
+        # text.
         head, source, target = np.unravel_index(np.where(between, layer, -1).argmax(), layer.shape)
         row = {
             "layer": str(index),
@@ -124,20 +130,20 @@ def _list_strongest(attended: AttendedText, weights: np.ndarray) -> str:
 
 def measure_heads(
     file: Annotated[
-        str, argument("Rows of texts or of words, in any format that `predict` reads, or `-` for stdin.", "FILE")
+        str, argument("File with texts or lists of words, in any format that `predict` reads; `-` for stdin.", "FILE")
     ],
     model: EncoderOption = ...,  # type: ignore[assignment]
     column: ColumnOption = "text",
     limit: Annotated[int, option("Use only the first N rows.", "N", min=1)] = 1000,
-    max_length: Annotated[int, option("Leave out rows of more tokens.", "N", min=4)] = 512,
+    max_length: Annotated[int, option("Maximum tokens per row; longer rows are skipped.", "N", min=4)] = 512,
     output: PageOption = None,
     changes: Annotated[list[str] | None, set_option("data.*", help=FILE_HELP)] = None,
 ) -> None:
     """Measure what every head of an encoder attends to over the rows of a file.
 
-    Prints shares of attention to tokens before, after and elsewhere, to special tokens and punctuation, and entropy. If
-    words have syntactic heads (columns tokens, head and deprel, as in CoNLL-U), it also prints the best head for each
-    relation, compared with the best fixed offset. Layers and heads count from 0.
+    Prints how much of its attention each head gives to the tokens next to it, to special tokens, to punctuation and so
+    on, and its entropy. If words have syntactic heads (columns tokens, head and deprel, as in CoNLL-U), it also prints
+    the best head for each relation, compared with the best fixed offset. Layers and heads count from 0.
     """
     from bertkit.workflows.attention import measure
 
@@ -174,6 +180,8 @@ def _print_heads(result: MeasuredHeads) -> None:
             "head": f"{relation.layer}.{relation.head}",
             "direction": relation.direction,
             "accuracy": f"{relation.accuracy:.3f} ({format_interval(relation.interval)})",
+            # The baseline: the word at this distance, such as +1 for the next one. Many relations are
+            # mostly between neighbors.
             "offset": f"{relation.offset:+d}",
             "its accuracy": f"{relation.offset_accuracy:.3f}",
             "difference": relation.difference_interval,

@@ -28,17 +28,17 @@ def command(
     recipe: RecipeArgument = "cola",
     precision: Annotated[
         list[str] | None,
-        option("fp32, bf16 or auto; repeat it to compare.", "PRECISION", "fp32, and bf16 if it is faster"),
+        option("Precision: fp32, bf16 or auto; repeat it to compare.", "PRECISION", "fp32, and bf16 if it is faster"),
     ] = None,
     batch_size: Annotated[
         list[int] | None, option("Rows per optimizer step; repeat it to compare.", "N", FROM_RECIPE)
     ] = None,
-    steps: Annotated[int, option("Steps to time, after three warm-up steps.", "N")] = 20,
+    steps: Annotated[int, option("Number of steps to time, after three warm-up steps.", "N")] = 20,
 ) -> None:
     """Measure a model's training speed and memory use.
 
-    Times some real training steps on this machine for each precision and batch size, and estimates from them how
-    long the whole training would take. Nothing is saved. Options override the recipe.
+    Times some training steps on this machine for each precision and batch size, and estimates the time of the complete
+    training from them. Nothing is saved. Options override the recipe.
     """
     from bertkit.recipe.load import load_recipe
 
@@ -58,6 +58,7 @@ def print_bench(bench: Bench) -> None:
     print_text(
         f"{bench.recipe}, {bench.model}: {bench.rows:,} rows of {bench.tokens:,} tokens, {bench.epochs:g} epochs"
     )
+    # Two tables, because one with all columns is wider than 80 columns.
     speeds, times = [], []
     for speed in bench.speeds:
         memory = speed.peak_memory_bytes
@@ -67,6 +68,7 @@ def print_bench(bench: Bench) -> None:
                 **case,
                 "tokens/s": _format_value(speed.tokens_per_second, "{:,.0f}"),
                 "rows/s": _format_value(speed.rows_per_second, "{:,.1f}"),
+                # Fraction of the computed tokens that are padding; sorting rows by length lowers it.
                 "padding": _format_value(speed.padding_share, "{:.1%}"),
                 "memory": "-" if memory is None else f"{memory / 1e6:,.0f} MB",
                 "": "fastest" if speed is bench.fastest else "",
@@ -80,6 +82,7 @@ def print_bench(bench: Bench) -> None:
                 "recipe": duration_text(speed.recipe_seconds),
             }
         )
+    # A case that ran out of memory has no steps.
     steps = max(speed.steps for speed in bench.speeds)
     print_table(f"training speed, measured over {steps} steps" if steps else "training speed", speeds)
     print_table("evaluation speed and estimated times", times)

@@ -10,7 +10,7 @@ from bertkit.cli.options import (
     RunArgument,
     ScoringSetOption,
     TrainingRowsOption,
-    find_trained,
+    find_checkpoint,
     option,
     recipe_options,
 )
@@ -34,20 +34,20 @@ def command(
     ] = None,
     coverage: Annotated[
         list[float] | None,
-        option("Measure prediction sets that hold the right label this often; repeat it for several.", "P"),
+        option("Measure prediction sets that contain the right label with this probability; repeatable.", "P"),
     ] = None,
     min_precision: Annotated[
-        float | None, option("Abstain from answers without this precision from now on; see `predict`.", "P")
+        float | None, option("Make `predict` abstain so that this fraction of its other predictions is correct.", "P")
     ] = None,
     training_rows: TrainingRowsOption = "error",
 ) -> None:
     """Calibrate the probabilities of a fine-tuned checkpoint.
 
-    Fits a temperature to rows that the checkpoint was not trained on, and thresholds if rows have several labels.
-    They are stored in calibration.json next to the weights. `eval` and `predict` apply them and log it. A folder of
+    Fits a temperature to rows that the checkpoint was not trained on, and thresholds if rows have several labels. It
+    stores both in calibration.json next to the weights, and `eval` and `predict` apply them from then on. A folder of
     seeds is calibrated as an ensemble.
     """
-    recipe, checkpoint = find_trained(run, model)
+    recipe, checkpoint = find_checkpoint(run, model)
     from bertkit.recipe.load import load_recipe
 
     loaded = load_recipe(recipe, {"model": checkpoint, **changes})
@@ -67,13 +67,15 @@ def print_calibration(result: CalibrationResult) -> None:
     print_text(f"{result.model}, {result.split}: {format_rows(result.rows)}{unit} ({result.source})")
     if result.training_rows:
         print_text(f"  training rows: {result.training_rows:,}. The model is more confident on them than on new rows.")
+    # Logits are divided by this number (Guo et al. 2017). Above 1, the model was too confident; the labels stay the
+    # same.
     print_text(f"  temperature {describe_temperature(result.temperature)}")
     # Both sides are measured on rows that the temperature was not fitted to. Fitted rows always look better.
     table = []
     for name in result.before:
-        sides = ((side, getattr(result, side)[name]) for side in ("before", "after"))
+        states = ((state, getattr(result, state)[name]) for state in ("before", "after"))
         table.append(
-            {"measure": name, **{side: format_scored(value["value"], value["interval"]) for side, value in sides}}
+            {"measure": name, **{state: format_scored(value["value"], value["interval"]) for state, value in states}}
         )
     scope = "" if result.per == "row" else f"of each {result.per}, "
     print_table(f"{scope}on rows that the temperature was not fitted to (95% CI over rows)", table)
@@ -98,12 +100,15 @@ def print_calibration(result: CalibrationResult) -> None:
     ]
     if table_rows:
         print_table("thresholds that have a precision, with 95% confidence", table_rows)
+        # Risk is the fraction of wrong answers among those that are given, coverage the fraction that is given.
         print_table("risk and coverage", result.risk_coverage)
     sets = [
         {
             "type": measured.get("type", ""),
             "coverage": measured["asked"],
             "held": format_scored(measured["held"], measured["interval"]),
+            # Sets reach about their coverage by being larger if the model is unsure, so a small mean size
+            # is what counts.
             "mean size": measured["mean_size"],
             "one label": measured["single"],
         }

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ORDER = 10
 EXAMPLE = "bertkit check cola --model demo --data demo"
 
+# The order of the output: from faults of single rows to differences between splits.
 _GROUPS = {
     "rows": "Rows",
     "labels": "Labels",
@@ -55,17 +56,18 @@ def command(
     recipe: RecipeArgument,
     changes: dict[str, Any],
     label_errors: Annotated[
-        bool, flag("--label-errors", "Rank labels that may be wrong, by vectors of the model (extra `check`).")
+        bool,
+        flag("--label-errors", "List labels that are probably wrong, by the model's vectors (extra `check`)."),
     ] = False,
     strict: Annotated[
         bool,
-        flag("--strict", "Exit with code 3 after warnings, and with 5 if a check lacks a package or a model."),
+        flag("--strict", "Exit with code 3 after a warning, and with 5 if a check lacked a package or a model."),
     ] = False,
     fix: Annotated[
         Path | None,
         option(
-            "New folder for a copy without rows that lack a text or a label, and without training rows that "
-            "repeat others or are in another split.",
+            "New folder for a cleaned copy: without rows that lack a text or a label, and without training rows that "
+            "are repeated or also in another split.",
             "DIR",
         ),
     ] = None,
@@ -73,8 +75,8 @@ def command(
 ) -> None:
     """Check the rows of a recipe's data, without training.
 
-    Finds rows that cannot be used, odd labels, repeated and leaked rows, contradictions, truncated texts, shortcuts and
-    splits that differ. All findings are printed. The exit code is 3 if a finding is an error (`fail`).
+    Finds unusable rows, odd labels, repeated and leaked rows, contradictions, truncated texts, words that give a label
+    away, and splits that differ. The exit code is 3 if a finding is an error (`fail`).
     """
     from bertkit.recipe.load import load_recipe
 
@@ -89,6 +91,7 @@ def command(
         write_cases(report, f"{checked.recipe}: {checked.source}", _list_cases(checked, strict=strict))
     values = {**vars(checked), "counts": count_levels(checked.findings), "fixed": copy}
     print_result(values, lambda _: print_findings(checked, copy))
+    # The exit code comes last, after the report and all findings are printed.
     levels = {finding.level for finding in checked.findings}
     if "fail" in levels or (strict and "warn" in levels):
         raise typer.Exit(3)
@@ -100,9 +103,9 @@ def _list_cases(result: CheckResult, *, strict: bool) -> list[Case]:
     """Return a case for each finding and for each check that was left out."""
     from bertkit.reports.cases import Case
 
-    faults, cases = ("fail", "warn") if strict else ("fail",), []
+    failing_levels, cases = ("fail", "warn") if strict else ("fail",), []
     for finding in result.findings:
-        outcome: Outcome = "failed" if finding.level in faults else "passed"
+        outcome: Outcome = "failed" if finding.level in failing_levels else "passed"
         cases.append(Case(finding.group, finding.name, outcome, f"{finding.level}: {finding.text}"))
     # The report also lists omitted checks, because their absence would look like a clean result.
     left_out = (*result.left_out, *result.unavailable)
@@ -112,9 +115,10 @@ def _list_cases(result: CheckResult, *, strict: bool) -> list[Case]:
 def print_findings(result: CheckResult, fix: Path | None) -> None:
     """Print the findings under their headings, the checks that were left out, and the rows that the copy lacks."""
     print_text(f"{result.recipe}: {result.source}")
-    counted = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
+    counts = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
+    # A CSV file with an index column has a column without a name, which is shown as ''.
     columns = ", ".join(name or repr(name) for name in result.unread)
-    print_text(f"  rows: {counted or 'none can be used'}{columns and '; columns that are not read: '}{columns}")
+    print_text(f"  rows: {counts or 'none can be used'}{columns and '; columns that are not read: '}{columns}")
     print_groups(result.findings, _GROUPS, result.source)
     print_line()
     for reason in (*result.left_out, *result.unavailable):
@@ -149,6 +153,7 @@ def print_groups(findings: Sequence[Finding], headings: Mapping[str, str], sourc
             print_line(f"\n{heading}")
         for finding in grouped:
             print_text(f"  {finding.level}  {finding.text}")
+            # The text of a single place already contains it.
             if finding.places and finding.count and str(finding.places[0]) not in finding.text:
                 places = ", ".join(str(place).removeprefix(f"{source.rstrip('/')}/") for place in finding.places)
                 print_text(f"        {places}{', ...' if finding.count > len(finding.places) else ''}")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ORDER = 44
 EXAMPLE = "bertkit cluster reviews.csv --column review --model sentence-transformers/all-MiniLM-L6-v2 --save topics"
 
-_SHOWN = 8  # words of a cluster
+_MAX_WORDS = 8  # words of a cluster
 _EXAMPLE_LENGTH = 100  # characters
 
 TextsArgument = Annotated[Path, argument("Rows with texts: csv, tsv, jsonl, json, parquet, txt.", "FILE")]
@@ -34,7 +34,7 @@ VectorsOption = Annotated[
     option("Vectors of the rows, in their order, instead of --model: .npy or .parquet.", "FILE"),
 ]
 EmbeddingModelOption = Annotated[
-    str | None, option("Model that computes the vectors: hub name, directory, run folder or `demo`.", "MODEL")
+    str | None, option("Model that computes the vectors: Hub name, directory, run folder or `demo`.", "MODEL")
 ]
 
 
@@ -47,21 +47,21 @@ def command(
     prompt_text: PromptTextOption = None,
     method: Annotated[Literal["kmeans", "hdbscan"], option("Clustering method.", "METHOD")] = "kmeans",
     clusters: Annotated[int | None, option("Number of clusters.", "N", "chosen by silhouette", min=2)] = None,
-    min_size: Annotated[int, option("Minimum number of rows per cluster of hdbscan.", "N", min=2)] = 10,
-    seed: Annotated[int, option("Random seed.", min=0, max=2**32 - 1)] = 42,
+    min_size: Annotated[int, option("Minimum rows per cluster (hdbscan).", "N", min=2)] = 10,
+    seed: Annotated[int, option("Random seed.", "N", min=0, max=2**32 - 1)] = 42,
     output: Annotated[
         Path | None,
         output_option("File for the rows with their cluster and its words: .jsonl, .csv, .tsv or .parquet.", "FILE"),
     ] = None,
-    save: Annotated[Path | None, option("Folder to create: the clusters and a map of the rows.", "DIR")] = None,
+    save: Annotated[Path | None, option("New folder for the clusters and a map of the rows.", "DIR")] = None,
     assign: Annotated[
-        Path | None, option("Assign rows to the clusters of this folder, and find no new ones.", "DIR")
+        Path | None, option("Folder of --save: assign rows to its clusters instead of finding new ones.", "DIR")
     ] = None,
     changes: DataSettingsOption = None,
 ) -> None:
     """Group the texts of a file by meaning.
 
-    Prints the size of each cluster, the words that set it apart, and its most typical text.
+    Prints the size of each cluster, its characteristic words, and its most typical text.
     """
     from bertkit.recipe.sections import expand_path
     from bertkit.vectors.text_files import TextFile, VectorSource
@@ -78,8 +78,8 @@ def command(
     texts = TextFile.open(file, column, data)
     rows_file = None if output is None else expand_path(output)
     if assign is not None:
-        named_source = source if model or files or prompt or prompt_text else None
-        grouped = assign_rows(texts, named_source, expand_path(assign), output=rows_file)
+        new_source = source if model or files or prompt or prompt_text else None
+        grouped = assign_rows(texts, new_source, expand_path(assign), output=rows_file)
     else:
         grouped = cluster(
             texts,
@@ -97,16 +97,19 @@ def command(
 
 def print_clusters(result: ClusterResult, written: list[str]) -> None:
     """Print what each cluster is about, the largest first."""
-    chosen = ""
+    selection = ""
     if result.silhouettes:
+        # The silhouette compares the distances within a cluster with those to the nearest other one; 1 is best,
+        # and 0 means overlap (Rousseeuw 1987).
         best = max(result.silhouettes.values())
-        chosen = f", their number by Euclidean silhouette ({best:.3f}, the best of {len(result.silhouettes)} tried)"
-    print_text(f"{len(result.topics)} clusters of {format_rows(result.rows)} by {result.method}{chosen}")
+        selection = f", their number by Euclidean silhouette ({best:.3f}, the best of {len(result.silhouettes)} tried)"
+    print_text(f"{len(result.topics)} clusters of {format_rows(result.rows)} by {result.method}{selection}")
     for topic in result.topics:
         share = topic.rows / result.rows
-        print_text(f"  {topic.cluster}  {format_rows(topic.rows)} ({share:.1%})  {', '.join(topic.words[:_SHOWN])}")
+        print_text(f"  {topic.cluster}  {format_rows(topic.rows)} ({share:.1%})  {', '.join(topic.words[:_MAX_WORDS])}")
         if topic.examples:
             print_text(f"     {shorten(' '.join(topic.examples[0].split()), _EXAMPLE_LENGTH)}")
+    # Only HDBSCAN leaves rows without a cluster; k-means assigns every row.
     if result.noise:
         print_text(f"  in no cluster: {format_rows(result.noise)}")
     for path in written:

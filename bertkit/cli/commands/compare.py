@@ -38,7 +38,7 @@ EXAMPLE = "bertkit compare runs/cola runs/cola-2 --output compare.html"
 RunsArgument = Annotated[
     list[str],
     argument(
-        "Run folders, folders of seeds, or what `eval --output` has written. The first is the baseline.", "RUN RUN..."
+        "Run folders, folders of seeds, or folders that `eval --output` wrote. The first is the baseline.", "RUN RUN"
     ),
 ]
 
@@ -49,15 +49,15 @@ def command(
     data: Annotated[
         str | None,
         option(
-            "File with rows: score the runs on those that none of them was trained on.",
+            "File with rows to score, without the rows that any of the runs was trained on.",
             "FILE",
             "the predictions that the runs have stored",
         ),
     ] = None,
     group_by: Annotated[
-        str | None, option("Column of the data whose values are slices too.", "COLUMN", autocompletion=complete_column)
+        str | None, option("Column of the data whose values become slices.", "COLUMN", autocompletion=complete_column)
     ] = None,
-    show: Annotated[int, option("Number of rows that are won, and lost, to show.", "N", min=0)] = 5,
+    show: Annotated[int, option("Number of won rows, and of lost rows, to show.", "N", min=0)] = 5,
     fail_if_worse: Annotated[
         bool, flag("--fail-if-worse", "Exit with code 8 if a run, or a slice of --group-by, is worse.")
     ] = False,
@@ -65,11 +65,12 @@ def command(
         float,
         option(
             "With --fail-if-worse: largest acceptable loss; a run fails unless its interval rules out a larger one.",
+            "X",
             min=0,
         ),
     ] = 0.0,
     metric: Annotated[
-        list[str] | None, option("With --fail-if-worse: metric; repeatable.", "NAME", "the best one")
+        list[str] | None, option("With --fail-if-worse: metric to compare; repeatable.", "NAME", "the best one")
     ] = None,
     if_inconclusive: Annotated[
         Literal["fail", "pass"],
@@ -79,10 +80,10 @@ def command(
     output: PageOption = None,
     report: ReportOption = None,
 ) -> None:
-    """Compare runs by their stored predictions: is the difference real, and where does it come from?
+    """Test whether runs differ in their stored predictions, and show the rows behind the difference.
 
-    For each metric: the difference from the first run, its 95% interval, p, and how many rows would show it. Folders
-    of seeds are compared over seeds and rows together.
+    Prints for each metric the difference from the first run, its 95% interval and p, and the number of rows that would
+    be enough to detect it. Folders of seeds are compared over seeds and rows together.
     """
     from bertkit.recipe.load import load_recipe
 
@@ -93,41 +94,41 @@ def command(
 
         gate = WorseGate(metric or (), margin, if_inconclusive)
     else:
-        given = {"--margin": margin or None, "--metric": metric, "--if-inconclusive": if_inconclusive == "pass"}
-        check_unused_options(given, "without --fail-if-worse", "add it: it makes a gate of the comparison")
+        gate_options = {"--margin": margin or None, "--metric": metric, "--if-inconclusive": if_inconclusive == "pass"}
+        check_unused_options(gate_options, "without --fail-if-worse", "add it: it makes a gate of the comparison")
     loaded = None if recipe is None else load_recipe(recipe)
     from bertkit.workflows.compare import compare, write_page
 
-    compared = compare(runs, recipe=loaded, split=split, on=data, by=group_by, max_rows=show, gate=gate)
+    comparison = compare(runs, recipe=loaded, split=split, on=data, by=group_by, max_rows=show, gate=gate)
     if report is not None:
         from bertkit.reports.cases import add_measured, write_cases
 
-        title = f"{compared.recipe}, {compared.split}: {', '.join(system.name for system in compared.systems)}"
+        title = f"{comparison.recipe}, {comparison.split}: {', '.join(system.name for system in comparison.systems)}"
         measured = [
             (
                 name,
                 metric,
                 f"{format_difference(difference.difference)} (95% CI {format_interval(difference.interval)})",
             )
-            for name, differences in compared.differences.items()
+            for name, differences in comparison.differences.items()
             for metric, difference in differences.items()
         ]
-        write_cases(report, title, add_measured(compared.gates, measured))
-    print_gated(compared, _print_comparison, compared.gates, page=output, write=write_page)
+        write_cases(report, title, add_measured(comparison.gates, measured))
+    print_gated(comparison, _print_comparison, comparison.gates, page=output, write=write_page)
 
 
-def _print_comparison(compared: Comparison) -> None:
+def _print_comparison(comparison: Comparison) -> None:
     from bertkit.metrics.registry import with_direction
 
     # A folder of seeds is named with their number.
-    name_seeds = (f" ({len(system.seeds)} seeds)" if len(system.seeds) > 1 else "" for system in compared.systems)
-    baseline, *named = (f"{system.name}{seeds}" for system, seeds in zip(compared.systems, name_seeds, strict=True))
-    first = compared.systems[0].name
-    units = "" if compared.rows == compared.units else f", {compared.units:,} queries"
-    print_text(f"{compared.recipe}, {compared.split}: {format_rows(compared.rows)}{units}; baseline: {baseline}")
-    print_notes(compared.notes)
+    name_seeds = (f" ({len(system.seeds)} seeds)" if len(system.seeds) > 1 else "" for system in comparison.systems)
+    baseline, *named = (f"{system.name}{seeds}" for system, seeds in zip(comparison.systems, name_seeds, strict=True))
+    first = comparison.systems[0].name
+    units = "" if comparison.rows == comparison.units else f", {comparison.units:,} queries"
+    print_text(f"{comparison.recipe}, {comparison.split}: {format_rows(comparison.rows)}{units}; baseline: {baseline}")
+    print_notes(comparison.notes)
     # A difference has a sign: it is always "this system - the first", which is the one to be beaten.
-    for title, (name, differences) in zip(named, compared.differences.items(), strict=True):
+    for title, (name, differences) in zip(named, comparison.differences.items(), strict=True):
         print_text(f"{title} - {first}")
         table = [
             {
@@ -140,24 +141,27 @@ def _print_comparison(compared: Comparison) -> None:
             for metric, difference in differences.items()
         ]
         print_table("scores", table)
+        # McNemar's test compares right and wrong answers only, so it is an addition to the general test.
         tests = ", ".join(dict.fromkeys(difference.test for difference in differences.values()))
         if any(difference.p_holm is not None for difference in differences.values()):
             tests += "; Holm over the systems"
         if any(difference.mcnemar is not None for difference in differences.values()):
             tests += "; McNemar's test is exact"
         print_text(f"  p: {tests}")
-        print_text(f"  {describe_power(differences[compared.best_metric], compared)}")
-        _print_changes(compared.changes[name], name, first)
-    print_table("settings that differ", compared.settings, max_rows=40)
+        print_text(f"  {describe_power(differences[comparison.best_metric], comparison)}")
+        _print_changes(comparison.changes[name], name, first)
+    print_table("settings that differ", comparison.settings, max_rows=40)
 
 
-def describe_power(difference: Difference, compared: Comparison) -> str:
+def describe_power(difference: Difference, comparison: Comparison) -> str:
     """Describe how many rows, or seeds, would show the difference of the best metric."""
-    unit = "rows" if compared.rows == compared.units else "queries"
+    unit = "rows" if comparison.rows == comparison.units else "queries"
     if difference.detectable is None:
-        return f"power: unknown, because resampling the {unit} does not change the {compared.best_metric}"
-    power = f"power .8: {compared.units:,} {unit} show a difference of {difference.detectable:.4f} "
-    power += f"in {compared.best_metric}"
+        return f"power: unknown, because resampling the {unit} does not change the {comparison.best_metric}"
+    # Power is the probability that a test finds a true difference; .8 is the usual convention (Cohen 1988). A
+    # difference that is smaller than the detectable one may be real, but these rows cannot show it.
+    power = f"power .8: {comparison.units:,} {unit} show a difference of {difference.detectable:.4f} "
+    power += f"in {comparison.best_metric}"
     if not difference.difference:
         return power
     this = f"one of {abs(difference.difference):.4f}"
@@ -177,6 +181,7 @@ def _print_changes(changes: Changes, name: str, baseline: str) -> None:
         f"  answered differently: {changes.changed:,}; by {changes.metric}, {name} wins {changes.won:,}"
         f" and loses {changes.lost:,}{examined}"
     )
+    # A row is won if the new system scores higher on it than the baseline.
     for verb, rows in (("won", changes.won_rows), ("lost", changes.lost_rows)):
         if rows:
             print_text(f"  {verb} by {name}")

@@ -29,10 +29,11 @@ _EXAMPLE_LENGTH = 80  # characters
 
 
 CleanOption = Annotated[
-    Path | None, output_option("File for the rows that stay: .jsonl, .csv, .tsv or .parquet.", "FILE", "only counted")
+    Path | None, output_option("File for the remaining rows: .jsonl, .csv, .tsv or .parquet.", "FILE", "only counted")
 ]
 AgainstOption = Annotated[
-    list[Path] | None, option("Remove rows that repeat one of this file too, e.g. training rows; repeatable.", "FILE")
+    list[Path] | None,
+    option("Also remove rows that repeat a row of this file, e.g. training rows; repeatable.", "FILE"),
 ]
 
 
@@ -42,7 +43,7 @@ def command(
     against: AgainstOption = None,
     column: ColumnOption = "text",
     near: Annotated[
-        float, option("Share of their wording that near duplicates have in common; 1 turns this off.")
+        float, option("Minimum fraction of common wording of near duplicates; 1 turns this off.", "P")
     ] = 0.9,
     model: EmbeddingModelOption = None,
     vectors: Annotated[
@@ -51,17 +52,18 @@ def command(
     ] = None,
     prompt: PromptOption = None,
     prompt_text: PromptTextOption = None,
-    threshold: Annotated[float | None, option("Cosine from which texts are duplicates in meaning.", "COSINE")] = None,
+    threshold: Annotated[float | None, option("Minimum cosine of duplicates in meaning.", "COSINE")] = None,
     keep: Annotated[
-        str, option("Row to keep: first, longest, or best:COLUMN, the highest number.", "CHOICE")
+        str, option("Row to keep: first, longest, or best:COLUMN (highest number in COLUMN).", "CHOICE")
     ] = "first",
-    report: Annotated[Path | None, option("File for every group of duplicates, row by row.", "FILE")] = None,
-    dry_run: Annotated[bool, flag("--dry-run", "Count duplicates; write no --output.")] = False,
+    report: Annotated[Path | None, option("File to list all groups of duplicates, row by row.", "FILE")] = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Count duplicates, but write no --output.")] = False,
     changes: DataSettingsOption = None,
 ) -> None:
     """Remove rows that repeat others: word for word, nearly so, or in meaning.
 
-    The rows that stay go to another file, as they were. With --against, rows that leak from other files are found.
+    The remaining rows are written to another file, unchanged. With --against, rows that repeat a row of another file
+    are removed, too.
     """
     from bertkit.recipe.sections import expand_path
     from bertkit.vectors.text_files import TextFile, VectorSource
@@ -69,6 +71,7 @@ def command(
 
     data = read_data_options(column, changes)
     files = tuple(expand_path(path) for path in vectors or ())
+    # Vectors are optional: exact and near duplicates are found in the text itself.
     source = VectorSource(model, files, prompt, prompt_text) if model or files or prompt or prompt_text else None
     result = dedup(
         TextFile.open(file, column, data),
@@ -94,6 +97,7 @@ def print_duplicates(result: DedupResult) -> None:
                 print_text(f"      {shorten(' '.join(step[name].split()), _EXAMPLE_LENGTH)}")
     removed = sum(result.duplicates.values())
     print_text(f"{format_rows(result.rows)}: {removed:,} repeat others, {result.kept:,} stay")
+    # In the order of the search: an exact duplicate is not counted again as a near one.
     names = {"exact": "the same words", "near": "nearly the same words", "meaning": "the same meaning"}
     for reason, count in result.duplicates.items():
         at = f" (cosine {result.threshold:g} and more)" if reason == "meaning" and result.threshold is not None else ""

@@ -40,9 +40,7 @@ TeacherOption = Annotated[
     list[str] | None,
     option("Checkpoint fine-tuned for this task; repeat it to learn from the mean of several.", "CKPT", FROM_RECIPE),
 ]
-SoftWeightOption = Annotated[
-    float | None, option("Weight of the soft targets in the loss, from 0 to 1.", default="0.5")
-]
+SoftWeightOption = Annotated[float | None, option("Weight of the soft targets in the loss, from 0 to 1.", "X", "0.5")]
 
 
 @recipe_options(*TRAINING, "report_to")
@@ -53,10 +51,10 @@ def command(
     model: Annotated[str | None, option("Student: Hub name, directory or `demo`.", "STUDENT")] = None,
     student_layers: Annotated[
         str | None,
-        option("Build the student from these layers of the first teacher (0,2,4), or from this many (3).", "LAYERS"),
+        option("Layers of the first teacher that become the student: indices (0,2,4) or their number (3).", "LAYERS"),
     ] = None,
     temperature: Annotated[
-        float | None, option("Divides the logits; higher values give softer targets.", default="2")
+        float | None, option("Temperature, which divides the logits; higher values give softer targets.", "X", "2")
     ] = None,
     soft_weight: SoftWeightOption = None,
     output: Annotated[Path | None, output_option("Run folder.", "DIR", "runs/RECIPE-distilled")] = None,
@@ -67,10 +65,11 @@ def command(
     """Distill fine-tuned teachers into a smaller student encoder.
 
     The student learns from the gold labels and from the teachers' logits. At the end, teachers and student are
-    compared: size, speed, scores, and the differences between the scores. Options override the recipe.
+    compared by size, speed and scores. Options override the recipe.
 
     The recipes distilbert and tinybert pretrain a student on text, with a pretrained teacher.
     """
+    # 1. A student is another model, or some layers of the teacher.
     if model is not None and student_layers is not None:
         remedy = "give one: a student model, or layers of the first teacher"
         raise UsageError("--model and --student-layers are both given", remedy)
@@ -78,13 +77,13 @@ def command(
 
     if smoke:
         check_smoke_options(output=output, dry_run=dry_run, fresh=fresh)
-    # A pretraining recipe distills a pretrained encoder on text; other recipes distill a fine-tuned model.
+    # 2. A pretraining recipe distills a pretrained encoder on text; other recipes distill a fine-tuned model.
     if recipe_command(recipe) == "pretrain":
         if model is not None or soft_weight is not None or len(teacher or ()) > 1:
-            message = (
-                f"{recipe} is a pretraining recipe: it has one teacher, a student of its layers, and fixed weights"
-            )
+            message = f"{recipe} is a pretraining recipe, with one teacher, a student of its layers and fixed weights"
             raise UsageError(message, "leave out --model, --soft-weight and any second --teacher")
+        # `--teacher` is the `model` of such a recipe: the pretrained encoder whose hidden states or predictions
+        # are matched.
         options = {"options.student_layers": student_layers, "options.temperature": temperature}
         settings: dict[str, Any] = {**options, "model": teacher[0] if teacher else None}
         student = load_pretrain_recipe(recipe, merge_changes(settings, changes))
@@ -92,11 +91,13 @@ def command(
         return
     settings = {
         "model": model,
+        # An empty list means that the option was not given, and the recipe's teachers stay.
         "distillation.teachers": teacher or None,
         "distillation.student_layers": student_layers,
         "distillation.temperature": temperature,
         "distillation.soft_weight": soft_weight,
     }
+    # 3. Load the recipe before torch is imported, and then try, plan or train.
     loaded = load_recipe(recipe, merge_changes(settings, changes))
     from bertkit.workflows import trial_run
     from bertkit.workflows.distill import distill, with_distillation
@@ -124,6 +125,7 @@ def print_distilled(distilled: Distilled) -> None:
     metric, models = distilled.best_metric, distilled.compared_models
     print_table("size and speed on this machine", [size_cells(_name_model(model), model) for model in models])
     print_notes(describe_spreads(model.spread for model in models))
+    # Both models score the same rows, so the interval of the difference is narrower than the two intervals suggest.
     scores = [_score_line(model, metric) for model in models]
     for result in distilled.results[:1]:
         if metric in result.baseline:

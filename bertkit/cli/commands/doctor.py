@@ -19,12 +19,12 @@ EXAMPLE = "bertkit doctor"
 def command(
     folder: Annotated[
         Path | None,
-        argument("Run, folder of runs, index, exported folder or package to read instead of the machine.", "RUN"),
+        argument("Run, folder of runs, index, exported folder or package to diagnose instead of the machine.", "RUN"),
     ] = None,
 ) -> None:
     """Diagnose this machine or a run, and suggest fixes.
 
-    Checks packages, device, memory, disks and the Hub; for a run, it reads what is stored and computes nothing again.
+    Checks packages, device, memory, disks and the Hub; for a run, it reads the stored files and computes nothing.
     The exit code is not 0 after a `fail`: 5 for packages and device, 6 for memory and disks, 4 for the files
     of a run, and 7 for a run that diverged.
     """
@@ -34,6 +34,7 @@ def command(
         diagnosis = Diagnosis(MACHINE, examine_machine())
     else:
         diagnosis = Diagnosis(str(folder), examine_folder(folder))
+    # The first finding that would end a run decides the exit code; see `Diagnosis.error`.
     record = {**vars(diagnosis), "counts": count_levels(diagnosis.findings)}
     print_result(record, lambda _: _print_diagnosis(diagnosis), error=diagnosis.error)
 

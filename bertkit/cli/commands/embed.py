@@ -31,7 +31,7 @@ VectorFileOption = Annotated[
 ]
 UnitOption = Annotated[
     Unit,
-    option("Unit of a vector: text, word, token, or target, the word that the column `target` points to.", "UNIT"),
+    option("Unit that gets a vector: text, word, token, or target (the word that column `target` points to).", "UNIT"),
 ]
 
 
@@ -39,7 +39,7 @@ UnitOption = Annotated[
 def embed_texts(
     embedder: Any,
     file: RowsFileArgument = None,
-    text: Annotated[str | None, option("Embed one text.", "TEXT")] = None,
+    text: Annotated[str | None, option("Text to embed, instead of a FILE.", "TEXT")] = None,
     output: VectorFileOption = None,
     column: ColumnOption = "text",
     unit: UnitOption = "text",
@@ -66,6 +66,7 @@ def embed_texts(
         return
     about = embed_to_file(embedder, source, output, unit=unit, dtype=dtype, fresh=fresh)
 
+    # Only the last shard to finish knows the vectors of all shards, so the others print no line.
     def show(_: object) -> None:
         if about:
             print_line(f"{output}: {about['vectors']:,} vectors of {about['width']:,} dimensions, {dtype}")
@@ -105,6 +106,7 @@ def compare_texts(
         (result,) = similar(embedder, [({"text": first, "text_pair": second}, first, second)])
         print_result(result, lambda _: print_line(f"{result['cosine']:.4f}"))
         return
+    # A single argument is a file, because one text has nothing to be compared with.
     pairs = read_pairs(texts[0], (column, pair_column))
     records = similar(embedder, pairs)
     print_records("pairs", records, output, [("the file of pairs", expand_path(texts[0]))])

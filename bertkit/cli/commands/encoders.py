@@ -55,6 +55,7 @@ def _print_encoders(encoders: list[PublishedEncoder], language: str | None) -> N
         print_line("no encoder meets all conditions; leave one out")
         return
     rows = as_table(encoders)
+    # The uses are sentences, which would make the table too wide, so they are listed below it.
     uses = [row.pop("for") for row in rows]
     print_table("encoders", rows, max_rows=len(rows))
     print_line()

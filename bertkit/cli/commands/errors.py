@@ -24,16 +24,16 @@ ORDER = 30
 EXAMPLE = "bertkit errors runs/cola --output errors.html"
 
 Sort = Literal["confidence", "length", "label", "error"]
-SortOption = Annotated[Sort, option("How wrong rows are sorted: confidence, length, label or error.", "KEY")]
+SortOption = Annotated[Sort, option("Order of the wrong rows: confidence, length, label or error.", "KEY")]
 
 
 def command(
-    run: Annotated[str, argument("A run folder, or the output of `eval --output`.", "RUN")],
+    run: Annotated[str, argument("Run folder, or folder that `eval --output` wrote.", "RUN")],
     sort: SortOption = "confidence",
     show: Annotated[int, option("Number of wrong rows to show.", "N", min=0)] = 10,
     group_by: Annotated[
         list[str] | None,
-        option("Column of the data whose values are slices too; repeatable.", "COLUMN", autocompletion=complete_column),
+        option("Column of the data whose values become slices; repeatable.", "COLUMN", autocompletion=complete_column),
     ] = None,
     split: PredictionsSplitOption = None,
     recipe: PredictionsRecipeOption = None,
@@ -74,6 +74,7 @@ def _print_mistakes(result: Mistakes, max_shown: int) -> None:
         {
             "slice": f"{'* ' if part.is_beyond_chance else '  '}{part.by}: {part.value}",
             "rows": part.units,
+            # The difference is between a slice and all other rows, which do not overlap.
             "in it": part.rate,
             "in the rest": part.rest,
             **difference_cells(part),
@@ -86,6 +87,7 @@ def _print_mistakes(result: Mistakes, max_shown: int) -> None:
         print_text(f"  wrong rows: the first {min(max_shown, len(result.mistakes)):,} of {len(result.mistakes):,}")
     for answer in result.mistakes[:max_shown]:
         confidence = "" if answer.confidence is None else f"; confidence {answer.confidence:.3f}"
+        # A wrong label has error 1; only numbers and partly right answers have a size.
         size = "" if answer.error == 1 else f"; error {answer.error:.4g}"
         print_text(f"    {answer.id}: {answer.text}")
         print_text(f"      gold {shorten(answer.gold)}; predicted {shorten(answer.predicted)}{confidence}{size}")

@@ -15,13 +15,13 @@ from bertkit.cli.options import (
     ScoringSetOption,
     TrainingRowsOption,
     ZeroShotOption,
-    find_trained,
+    find_checkpoint,
     flag,
+    get_zero_shot_task,
     merge_changes,
     option,
     output_option,
     recipe_options,
-    zero_shot_task,
 )
 from bertkit.cli.output import (
     format_interval,
@@ -47,15 +47,17 @@ ORDER = 21
 EXAMPLE = "bertkit eval runs/cola --split test"
 
 UseIntervalOption = Annotated[
-    bool, flag("--use-interval", "With gates: by the end of the 95% interval, not by the score itself.")
+    bool, flag("--use-interval", "Compare gates with the worse end of the 95% interval instead of the score.")
 ]
 SplitOption = Annotated[
     str | None, option("Split to score; `all` scores every row of a file.", "SPLIT", "validation splits")
 ]
-StrictLabelsOption = Annotated[bool, flag("--strict-labels", "Refuse rows with a label that the checkpoint lacks.")]
+StrictLabelsOption = Annotated[
+    bool, flag("--strict-labels", "Reject labels that the checkpoint lacks, instead of counting them as wrong.")
+]
 LanguagesOption = Annotated[
     str | None,
-    option("Score rows of each language, which the recipe or --data names as {language}; e.g. en,de,fr.", "LIST"),
+    option("Languages to score, e.g. en,de,fr; each replaces {language} in the recipe or --data.", "LIST"),
 ]
 
 
@@ -79,15 +81,19 @@ def command(
 ) -> None:
     """Score a run, or any fine-tuned checkpoint, on a recipe's data.
 
-    A checkpoint may be any Hugging Face model that has a trained head for the task. Options override the recipe.
+    A checkpoint can be any Hugging Face model with a trained head for the task. Options override the recipe.
     """
-    run, model = _choose_run(run, model)
-    recipe, checkpoint = find_trained(run, model)
-    settings: dict[str, Any] = {"model": checkpoint, "task": zero_shot_task(recipe) if zero_shot else None}
+    # 1. Find the recipe and the checkpoint.
+    run, model = _get_run(run, model)
+    recipe, checkpoint = find_checkpoint(run, model)
+    # 2. Options become keys of the recipe, so `eval` and a recipe file accept the same settings; --set comes last
+    # and wins.
+    settings: dict[str, Any] = {"model": checkpoint, "task": get_zero_shot_task(recipe) if zero_shot else None}
     settings |= {**read_requirements(require or []), "gates.use_interval": use_interval or None}
     changes = merge_changes(settings, changes)
     scoring: dict[str, Any] = {"split": split, "output": output}
     scoring |= {"training_rows": training_rows, "strict_labels": strict_labels}
+    # 3. Score: one recipe per language, or the one recipe.
     if languages is not None:
         recipes = _load_languages(recipe, changes, languages)
         from bertkit.workflows.evaluate import evaluate_languages
@@ -136,7 +142,7 @@ def _print_and_exit(
     from bertkit.reports.cases import Case, add_measured, write_cases
 
     gates, measured = list[Case](), list[tuple[str, str, str]]()
-    for name, result in ((name, result) for name, of_name in results.items() for result in of_name):
+    for name, result in ((name, result) for name, named_results in results.items() for result in named_results):
         # Results of several languages differ in name and not in split.
         group = f"{name}, {result.split}" if len(results) > 1 else result.split
         gates += [dataclasses.replace(case, group=group) for case in result.gates]
@@ -147,7 +153,7 @@ def _print_and_exit(
     print_gated(printed, show, gates)
 
 
-def _choose_run(run: str | None, model: str | None) -> tuple[str, str | None]:
+def _get_run(run: str | None, model: str | None) -> tuple[str, str | None]:
     """Return the run and the model to score; a model that brings its recipe along is a run."""
     from bertkit.storage.hub.models import has_recipe
 
@@ -162,7 +168,7 @@ def _load_languages(name: str, changes: dict[str, Any], languages: str) -> dict[
     """Load a recipe once for each language of a list with commas.
 
     Raises:
-        UsageError: the list names none, or `--set` names one too.
+        UsageError: If the list has an empty name, or `--set` names a language, too.
     """
     codes = [code.strip() for code in languages.split(",")]
     if not all(codes):
@@ -179,6 +185,8 @@ def print_results(results: Sequence[Result], next_steps: Callable[[], None] = la
     _print_scores(results)
     next_steps()
     for result in results:
+        # A model that does not beat its baselines has learned nothing. The warning is printed last, because a
+        # terminal shows the end of the output.
         if result.lead and not result.lead["is_clear"]:
             print_line()
             print_text(f"WARNING ({result.split}): {result.warnings[-1]}")
@@ -228,6 +236,7 @@ def _with_interval(table: list[dict[str, Any]], lead: Mapping[str, Any] | None) 
 
 def _describe_lead(lead: Mapping[str, Any]) -> str:
     """Describe the difference between a model and the strongest baseline."""
+    # A loss of 0.02 reads "worse by 0.02": the sign goes into the word, and the ends of the interval change sides.
     word, sign = ("better", 1) if lead["difference"] >= 0 else ("worse", -1)
     ends = sorted(sign * end for end in lead["interval"] or ())
     interval = f" (95% CI {format_interval((ends[0], ends[1]))})" if ends else ""
@@ -250,6 +259,7 @@ def print_languages(results: Mapping[str, Sequence[Result]], means: Sequence[Map
             if result.split in mean["splits"]
         ]
         if mean["score"] is not None:
+            # Each language has the same weight, as in XNLI and XTREME, even if it has fewer rows.
             rows.append({"language": "mean", "score": mean["score"], "95% CI": mean["interval"]})
         print_table(metric, rows)
     print_text("  The interval of the mean takes rows as independent; if they are translations, it is too wide.")
@@ -263,9 +273,9 @@ def print_languages(results: Mapping[str, Sequence[Result]], means: Sequence[Map
 def _explain_undefined(undefined: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     """Yield the reasons for missing numbers; an undefined metric has no interval and no baseline either."""
     scores = undefined.get("scores", {})
-    for part, of in (("scores", ""), ("intervals", "interval of "), ("baselines", "baseline of ")):
+    for part, prefix in (("scores", ""), ("intervals", "interval of "), ("baselines", "baseline of ")):
         reasons = {
             name: reason for name, reason in undefined.get(part, {}).items() if part == "scores" or name not in scores
         }
         for reason, names in group_by_reason(reasons).items():
-            yield f"n/a: {of}{', '.join(names)} ({reason})"
+            yield f"n/a: {prefix}{', '.join(names)} ({reason})"

@@ -39,7 +39,7 @@ _MAX_WORDS = 10  # in a table: the words with the largest values
 _NOTHING = "nothing to explain: no word is read"
 
 TargetOption = Annotated[
-    list[str] | None, option("Explain this label, or the tag of this word; repeatable.", "NAME", "the prediction")
+    list[str] | None, option("Label to explain, or for taggers the word; repeatable.", "NAME", "the prediction")
 ]
 StepsOption = Annotated[int, option("Maximum number of steps of integrated gradients.", "N", min=1, max=8192)]
 
@@ -50,9 +50,9 @@ def command(
     changes: dict[str, Any],
     text: TextOption = None,
     row: RowOption = None,
-    data: Annotated[str | None, option("Explain the rows of a file; `-` for stdin.", "FILE")] = None,
+    data: Annotated[str | None, option("File with rows to explain; `-` for stdin.", "FILE")] = None,
     mistakes: Annotated[
-        int | None, option("Explain the N validation rows that the run is most confidently wrong about.", "N", min=1)
+        int | None, option("Number of validation rows to explain: the most confident mistakes.", "N", min=1)
     ] = None,
     limit: FirstRowsOption = None,
     target: TargetOption = None,
@@ -62,15 +62,15 @@ def command(
 ) -> None:
     """Explain a prediction: what each word adds to it.
 
-    Prints integrated gradients over the word embeddings, with a check that they add up, and the effect of masking each
-    word.
+    Prints two values per word: its integrated gradients, which must add up to the change of the score, and the effect
+    of masking it.
     """
     from bertkit.recipe.load import load_recipe
     from bertkit.storage.hub.models import get_recipe_file
     from bertkit.workflows import explain
 
-    single = parse_row(text, row)
-    sources = [single, data, mistakes]
+    single_row = parse_row(text, row)
+    sources = [single_row, data, mistakes]
     if sources.count(None) != 2:
         message = "nothing to explain"
         if sources.count(None) < 2:
@@ -80,7 +80,7 @@ def command(
         check_unused_options({"--limit": limit}, "without --data", "it is for the rows of a file")
     loaded = load_recipe(recipe or get_recipe_file(run), {"model": run, **changes})
     settings = {"targets": target or (), "max_steps": integration_steps}
-    rows = explain.explain(loaded, source=data, row=single, mistakes=mistakes, limit=limit, **settings)
+    rows = explain.explain(loaded, source=data, row=single_row, mistakes=mistakes, limit=limit, **settings)
     if output is not None:
         print_file(output, explain.write_page(rows, output, loaded.model_name))
         return
@@ -92,6 +92,8 @@ def print_row(row: ExplainedRow) -> None:
     """Print what is predicted of a row, and what its words add to that."""
     print_line(to_json({"id": row.id, **({} if row.gold is None else {"gold": row.gold}), **row.prediction}))
     for explanation in row.explanations:
+        # The path of integrated gradients starts at the text with all words masked, so that score is printed
+        # too.
         score = f"{explanation.measure} {explanation.score:.4f}"
         print_text(f"  {explanation.target}: {score}, with all words masked {explanation.baseline_score:.4f}")
         # Integrated gradients are exact only if they add up to the difference of the scores.
@@ -105,6 +107,8 @@ def print_row(row: ExplainedRow) -> None:
             {
                 "word": word.word,
                 "integrated gradients": format_difference(word.integrated_gradients),
+                # The change of the score if only this word is masked. Masked words do not add up: two
+                # words can replace each other.
                 "masked": format_difference(word.occlusion),
             }
             for word in sorted(explanation.words, key=lambda word: -abs(word.integrated_gradients))

@@ -37,12 +37,12 @@ def export_run(
     recipe: CheckpointRecipeOption = None,
     data: Annotated[str | None, option("Rows to score both models on.", "DATA", "the run's")] = None,
     limit: LimitOption = None,
-    with_baselines: Annotated[bool, option("Copy baselines.json, which has words of the training rows.")] = False,
+    with_baselines: Annotated[bool, option("Copy baselines.json, which contains words of the training rows.")] = False,
 ) -> None:
     """Export a fine-tuned model to ONNX or OpenVINO, which run without torch.
 
-    The folder has the graph, the tokenizer, the recipe, labels and thresholds, and `eval` and `predict` accept it as a
-    model. Outputs, scores and speed of both models are compared, and written to parity.json.
+    The folder has the graph, the tokenizer, the recipe, labels and thresholds. `eval` and `predict` accept it as a
+    model. The outputs, scores and speed of both models are compared and written to parity.json.
     """
     from bertkit.workflows.export import export
 
@@ -64,6 +64,7 @@ _FLIPS = {"model": "from the model's", "alone": "between a row alone and in a ba
 def print_parity(parity: Parity, after: str) -> None:
     """Print the comparison of a graph with the original model."""
     print_text(f"  largest difference of outputs: {parity.largest:.2g}")
+    # Only models that compute vectors have a cosine.
     if parity.least_cosine is not None:
         print_text(f"  lowest cosine of vectors: {parity.least_cosine:.6f}")
     from bertkit.hardware.speed import describe_spreads
@@ -106,12 +107,12 @@ def quantize_run(
         option("Runtime and precision of the exported model.", "TARGET"),
     ] = "openvino-int8",
     margin: Annotated[float, option("Largest acceptable relative loss of the score, with 95% confidence.", "P")] = 0.01,
-    sample: Annotated[int, option("Number of training rows to find the ranges of activations on.", "N")] = 256,
+    sample: Annotated[int, option("Number of training rows to measure the ranges of activations on.", "N")] = 256,
     recipe: CheckpointRecipeOption = None,
     data: Annotated[str | None, option("Rows to calibrate and score on.", "DATA", "the run's")] = None,
     limit: LimitOption = None,
 ) -> None:
-    """Export a fine-tuned model in int8 or bf16, unless it loses too much.
+    """Export a fine-tuned model in int8 or bf16, unless its score drops too much.
 
     Both models are scored on validation rows. Nothing is written unless the paired 95% interval of the loss is within
     the margin and, for vectors, the lowest cosine is at least 0.98.
@@ -119,6 +120,7 @@ def quantize_run(
     from bertkit.workflows.export import MarginError, export
 
     try:
+        # `openvino-int8` is the runtime and the precision of its weights.
         backend, precision = to.split("-")
         exported = export(
             run,
@@ -131,6 +133,7 @@ def quantize_run(
             margin=margin,
             rows=sample,
         )
+    # The comparison is printed although nothing is written: a user needs it to choose another margin or precision.
     except MarginError as error:
         parity = error.parity
         print_result({"parity": parity}, lambda _: print_parity(parity, to), error=error)
@@ -147,7 +150,7 @@ def package_run(
         Literal["onnx", "openvino"] | None, option("Runtime of the model.", "BACKEND", "onnx, or the exported folder's")
     ] = None,
     recipe: CheckpointRecipeOption = None,
-    serve: Annotated[bool, option("Add a Dockerfile and the pinned requirements of a server, with hashes.")] = False,
+    serve: Annotated[bool, option("Add a Dockerfile and pinned requirements with hashes, for a server.")] = False,
 ) -> None:
     """Package a model with bertkit and pinned requirements, to predict without torch.
 

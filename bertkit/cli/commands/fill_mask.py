@@ -15,7 +15,7 @@ EXAMPLE = 'bertkit fill-mask "The doctors [MASK] in the house." --model demo'
 
 
 def command(
-    texts: Annotated[list[str] | None, argument("Texts with [MASK] for each word to predict.", "TEXT...")] = None,
+    texts: Annotated[list[str] | None, argument("Texts with [MASK] for each word to predict.", "TEXT")] = None,
     model: PretrainedOption = ...,  # type: ignore[assignment]
     top: Annotated[int, option("Number of answers per mask.", "K", min=1)] = 5,
     targets: Annotated[str | None, option("Score only these words, e.g. cat,dog.", "WORDS")] = None,
@@ -35,6 +35,7 @@ def command(
         texts = [
             record["text"] for _, record in read_records(file, DataConfig(format="lines")) if record["text"].strip()
         ]
+    # One mask stands for one token, so a word of several tokens cannot be a target.
     target_words = [word.strip() for word in (targets or "").split(",") if word.strip()]
     if targets is not None and not target_words:
         raise UsageError("--targets names no word", "give e.g. cat,dog")
@@ -49,9 +50,9 @@ def print_answers(records: Iterable[Mapping[str, Any]]) -> None:
     for record in records:
         print_line(record["text"])
         for mask in record["masks"]:
-            number = f"{mask['mask']}  " if len(record["masks"]) > 1 else ""
+            prefix = f"{mask['mask']}  " if len(record["masks"]) > 1 else ""
             width = max(len(answer["word"]) for answer in mask["answers"])
             for answer in mask["answers"]:
-                print_line(f"  {number}{answer['probability']:7.2%}  {answer['word']:<{width}}  {answer['text']}")
+                print_line(f"  {prefix}{answer['probability']:7.2%}  {answer['word']:<{width}}  {answer['text']}")
         if not terminal.is_read():
             return

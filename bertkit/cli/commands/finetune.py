@@ -51,7 +51,7 @@ EXAMPLE = "bertkit finetune cola --model demo --data demo"
 
 SmokeOption = Annotated[
     bool,
-    flag("--smoke", "Try every stage in a temporary folder: two steps on a few rows, a stop, a resume, and the rest."),
+    flag("--smoke", "Test every stage on a few rows in a temporary folder: train, stop, resume, score and publish."),
 ]
 
 
@@ -81,12 +81,15 @@ def command(
         check_smoke_options(output=output, seeds=seeds, dry_run=dry_run, fresh=fresh, pinned=pinned)
     from bertkit.recipe.load import load_recipe
 
+    # The recipe is loaded before the modules that import torch: a mistake in it is reported at once, and not after
+    # seconds.
     loaded = load_recipe(recipe, changes)
     if smoke:
         from bertkit.workflows.trial_run import smoke_finetune
 
         print_smoke(smoke_finetune(loaded))
         return
+    # 1. Several seeds are several runs, with a summary.
     if seeds is not None:
         if "training.seed" in changes:
             raise UsageError("one seed and --seeds are both given", "name all seeds in a list: --seeds 1,2,7")
@@ -94,6 +97,7 @@ def command(
             raise UsageError("--pinned with --seeds", "pin one --seed at a time")
         _finetune_seeds(loaded, parse_seeds(seeds), output, dry_run=dry_run, fresh=fresh, jobs=jobs, join=join)
         return
+    # 2. One run: check options that it cannot have, then plan it or train it.
     if jobs != 1 or join:
         raise UsageError(f"{'--join' if join else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
     if dry_run:
@@ -105,6 +109,7 @@ def command(
 
     results = finetune(loaded, output=output, fresh=fresh, pinned=pinned)
     gates = [case for result in results for case in result.gates]
+    # Next steps are printed before a failed gate raises its error, which ends the output.
     next_steps = partial(print_next_steps, loaded, results)
     print_gated({"results": results}, lambda _: print_results(results, next_steps), gates)
 
@@ -133,6 +138,7 @@ def print_dry_run(plan: DryRun, runs: int = 1) -> None:
     """Print the plan of a run, or of several runs that differ in their seed."""
     from bertkit.data.labels import list_names
 
+    # The resolved recipe comes first: it shows what every option and default has become.
     per_run = f" in each of {runs} runs" if runs > 1 else ""
     print_line(f"{plan.resolved.rstrip()}\n")
     print_plan(
@@ -150,8 +156,8 @@ def print_dry_run(plan: DryRun, runs: int = 1) -> None:
     )
     print_notes(plan.notes)
     if plan.timed_steps:
-        steps = "1 step" if plan.timed_steps == 1 else f"{plan.timed_steps} steps"
-        print_line(f"Time and memory are estimated from {steps}, whose weights were thrown away.")
+        steps = format_count(plan.timed_steps, "step")
+        print_line(f"Time and memory are estimated from {steps}, whose weights were discarded.")
     print_line("Nothing was written. `bertkit bench` with the same recipe compares batch sizes and precisions.")
 
 
@@ -180,18 +186,18 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     ((1, 2, 3), (1, 2, 7))
     """
     try:
-        numbers = [int(part) for part in text.split(",")]
+        seeds = [int(part) for part in text.split(",")]
     except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 0 or max(numbers) >= 2**32 or numbers == [0]:
+        seeds = []
+    if not seeds or min(seeds) < 0 or max(seeds) >= 2**32 or seeds == [0]:
         message = f"--seeds {text!r} is neither a number of seeds nor a list"
         raise UsageError(message, "write --seeds 5 or --seeds 1,2,7")
-    if len(numbers) == 1 and numbers[0] > _MAX_SEEDS:
-        remedy = f"--seed {numbers[0]} trains once with this seed"
-        raise UsageError(f"--seeds {text} asks for {numbers[0]:,} runs, of at most {_MAX_SEEDS}", remedy)
-    if len(numbers) > _MAX_SEEDS or len(set(numbers)) < len(numbers):
+    if len(seeds) == 1 and seeds[0] > _MAX_SEEDS:
+        remedy = f"--seed {seeds[0]} trains once with this seed"
+        raise UsageError(f"--seeds {text} requests {seeds[0]:,} runs, of at most {_MAX_SEEDS}", remedy)
+    if len(seeds) > _MAX_SEEDS or len(set(seeds)) < len(seeds):
         raise UsageError(f"--seeds {text}: a seed is named twice, or more than {_MAX_SEEDS}", "name each seed once")
-    return tuple(range(1, numbers[0] + 1)) if len(numbers) == 1 else tuple(numbers)
+    return tuple(range(1, seeds[0] + 1)) if len(seeds) == 1 else tuple(seeds)
 
 
 def print_seeds(summary: SeedsSummary) -> None:
@@ -208,6 +214,8 @@ def print_seeds(summary: SeedsSummary) -> None:
                 "median": spread.median,
                 "max": spread.maximum,
                 "95% CI of the mean": spread.interval,
+                # The null model answers every row with the same label or number; a mean close to it has
+                # learned nothing.
                 "null model": split.baseline.get(metric),
             }
             for metric, spread in split.spreads.items()
@@ -234,6 +242,8 @@ def print_seeds(summary: SeedsSummary) -> None:
     if best is not None and best.runs > 1:
         score = format_number(best.expected_best[-1])
         print_text(f"  best of {best.runs}: {metric} {score} (seed {summary.best_seed})")
+        # The best of k seeds rises with k, so methods can only be compared at the same k (Dodge et al. 2019,
+        # "Show Your Work").
         print_text(f"  expected best {metric} of k runs: {number_values(best.expected_best)}")
     print_notes(summary.warnings)
     if summary.unfinished:

@@ -53,6 +53,8 @@ def print_glue(summary: Mapping[str, Any]) -> None:
     print_text(f"GLUE: {tasks - len(unfinished)} of {tasks} tasks, {summary['model']}")
     rows = [_score_row(score, models) for score in summary["scores"]]
     if rows:
+        # The paper's average excludes WNLI (Devlin et al. 2019, table 1), so it is not comparable with the
+        # leaderboard's.
         rows.append({"task": "average: leaderboard", "score": summary["leaderboard_average"]})
         published = _published_cells(models, summary["published_averages"])
         rows.append({"task": "average: BERT paper", "score": summary["paper_average"], **published})
@@ -77,6 +79,7 @@ def print_glue(summary: Mapping[str, Any]) -> None:
 def _print_submission(submission: Mapping[str, Any], folder: str) -> None:
     files, archive = submission["files"], submission["archive"]
     missing = [file for file in files if file["missing"]]
+    # The leaderboard takes a zip file with one .tsv file of predictions per task.
     written = f"{folder}/{archive}" if archive else "no file is ready"
     print_text(f"  submission: {written}, {len(files) - len(missing)} of {len(files)} files")
     for file in missing:

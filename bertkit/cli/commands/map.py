@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ORDER = 45
 EXAMPLE = "bertkit map reviews.csv --column review --model demo --label stars --output reviews.html"
 
-_SHOWN_LABELS = 12
+_MAX_LABELS = 12
 
 FileArgument = Annotated[
     str,
@@ -45,34 +45,36 @@ def command(
     column: ColumnOption = "text",
     word: Annotated[
         list[str] | None,
-        option("Draw every occurrence of this word as a complete word, in any case; repeatable.", "WORD"),
+        option("Word whose occurrences to draw instead of texts, in upper or lower case; repeatable.", "WORD"),
     ] = None,
     unit: Annotated[
         Literal["text", "target"],
-        option("Unit of a point: text, or target, the word that the column `target` points to.", "UNIT"),
+        option("Unit of a point: text, or target (the word that column `target` points to).", "UNIT"),
     ] = "text",
     label: LabelOption = None,
-    clusters: Annotated[int | None, option("Color the points by N clusters instead (k-means).", "N", min=2)] = None,
+    clusters: Annotated[int | None, option("Color the points by N clusters (k-means).", "N", min=2)] = None,
     layers: Annotated[str, option("Layers of the slider: all, last, or numbers such as 0,3,6.", "LAYERS")] = "all",
     projection: Annotated[
-        Literal["pca", "umap"], option("Reduction of vectors to points: pca, or umap.", "METHOD")
+        Literal["pca", "umap"], option("Projection of the vectors to two dimensions: pca or umap.", "METHOD")
     ] = "pca",
-    svg: Annotated[Path | None, option("Draw all layers next to each other in an .svg file.", "FILE")] = None,
+    svg: Annotated[Path | None, option("File for a picture of all layers side by side, .svg.", "FILE")] = None,
     limit: FirstRowsOption = None,
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",
-    seed: Annotated[int, option("Random seed.", min=0, max=2**32 - 1)] = 42,
+    seed: Annotated[int, option("Random seed.", "N", min=0, max=2**32 - 1)] = 42,
     changes: TextSettingsOption = None,
     fresh: Annotated[bool, flag("--fresh", "Replace existing files.")] = False,
 ) -> None:
-    """Draw the vectors of texts, or of a word in them, at every layer: one page with a slider.
+    """Draw texts, or the occurrences of a word, as points on a page with a slider over the layers.
 
-    Prints per layer how much of the variance is drawn, and how well labels lie apart in all dimensions.
+    Prints for each layer the fraction of the variance that the page shows, and how well all dimensions separate the
+    labels.
     """
     from bertkit.insight.layer_vectors import LayerReader
     from bertkit.vectors.text_files import TextSource
     from bertkit.workflows.map import MapSettings, draw_map
 
+    # --limit comes before --set, so that data.limit in --set wins, as in other commands.
     limits = [] if limit is None else [f"data.limit={limit}"]
     source = TextSource(file, None, read_data_options(column, [*limits, *(changes or [])]))
     settings = MapSettings(unit, tuple(word or ()), label, clusters, layers, projection, seed)
@@ -88,17 +90,18 @@ def print_map(result: MapResult) -> None:
 
     unit = "texts" if result.unit == "text" else "words in their texts"
     print_text(f"{result.points:,} {unit} by {METHODS[result.reduce]}")
-    labels = list(result.labels.items())[:_SHOWN_LABELS]
+    labels = list(result.labels.items())[:_MAX_LABELS]
     print_notes(f"{name}: {count:,} ({count / result.points:.1%})" for name, count in labels)
-    if len(result.labels) > _SHOWN_LABELS:
-        print_text(f"  ... {len(result.labels) - _SHOWN_LABELS:,} more with --json")
+    if len(result.labels) > _MAX_LABELS:
+        print_text(f"  ... {len(result.labels) - _MAX_LABELS:,} more with --json")
     title = "layers"
     if result.most_frequent is not None:
+        # A layer separates the labels only as far as it is above this.
         title = f"layers; the most frequent label alone: {result.most_frequent:.4f}"
     print_table(title, layer_rows(result.layers, are_clusters=result.are_clusters))
-    compared = next((layer.separation.points for layer in result.layers if layer.separation), result.points)
-    if compared < result.points:
-        print_text(f"  labels are compared on {compared:,} points")
+    compared_points = next((layer.separation.points for layer in result.layers if layer.separation), result.points)
+    if compared_points < result.points:
+        print_text(f"  labels are compared on {compared_points:,} points")
     if result.shown.points < result.points:
         print_text(f"  the page has {result.shown.points:,} of the points")
     if result.shown.shortened:

@@ -15,13 +15,13 @@ from bertkit.cli.options import (
     ShardOption,
     TextOption,
     ZeroShotOption,
-    find_trained,
+    find_checkpoint,
     flag,
+    get_zero_shot_task,
     merge_changes,
     option,
     parse_row,
     recipe_options,
-    zero_shot_task,
 )
 from bertkit.cli.output import print_file, print_records
 from bertkit.errors import UsageError
@@ -31,11 +31,11 @@ EXAMPLE = 'bertkit predict runs/cola --text "The dog chased old the bird."'
 
 EscapeOption = Annotated[
     bool,
-    flag("--escape-formulas", "Put a ' before text that a spreadsheet would interpret as a formula (.csv and .tsv)."),
+    flag("--escape-formulas", "Put ' before texts that a spreadsheet would interpret as formulas (.csv and .tsv)."),
 ]
 CoverageOption = Annotated[
     float | None,
-    option("Add a set of labels that holds the correct one with this probability; requires `bertkit calibrate`.", "P"),
+    option("Add a set of labels that has the right one with this probability (requires `bertkit calibrate`).", "P"),
 ]
 
 
@@ -53,18 +53,18 @@ def command(
     ] = None,
     coverage: CoverageOption = None,
     abstain_below: Annotated[
-        float | None, option("Abstain from rows whose probability is below this value.", "P")
+        float | None, option("Abstain from rows whose most probable label is below this probability.", "P")
     ] = None,
     output: RecordsOption = None,
     shard: ShardOption = None,
     columns: Annotated[
         str | None,
-        option("Columns to write, in this order: names with commas, e.g. id,prediction,confidence.", "LIST", "all"),
+        option("Columns to write, in this order, e.g. id,prediction,confidence.", "LIST", "all"),
     ] = None,
     delimiter: Annotated[str | None, option("Delimiter of a .csv or .tsv file.", "CHAR", "FILE's")] = None,
     encoding: Annotated[
         str | None,
-        option("Encoding of a .csv or .tsv file; Excel needs the mark of utf-8-sig.", "NAME", "FILE's"),
+        option("Encoding of a .csv or .tsv file; Excel recognizes UTF-8 only as utf-8-sig.", "NAME", "FILE's"),
     ] = None,
     digits: Annotated[
         int | None, option("Decimals of predicted numbers in a .csv or .tsv file.", "N", "4", min=0, max=17)
@@ -78,6 +78,7 @@ def command(
     """
     from bertkit.data.output import PLAIN, FileLayout
 
+    # 1. Reject options that contradict each other, before anything is loaded.
     single_row = parse_row(text, row)
     if single_row is not None and file is not None:
         raise UsageError("a FILE and --text or --row", "give one or the other")
@@ -88,8 +89,9 @@ def command(
         raise UsageError(message, "name a file with --output")
     if min_precision is not None and abstain_below is not None:
         raise UsageError("--min-precision and --abstain-below", "give one or the other")
-    recipe, checkpoint = find_trained(run, model)
-    task = zero_shot_task(recipe) if zero_shot else None
+    # 2. Find the checkpoint, and the thresholds that its calibration has stored.
+    recipe, checkpoint = find_checkpoint(run, model)
+    task = get_zero_shot_task(recipe) if zero_shot else None
     settings = {"model": checkpoint, "options.abstain_below": abstain_below, "task": task}
     from bertkit.recipe.load import load_recipe
 
@@ -101,6 +103,7 @@ def command(
     from bertkit.workflows.predict import predict, predict_to_file
 
     if output is None:
+        # 3. Predict. Records are printed as they come; a file is written atomically.
         print_records("predictions", predict(loaded, source=file, row=single_row))
         return
     rows = predict_to_file(loaded, output, source=file, row=single_row, layout=layout)
@@ -114,4 +117,5 @@ def split_names(text: str | None) -> tuple[str, ...]:
     >>> split_names('id, "a, b"')
     ('id', 'a, b')
     """
+    # The reader of CSV knows quotes, as in `'id,"a, b"'`.
     return () if text is None else tuple(next(csv.reader([text], skipinitialspace=True), ()))

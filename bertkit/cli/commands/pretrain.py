@@ -57,6 +57,7 @@ class RecipeOrCommand(ReadableGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first argument names, or `recipe` if it names none."""
+        # `mlm` is not a command, so `recipe mlm` is parsed. A typo is then reported as an unknown recipe.
         return super().resolve_command(ctx, args if args[0] in self.commands else ["recipe", *args])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -76,13 +77,14 @@ class RecipeOrCommand(ReadableGroup):
 DocumentsOption = Annotated[int | None, option("Use only the first N documents.", "N", "all")]
 VocabularySizeOption = Annotated[
     int | None,
-    option("Number of tokens, special tokens included.", "N", "30,522 wordpiece, 50,265 bpe, 30,000 unigram", min=1),
+    option("Size of the vocabulary, with special tokens.", "N", "30,522 wordpiece, 50,265 bpe, 30,000 unigram", min=1),
 ]
-FrequencyOption = Annotated[int | None, option("Minimum count of letters and of merged pairs.", "N", "2", min=1)]
+_CORPUS_HELP = "Set how the text is read, e.g. data.documents=blank_lines; repeatable."
+FrequencyOption = Annotated[int | None, option("Minimum count of a letter, or of a pair to merge.", "N", "2", min=1)]
 
 
 @recipe_options(
-    set_option=Annotated[list[str] | None, set_option("data.*")],
+    set_option=Annotated[list[str] | None, set_option("data.*", help=_CORPUS_HELP)],
     data=Annotated[str | None, option("Text: Hub dataset, directory, file or `demo`.", "DATA")],
     limit=DocumentsOption,
 )
@@ -90,12 +92,12 @@ def pretrain_tokenizer(
     changes: dict[str, Any],
     recipe: Annotated[
         str | None,
-        option("Use the text of this pretraining recipe.", "RECIPE", autocompletion=complete_pretraining_recipe),
+        option("Pretraining recipe whose text to use.", "RECIPE", autocompletion=complete_pretraining_recipe),
     ] = None,
     tokenizer_type: Annotated[
         str,
         option(
-            "wordpiece (as BERT), bpe (on bytes, as RoBERTa and ModernBERT) or unigram (as ALBERT).",
+            "Algorithm: wordpiece (as BERT), bpe (on bytes, as RoBERTa, ModernBERT) or unigram (as ALBERT).",
             "TYPE",
             names=("--type",),
         ),
@@ -140,6 +142,8 @@ def print_tokenizer(report: TokenizerReport) -> None:
     case = "lowercase" if report.lowercase else "cased"
     print_text(f"{report.folder}: {report.type}, {case}, {report.vocabulary_size:,} tokens")
     print_text(f"  on {report.held_out:,} held-out of {report.documents:,} documents ({report.words:,} words):")
+    # Fertility is 1 if each word is one token. A higher one means longer inputs and, in most languages, lower
+    # scores (Rust et al. 2021).
     print_line(f"  tokens per word (fertility)  {report.fertility:7.3f}")
     print_line(f"  single-token words           {report.coverage:7.1%}")
     print_line(f"  unknown tokens               {report.unknown_rate:7.3%}")
@@ -175,7 +179,7 @@ PretrainingRecipeArgument = Annotated[
 CorpusOption = Annotated[str | None, option("Text: Hub dataset, directory, file or `demo`.", "DATA", FROM_RECIPE)]
 SizeOption = Annotated[str | None, option("Size of a new model; see `bertkit pretrain sizes`.", "SIZE", FROM_RECIPE)]
 TokenizerOption = Annotated[str | None, option("Tokenizer of a new model: folder or Hub name.", "DIR", False)]
-StepsOption = Annotated[int | None, option("Optimizer steps of pretraining.", default=FROM_RECIPE)]
+StepsOption = Annotated[int | None, option("Number of optimizer steps of pretraining.", "N", FROM_RECIPE)]
 
 
 @recipe_options(
@@ -184,16 +188,16 @@ StepsOption = Annotated[int | None, option("Optimizer steps of pretraining.", de
     "seed",
     "report_to",
     data=CorpusOption,
-    model=Annotated[str | None, option("Continue from this checkpoint.", "MODEL", False)],
+    model=Annotated[str | None, option("Checkpoint to continue from, or to distill.", "MODEL", False)],
     size=SizeOption,
     tokenizer=TokenizerOption,
     steps=StepsOption,
-    epochs=Annotated[float | None, option("Passes over the text.", default=False)],
-    budget=Annotated[str | None, option("Train for this long: 90s, 30m, 2h, 1d.", "TIME", False)],
-    batch_size=Annotated[int | None, option("Blocks per optimizer step.", default=FROM_RECIPE)],
+    epochs=Annotated[float | None, option("Passes over the text.", "NUMBER", False)],
+    budget=Annotated[str | None, option("Training time instead of steps: 90s, 30m, 2h, 1d.", "TIME", False)],
+    batch_size=Annotated[int | None, option("Blocks per optimizer step.", "N", FROM_RECIPE)],
     limit=DocumentsOption,
     workers=Annotated[
-        int | None, option("Processes that prepare batches; the result is the same.", default=FROM_RECIPE)
+        int | None, option("Number of processes that prepare batches, without effect on the result.", "N", FROM_RECIPE)
     ],
 )
 def pretrain_recipe(
@@ -245,6 +249,7 @@ def print_pretrained(result: Pretrained) -> None:
     )
     print_line(f"  {'held-out documents':<23} {result.corpus['validation']['documents']:7,}")
     for name, score in result.scores.items():
+        # A masked token is often a frequent one, so accuracy has a baseline well above zero.
         strongest_name, value = strongest(result.baselines, name)
         baseline = "" if value is None else f"  baseline {format_number(value):>7} ({strongest_name})"
         print_text(f"  {name:<23} {format_number(score):>7}{baseline}")
@@ -262,6 +267,8 @@ def print_estimate(estimate: Estimate) -> None:
     budget, tokens = duration_text(estimate.seconds), f"{estimate.tokens:,} tokens"
     print_plan(
         {
+            # With a budget, the time is fixed and the tokens follow from the speed. Otherwise, the steps
+            # are fixed and the time follows.
             "speed": f"{estimate.tokens_per_second:,.0f} tokens/s",
             "": ""
             if estimate.peak_share is None

@@ -29,15 +29,15 @@ def command(
     task: Annotated[
         str,
         argument(
-            "A recipe whose labels are probed, or a task that is made from the rows: length, shift; with columns of "
-            "Universal Dependencies also depth, relations, tense.",
+            "Recipe whose labels are probed, or a task made from the rows: length or shift; with columns of Universal "
+            "Dependencies also depth, relations or tense.",
             "RECIPE",
             **RECIPE_NAME,
         ),
     ],
     model: EncoderOption,
     changes: dict[str, Any],
-    limit: Annotated[int, option("Learn from N rows, drawn by their content; score half as many.", "N", min=1)] = 2000,
+    limit: Annotated[int, option("Maximum training rows; half as many others are scored.", "N", min=1)] = 2000,
     items: Annotated[int, option("Maximum number of words, or pairs of words, per probe.", "N", min=1)] = 20_000,
     metric: Annotated[
         str | None,
@@ -53,8 +53,8 @@ def command(
 ) -> None:
     """Show what each layer of an encoder knows, by linear probes.
 
-    Prints for each layer the score with its interval, and the selectivity compared with a control task. Vectors of all
-    layers are computed once and kept.
+    Prints each layer's score with its interval, and its selectivity: the lead over a control task. Vectors of all
+    layers are computed once and cached.
     """
     from bertkit.reports.probe import write_probe
     from bertkit.workflows.probe import load_probe_recipe, probe
@@ -68,6 +68,7 @@ def print_probe(result: ProbeResult) -> None:
     """Print the score of each layer with its baselines, and the center of gravity."""
     from bertkit.reports.probe import count_items, describe_control
 
+    # A probe is a linear classifier on the frozen vectors of one layer: what it can read is there in a simple form.
     probed = result.probed
     print_text(f"{result.task} in {result.model}: {result.about}")
     print_text(
@@ -81,6 +82,8 @@ def print_probe(result: ProbeResult) -> None:
             result.metric: layer.score,
             "95% CI": layer.interval,
             "control": layer.control,
+            # Score minus control: what the layer knows, and not what the probe can memorize (Hewitt and
+            # Liang 2019).
             "selectivity": format_difference(layer.selectivity),
         }
         for layer in probed.layers
@@ -88,5 +91,7 @@ def print_probe(result: ProbeResult) -> None:
     print_table("scores of a linear probe at each layer", table, len(table))
     print_notes(f"{name}: {score:.4f}" for name, score in probed.baselines.items())
     print_text(f"  control task: {describe_control(result.control, result.group)}")
+    # The center of gravity is the mean layer, weighted by how much each one contributes (Tenney et al. 2019).
+    # Syntax is usually lower than meaning.
     print_text(f"  best layer: {probed.best_layer}; center of gravity: {probed.center_of_gravity:.2f}")
     print_notes(f"note: {note}" for note in probed.notes)

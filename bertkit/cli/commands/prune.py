@@ -37,7 +37,7 @@ EXAMPLE = "bertkit prune runs/cola -o pruned --intermediate 64"
 
 KeptLayersOption = Annotated[
     str | None,
-    option("Number of layers to keep, chosen by measured importance (4), or their indices (0,1,2,5).", "LAYERS", "all"),
+    option("Layers to keep: their number (4, by measured importance) or their indices (0,1,2,5).", "LAYERS", "all"),
 ]
 HeadsOption = Annotated[
     int | None, option("Attention heads to keep per layer, for model types whose config has the head size.", "N", "all")
@@ -56,7 +56,7 @@ def command(
     vocabulary: Annotated[
         list[str] | None,
         option(
-            "Keep the tokens of a text file or folder, of all `rows` of the run, or of its `train` rows; repeatable.",
+            "Keep only tokens that occur in this file or folder, in all `rows` or in the `train` rows; repeatable.",
             "FILE",
             "all",
         ),
@@ -88,19 +88,20 @@ def print_pruned(pruned: Pruned) -> None:
     layers = None if pruned.layers is None else ", ".join(map(str, pruned.layers))
     shape = {"layers": layers, "heads per layer": pruned.heads, "feed-forward neurons per layer": pruned.intermediate}
     print_notes(f"{name}: {value}{measured}" for name, value in shape.items() if value is not None)
+    # In small and in multilingual models, the embeddings of the tokens are a large part of the size.
     if pruned.vocabulary is not None:
         print_text(f"  tokens: {pruned.vocabulary:,} ({pruned.texts:,} texts split as before)")
-    sides = (("before", pruned.before), ("after", pruned.after))
-    sizes = [
-        size_cells(name, side) | {"spread": "" if side.spread is None else f"{side.spread:.0%}"} for name, side in sides
-    ]
+    models = (("before", pruned.before), ("after", pruned.after))
+    spreads = ["" if model.spread is None else f"{model.spread:.0%}" for _, model in models]
+    sizes = [size_cells(*model) | {"spread": spread} for model, spread in zip(models, spreads, strict=True)]
     print_table("size and speed on this machine", sizes)
-    print_notes(describe_spreads(side.spread for _, side in sides))
+    print_notes(describe_spreads(model.spread for _, model in models))
     if pruned.best_metric is not None:
         title = f"{pruned.best_metric} on {format_rows(pruned.rows)} of {pruned.split} (95% CI)"
-        scored = [(side.scores[pruned.best_metric], side.intervals.get(pruned.best_metric)) for _, side in sides]
+        metric = pruned.best_metric
         table = [
-            {"model": name, "score": format_scored(*score)} for (name, _), score in zip(sides, scored, strict=True)
+            {"model": name, "score": format_scored(model.scores[metric], model.intervals.get(metric))}
+            for name, model in models
         ]
         print_table(title, table)
         # The difference is paired by rows, so its interval is narrower than the two intervals above suggest.
@@ -118,6 +119,7 @@ def _next_steps(pruned: Pruned) -> list[str]:
         return [f"bertkit finetune RECIPE --model {pruned.folder}"]
     from bertkit.modeling.sentence.folder import is_sentence_folder
 
+    # The folder has the recipe of the run, so no option has to be repeated.
     recipe = f"{pruned.folder}/recipe.yaml"
     distill = f"bertkit distill {recipe} --teacher {pruned.model} --model {pruned.folder}"
     return [

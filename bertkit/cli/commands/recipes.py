@@ -54,7 +54,9 @@ def copy_recipe(
     from bertkit.recipe.sections import expand_path
 
     file = expand_path(file)
+    # The file is copied as text, because its comments explain its values.
     text = find_recipe(recipe).read_text(encoding="utf-8")
+    # `exists` is false for a link to a missing file, which would be replaced.
     if file.exists() or file.is_symlink():
         raise UsageError(f"{file} exists already", "nothing was written; choose another name")
     try:
@@ -72,6 +74,7 @@ def check_recipe(recipe: RecipeArgument, changes: dict[str, Any]) -> None:
     from bertkit.recipe.records import PretrainRecipe
 
     loaded = load_any_recipe(recipe, changes)
+    # Loading checks keys and values. The objective or task checks its own options, metrics and columns.
     if isinstance(loaded, PretrainRecipe):
         from bertkit.pretraining.objectives import load_objective
 

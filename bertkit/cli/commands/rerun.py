@@ -20,23 +20,23 @@ _DIGEST = 12  # hex digits of a checksum that are shown
 def command(
     run: Annotated[Path, argument("Folder of a finished run.", "RUN")],
     output: Annotated[Path | None, output_option("New run folder.", "DIR", "RUN-rerun")] = None,
-    data: Annotated[str | None, option("New location of its data.", "DATA", "as in the run")] = None,
-    model: Annotated[str | None, option("New location of its model.", "MODEL", "as in the run")] = None,
+    data: Annotated[str | None, option("New location of the run's data.", "DATA", "as in the run")] = None,
+    model: Annotated[str | None, option("New location of the run's model.", "MODEL", "as in the run")] = None,
     ignore_changes: Annotated[
-        bool, flag("--ignore-changes", "Train even if data or model have changed since.")
+        bool, flag("--ignore-changes", "Train even if the data or the model have changed since the run.")
     ] = False,
     fresh: FreshOption = False,
 ) -> None:
     """Repeat a finished run, and compare the scores and weights of both runs.
 
-    Settings, seed, precision and number of threads come from its record. Data and model are compared with their
-    checksums before training. The exit code is 0 if all scores agree to the last digit, and 5 if they do not.
+    Settings, seed, precision and number of threads come from the run. Before training, the checksums of data and model
+    are compared. The exit code is 0 if all scores agree to the last digit, and 5 if they do not.
     """
     from bertkit.workflows.rerun import rerun
 
     changes = {name: value for name, value in (("data", data), ("model", model)) if value is not None}
     repeated = rerun(run, output=output, changes=changes, ignore_changes=ignore_changes, fresh=fresh)
-    error = None if repeated["scores_agree"] else _disagreement(repeated)
+    error = None if repeated["scores_agree"] else _disagreement_error(repeated)
     print_result(repeated, print_rerun, error=error)
 
 
@@ -46,6 +46,7 @@ def print_rerun(result: Mapping[str, Any]) -> None:
     table = []
     for score in result["scores"]:
         before, now = score["before"], score["now"]
+        # Scores are compared exactly, so tiny differences need two digits in scientific notation.
         difference = "n/a" if before is None or now is None else f"{now - before:+.2g}"
         row = {"metric": f"{score['split']} {score['metric']}", "before": before, "now": now}
         table.append({**row, "difference": "none" if before == now else difference})
@@ -57,6 +58,7 @@ def print_rerun(result: Mapping[str, Any]) -> None:
     print_table("differences", differences)
     if not differences:
         print_text("  No difference in versions, machine, settings, data or model.")
+    # Runs of some kinds store no checksum of their weights; then nothing is claimed about them.
     weights = {True: "the same to the last bit", False: "different", None: "unknown, because the run has no checksums"}
     print_text(f"  Weights: {weights[result['weights_agree']]}.")
     if result["first_difference"] is not None:
@@ -71,7 +73,7 @@ def _shorten_value(value: object) -> str:
     return text[:_DIGEST] if is_digest else shorten(text, 60)
 
 
-def _disagreement(result: Mapping[str, Any]) -> BertkitError:
+def _disagreement_error(result: Mapping[str, Any]) -> BertkitError:
     names = [item["what"] for item in result["differences"]]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     remedy = f"restore these: {', '.join(names[:4])}{more}" if names else "nothing that is recorded differs"

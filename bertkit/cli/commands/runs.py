@@ -35,7 +35,7 @@ def list_runs(
     folder: Annotated[Path, argument("Folder that holds run folders.", "FOLDER")] = Path("runs"),
     sort: Annotated[
         Literal["name", "recipe", "model", "state", "score", "time", "size", "date"],
-        option("Key to sort by: scores from the best, times, sizes and dates in descending order.", "KEY"),
+        option("Key to sort by: the best score, or the largest time, size or date, comes first.", "KEY"),
     ] = "name",
 ) -> None:
     """List run folders: their state, main score, time and size.
@@ -58,7 +58,9 @@ def _print_runs(runs: list[RunSummary], folder: Path) -> None:
 
 
 def _run_cells(run: RunSummary, folder: Path) -> dict[str, Any]:
+    # A folder of seeds has the mean over its seeds, which must not be mistaken for the score of a single model.
     metric = f"mean {run.metric}" if run.seeds and run.metric else run.metric
+    # A recipe has either epochs or steps.
     length = "-" if run.steps is None and run.epochs is None else f"{run.steps} steps"
     return {
         "run": Path(run.folder).relative_to(folder).as_posix(),
@@ -87,19 +89,19 @@ def show_run(folder: Annotated[Path, argument("Run folder.", "RUN")]) -> None:
         raise UsageError("not a run folder", "`bertkit runs list` shows the runs", file=folder)
     # A damaged run is shown with the values that can still be read.
     record = (read_record(folder) if run.seeds is None and run.state != "damaged" else None) or {}
-    changes, scores = list_changes(record), _scores(record)
+    changes, scores = list_changes(record), _list_scores(record)
     settings = [{"setting": row["setting"], "recipe": row["recipe"], "run": row["run"]} for row in changes]
     values = {**vars(run), "scores": scores, "settings": settings, "versions": record.get("versions", {})}
 
     def show(_: object) -> None:
-        print_pairs(_facts(run, record))
+        print_pairs(_describe_run(run, record))
         print_table("scores", scores)
         print_table("settings that differ from the recipe", changes, max_rows=len(changes))
 
     print_result(values, show)
 
 
-def _facts(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
+def _describe_run(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
     machine, memory = record.get("machine", {}), record.get("peak_memory_bytes")
     facts = {
         "run": run.folder,
@@ -120,7 +122,7 @@ def _facts(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
-def _scores(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _list_scores(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row per split and metric of a run's results."""
     results = record.get("results") or ([record["result"]] if "result" in record else [])
     return [
@@ -138,13 +140,11 @@ def _scores(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 def tabulate_runs(
     folders: Annotated[
         list[Path],
-        argument(
-            "Run folders, folders of seeds, or folders that hold some, such as the folder of `bertkit glue`.", "RUN"
-        ),
+        argument("Run folders, folders of seeds, or folders that contain them, such as runs/glue.", "RUN"),
     ],
     rows: Annotated[
         Literal["model", "folder"],
-        option("Row of a run: the model that it starts from, or the folder that is named.", "ROW"),
+        option("Meaning of a row: a pretrained model, or a folder on the command line.", "ROW"),
     ] = "model",
     format: Annotated[
         Literal["text", "markdown", "latex", "csv"] | None,
@@ -190,11 +190,11 @@ def _find_format(format: str | None, output: Path | None) -> str:
 
     if output is None:
         return format or "text"
-    named = format or next((name for name, (endings, _) in FORMATS.items() if output.suffix.lower() in endings), "text")
-    if named == "text":
+    name = format or next((key for key, (endings, _) in FORMATS.items() if output.suffix.lower() in endings), "text")
+    if name == "text":
         raise UsageError("a table is written as Markdown, LaTeX or CSV", "name it .md, .tex or .csv", file=output)
     check_parent_exists(output)
-    return named
+    return name
 
 
 def remove_runs(
@@ -203,13 +203,15 @@ def remove_runs(
 ) -> None:
     """Delete run folders, with their models, checkpoints and scores.
 
-    All folders must be run folders that no command writes, or nothing is deleted. After a kill, repeat the command.
+    Deletes nothing unless every folder is a run folder that no command is writing. If it is killed, repeat it.
     """
     from bertkit.storage.run_list import check_removable, remove_run
 
+    # A folder that is named twice would be missing at the second time.
     folders = list(dict.fromkeys(folders))
     for folder in folders:
         check_removable(folder)
+    # All folders are checked before the first one is deleted.
     if not yes and not _confirm_removal(folders):
         return
     for folder in folders:

@@ -41,7 +41,8 @@ PassageTokensOption = Annotated[
     option("Maximum tokens per passage, with special tokens and prompt.", "N", "256, or what the model reads"),
 ]
 OverlapOption = Annotated[
-    int | None, option("Maximum tokens to repeat from the previous passage, in complete sentences.", "N", "0")
+    int | None,
+    option("Maximum tokens to repeat from the end of the previous passage, in complete sentences.", "N", "0"),
 ]
 SkipEmptyOption = Annotated[bool, flag("--skip-empty", "Skip rows without text; otherwise, they are an error.")]
 TextsArgument = Annotated[
@@ -70,7 +71,7 @@ def build_index(
     query_prompt: Annotated[
         str | None, option("Name of the model's prompt for queries.", "NAME", "query, if the model has it")
     ] = None,
-    similarity: Annotated[str | None, option("cosine or dot.", "NAME", "the model's")] = None,
+    similarity: Annotated[str | None, option("Similarity of vectors: cosine or dot.", "NAME", "the model's")] = None,
     precision: PrecisionOption = "auto",
     passages: Annotated[
         bool, flag("--passages", "Split texts into passages that fit the model, and index the passages.")
@@ -101,14 +102,14 @@ def build_index(
     print_change(report, "added")
 
 
-def print_change(report: IndexReport, done: str) -> None:
+def print_change(report: IndexReport, verb: str) -> None:
     """Print how a command changed an index, its content, and how much of the text reaches the model."""
 
     def print_index(_: object) -> None:
         unit, coverage = "passage" if report.passages else "row", report.coverage
         changed, rows = format_count(report.changed, unit), format_count(report.rows, unit)
         print_text(
-            f"{report.index}: {changed} {done}; {rows} with vectors of "
+            f"{report.index}: {changed} {verb}; {rows} with vectors of "
             f"{report.dimension} ({report.similarity}), {report.bytes / 1e6:,.1f} MB"
         )
         note = ""
@@ -117,14 +118,14 @@ def print_change(report: IndexReport, done: str) -> None:
         elif coverage.truncated:
             note = f": {coverage.truncated:,} of {coverage.texts:,} texts are truncated to {report.max_length} tokens; "
             note += "--passages splits them"
-        if done == "added":
+        if verb == "added":
             print_text(f"  {coverage} of the text reaches the model{note}")
 
-    print_result({done if name == "changed" else name: value for name, value in vars(report).items()}, print_index)
+    print_result({verb if name == "changed" else name: value for name, value in vars(report).items()}, print_index)
 
 
 IndexArgument = Annotated[str, argument("Folder that `search build` wrote.", "INDEX")]
-MovedModelOption = Annotated[str | None, option("Model of the index, if it has moved.", "MODEL", "where it was")]
+MovedModelOption = Annotated[str | None, option("New location of the index's model.", "MODEL", "as in the index")]
 
 
 def add_texts(
@@ -162,7 +163,7 @@ def delete_rows(
 RerankOption = Annotated[
     str | None,
     option(
-        "Model that ranks the best results again: run folder of `rerank` or `late-interaction`, directory or Hub name.",
+        "Model that reranks the best results: run folder of `rerank` or `late-interaction`, directory or Hub name.",
         "MODEL",
     ),
 ]
@@ -171,7 +172,7 @@ CandidatesOption = Annotated[int, option("Number of results that --rerank scores
 
 def query_index(
     index: IndexArgument,
-    queries: Annotated[list[str] | None, argument("Texts to search for.", "QUERY...")] = None,
+    queries: Annotated[list[str] | None, argument("Texts to search for.", "QUERY")] = None,
     file: Annotated[
         str | None, option("File with queries, one per row, in any format that `predict` reads; `-` for stdin.", "FILE")
     ] = None,
@@ -188,17 +189,18 @@ def query_index(
         str | None,
         option("Name of the prompt for queries, which must be the prompt of the index.", "NAME", "the index's"),
     ] = None,
-    verify: Annotated[bool, flag("--verify", "Compare the checksums of all files before the search.")] = False,
+    verify: Annotated[bool, flag("--verify", "Check the checksums of all files of the index first.")] = False,
     output: RecordsOption = None,
     changes: DataSettingsOption = None,
 ) -> None:
-    """Find the rows of an index that fit queries best.
+    """Find the rows of an index that match queries best.
 
     Writes one record per result, the best first: query, rank, score, and the columns of the row. The record also has
     the similarity of the vectors and the BM25 of the words, unless one of them is the score.
     """
     from bertkit.recipe.sections import expand_path
 
+    # Queries come from the command line or from a file.
     if (file is None) == (not queries):
         message = "no query" if file is None else "queries and a --file"
         raise UsageError(message, 'give e.g. "how to open a file", or --file')
@@ -218,6 +220,7 @@ def query_index(
     opened = Index.open(expand_path(index), verify=verify)
     records = query(opened, requests, method, model=model, prompt=prompt)
     inputs = [] if file is None else [("the file of queries", expand_path(file))]
+    # An --output inside the index would damage it, so its files count as inputs.
     inputs += [("a file of the index", path) for path in opened.folder.rglob("*") if path.is_file()]
     print_records("results", records, output, inputs)
 
@@ -243,7 +246,7 @@ def evaluate_index(
 ) -> None:
     """Score the rankings of an index: by words, by vectors, by both, and reranked.
 
-    nDCG@10, MRR@10, MAP@100 and recall, with 95% intervals over queries.
+    Prints nDCG@10, MRR@10, MAP@100 and recall, with 95% intervals over queries.
     """
     from bertkit.vectors.reranker import Reranker
     from bertkit.workflows.search import evaluate
@@ -256,6 +259,7 @@ def evaluate_index(
 
 def print_scores(result: SearchScores) -> None:
     """Print the scores of each ranking, and their intervals."""
+    # Relevance is known for documents, so passages of one document must not count several times.
     rows = "passages; documents are ranked by their best" if result.by_document else "rows"
     print_text(f"{result.index}: {result.queries:,} queries, {result.rows:,} {rows}")
     rankings = result.rankings
@@ -269,6 +273,8 @@ def print_scores(result: SearchScores) -> None:
             _SCORE: format_difference(ranking.gains[_SCORE]),
             "95% interval": ranking.gain_intervals[_SCORE],
         }
+        # The rankings are ordered from words to reranked, and each is compared with the previous one on the
+        # same queries.
         for previous, ranking in pairwise(rankings)
     ]
     print_table("gains, query by query", gains)

@@ -14,31 +14,33 @@ from bertkit.progress import use_progress
 ORDER = 56
 EXAMPLE = "bertkit serve runs/sst2 runs/ner --port 8000"
 
-OriginOption = Annotated[list[str] | None, option("Website whose pages may ask this server; repeatable.", "URL")]
+OriginOption = Annotated[list[str] | None, option("Website whose pages may call the server (CORS); repeatable.", "URL")]
 DrainOption = Annotated[float, option("Seconds for which requests are still accepted after SIGTERM.", "SECONDS", min=0)]
-LogOption = Annotated[Literal["text", "json"], option("Form of the log on stderr; json has a line for every request.")]
+LogOption = Annotated[Literal["text", "json"], option("Format of the log on stderr; json has a line per request.")]
 
 
 def command(
     runs: Annotated[
-        list[str], argument("Run folders, or NAME=RUN; also folders of sentence-transformers, or of seeds.", "RUN...")
+        list[str],
+        argument("Run folders, folders of seeds, or folders of sentence-transformers; NAME=RUN names a model.", "RUN"),
     ],
     recipe: Annotated[
         str | None, option("Recipe for models that bertkit did not train; it defines how rows are read.", "RECIPE")
     ] = None,
-    host: Annotated[str, option("Address to listen at; 0.0.0.0 for all networks.", "HOST")] = "127.0.0.1",
+    host: Annotated[str, option("Address to listen on; 0.0.0.0 for all networks.", "HOST")] = "127.0.0.1",
     port: Annotated[int, option("Port; 0 for a free one.", "PORT", min=0, max=65535)] = 8000,
     api_key_file: Annotated[
-        str | None, option("File with a key that requests must carry; or the variable BERTKIT_API_KEY.", "FILE")
+        str | None,
+        option("File with the API key that requests must send.", "FILE", "the variable BERTKIT_API_KEY, if set"),
     ] = None,
     cors_origin: OriginOption = None,
-    root_path: Annotated[str, option("Prefix below which a proxy shows the server, such as /bert.", "PATH")] = "",
-    queue: Annotated[int, option("Rows of a model that may wait; more get 429.", "ROWS", min=1)] = 1024,
-    request_rows: Annotated[int, option("Rows of a request; more get 413.", "ROWS", min=1)] = 256,
-    body_bytes: Annotated[int, option("Bytes of a request; more get 413.", "BYTES", min=1024)] = 1 << 20,
-    timeout: Annotated[float, option("Time until an answer; later ones get 504.", "SECONDS", min=0.1)] = 30.0,
+    root_path: Annotated[str, option("URL path under which a proxy serves it, such as /bert.", "PATH")] = "",
+    queue: Annotated[int, option("Maximum rows that wait for a model; further ones get 429.", "ROWS", min=1)] = 1024,
+    request_rows: Annotated[int, option("Maximum rows per request; larger ones get 413.", "ROWS", min=1)] = 256,
+    body_bytes: Annotated[int, option("Maximum bytes per request; larger ones get 413.", "BYTES", min=1024)] = 1 << 20,
+    timeout: Annotated[float, option("Maximum time per request; slower ones get 504.", "SECONDS", min=0.1)] = 30.0,
     batch_tokens: Annotated[
-        int | None, option("Maximum tokens of a batch.", "N", "1024 on a CPU, 4096 on a GPU", min=1)
+        int | None, option("Maximum tokens per batch.", "N", "1024 on a CPU, 4096 on a GPU", min=1)
     ] = None,
     connections: Annotated[int, option("Maximum number of open connections; further ones get 503.", "N", min=1)] = 1024,
     drain: DrainOption = 1.0,
@@ -46,8 +48,8 @@ def command(
 ) -> None:
     """Serve trained models over HTTP.
 
-    The server answers at its own addresses and at the addresses of text-embeddings-inference and OpenAI. It has a page
-    to try each model.
+    The server has its own API, the routes of text-embeddings-inference, the embeddings route of OpenAI, and a page to
+    try each model.
     """
     from bertkit.workflows.serve import LoggedProgress, check_packages, log_json_lines, serve
 
@@ -62,6 +64,7 @@ def command(
     limits = Limits(
         queue_rows=queue,
         request_rows=request_rows,
+        # Limits keep one client from filling the memory or the queue of all others.
         body_bytes=body_bytes,
         answer_seconds=timeout,
         batch_tokens=batch_tokens,

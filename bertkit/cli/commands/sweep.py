@@ -51,14 +51,14 @@ def command(
     space: Annotated[
         list[str] | None,
         option(
-            "Search a key of the recipe: KEY=16,32 (values), KEY=int:2..4, KEY=float:0..0.3 or KEY=log:1e-5..1e-4 "
-            "(ranges); repeatable.",
+            "Recipe key to vary: KEY=16,32 (values), or KEY=int:2..4, KEY=float:0..0.3, KEY=log:1e-5..1e-4 (ranges); "
+            "repeatable.",
             "KEY=VALUES",
             "BERT's grid of batch sizes, learning rates and epochs",
         ),
     ] = None,
-    search: Annotated[str, option("How trials are chosen: grid, random or tpe (Optuna).", "METHOD")] = "grid",
-    trials: Annotated[int | None, option("Trials of a random or TPE search.", "N", "24, or the whole grid")] = None,
+    search: Annotated[str, option("Method that chooses the trials: grid, random or tpe (Optuna).", "METHOD")] = "grid",
+    trials: Annotated[int | None, option("Trials of a random or TPE search.", "N", "24, or the complete grid")] = None,
     jobs: JobsOption = 1,
     join: JoinOption = False,
     dry_run: DryRunOption = False,
@@ -71,15 +71,15 @@ def command(
     """
     from bertkit.recipe.space import parse_sweep_space
 
-    chosen = parse_sweep_space(search, space or (), trials)
+    search_space = parse_sweep_space(search, space or (), trials)
     from bertkit.workflows.sweep import check_sweep, sweep
     from bertkit.workflows.sweep import dry_run as check
 
     if dry_run:
-        job = check_sweep(recipe, chosen, changes, output, fresh=fresh, jobs=jobs, join=join)
+        job = check_sweep(recipe, search_space, changes, output, fresh=fresh, jobs=jobs, join=join)
         print_result(check(job, fresh=fresh), print_sweep_plan)
         return
-    summary = sweep(recipe, chosen, changes, output=output, fresh=fresh, jobs=jobs, join=join)
+    summary = sweep(recipe, search_space, changes, output=output, fresh=fresh, jobs=jobs, join=join)
     print_result(summary.to_dict(), lambda _: print_sweep(summary))
 
 
@@ -91,6 +91,8 @@ def print_sweep(summary: SweepSummary) -> None:
     _print_trials(summary, names)
     failures = group_by_reason({trial.name: trial.failure for trial in summary.trials if trial.status == "diverged"})
     print_notes(f"diverged: {', '.join(folders)}. {failure}" for failure, folders in failures.items())
+    # The fraction of the variance of the scores that a key explains on its own; the rest is other keys,
+    # interactions and seeds.
     shares = [f"{names[key]} {share:.0%}" for key, share in summary.importance.items() if share is not None]
     if shares:
         print_text(f"  share of the variance of {metric}: {', '.join(shares)}")
@@ -132,6 +134,7 @@ def _print_trials(summary: SweepSummary, names: Mapping[str, str]) -> None:
         for trial in summary.trials
     ]
     print_table(f"trials by {metric}", rows, max_rows=max(30, len(rows)))
+    # A sweep over training rows, such as --space data.limit=100,1000, is a learning curve.
     limit = next((name for key, name in names.items() if key in ROW_KEYS), "")
     curve = [
         {
@@ -152,6 +155,7 @@ def short_names(space: dict[str, str]) -> dict[str, str]:
     >>> short_names({"training.epochs": "2,3", "training.seed": "1,2"})
     {'training.epochs': 'epochs', 'training.seed': 'seed'}
     """
+    # The table has a column per key, and complete keys would make it too wide.
     ends = Counter(key.rpartition(".")[2] for key in space)
     return {key: end if ends[end := key.rpartition(".")[2]] == 1 else key for key in space}
 
@@ -161,8 +165,8 @@ def print_sweep_plan(plan: Mapping[str, Any]) -> None:
     from bertkit.recipe.space import name_value
 
     rows = [
-        {"trial": f"{number:04}", **{key: name_value(value) for key, value in point.items()}}
-        for number, point in enumerate(plan["settings"], start=1)
+        {"trial": f"{index:04}", **{key: name_value(value) for key, value in point.items()}}
+        for index, point in enumerate(plan["settings"], start=1)
     ]
     print_table(f"{plan['trials']} trials", rows, max_rows=len(rows))
     if not rows:

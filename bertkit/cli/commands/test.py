@@ -25,14 +25,15 @@ EXAMPLE = "bertkit test runs/cola cases.yaml --report tests.xml"
 def command(
     run: TrainedArgument,
     cases: Annotated[
-        Path | None, argument("YAML file with tests; without it, small changes are counted and not judged.", "CASES")
+        Path | None,
+        argument("YAML file with tests; without it, the effects of small changes are counted.", "CASES"),
     ] = None,
-    limit: Annotated[int, option("Rows of each test.", "N", min=1)] = 500,
+    limit: Annotated[int, option("Maximum rows per test.", "N", min=1)] = 500,
     split: PredictionsSplitOption = None,
     recipe: CheckpointRecipeOption = None,
     report: ReportOption = None,
 ) -> None:
-    """Test how a model behaves, after CheckList: answers that it must give, and changes that must (not) matter.
+    """Test a model's behavior: required answers, and changes that must or must not matter (CheckList).
 
     Tests have their own rows, rows from templates, or the rows that the run was scored on. The exit code is 8 if more
     rows of a test fail than it allows.
@@ -43,6 +44,8 @@ def command(
     if report is not None:
         from bertkit.reports.cases import write_cases
 
+        # JUnit has a case per row, so that a pipeline shows the rows that fail; a summary for people has a line
+        # per test.
         cases_by_row = [case for result in tested.results for case in result.list_cases()]
         write_cases(
             report, f"behavior of {tested.run}", cases_by_row if report.suffix.lower() == ".xml" else tested.gates

@@ -19,10 +19,11 @@ def command(
     source: Annotated[
         str,
         argument(
-            "A text; or a file of texts (csv, jsonl, parquet, txt, ...), or `-` for stdin, to be measured.", "TEXT|FILE"
+            "Text to tokenize; or a file of texts to measure (csv, jsonl, parquet, txt, ...), or `-` for stdin.",
+            "TEXT|FILE",
         ),
     ],
-    model: Annotated[str, option("Model whose tokenizer to use: hub name, directory or `demo`.", "MODEL")] = ...,  # type: ignore[assignment]
+    model: Annotated[str, option("Model whose tokenizer to use: Hub name, directory or `demo`.", "MODEL")] = ...,  # type: ignore[assignment]
     pair: PairOption = None,
     compare_with: Annotated[str | None, option("Second model to compare with.", "MODEL")] = None,
     column: ColumnOption = "text",
@@ -30,8 +31,8 @@ def command(
 ) -> None:
     """Show the tokens of a text, or measure how a tokenizer splits the texts of a file.
 
-    For a file, it prints tokens per word, unknown tokens, and texts of more than 128, 256 or 512 tokens. No model is
-    loaded.
+    For a file, it prints tokens per word, unknown tokens, and the fraction of texts with more than 128, 256 or 512
+    tokens. It loads no model.
     """
     from bertkit.workflows.tokenize import is_file, measure_file, tokenize_text
 
@@ -57,6 +58,7 @@ def _print_tokens(tokenized: TextTokens) -> None:
             "token": token.token,
             "id": str(token.id),
             "segment": token.segment if has_pair else "",
+            # Tokens with the same word are pieces of it, such as `token` and `##ization`.
             "word": "special" if token.word is None else str(token.word),
             "characters": "" if token.start is None else f"{token.start}-{token.end}",
             "text": token.text,
@@ -81,6 +83,7 @@ def _print_figures(source: str, figures: list[TextFigures]) -> None:
         "vocabulary": [f"{model.vocabulary:,}" for model in figures],
         "vocabulary that occurs": [f"{model.vocabulary_seen:.1%}" for model in figures],
         "maximal length": ["-" if model.max_tokens is None else f"{model.max_tokens:,}" for model in figures],
+        # A fertility of 1 means that every word is in the vocabulary (Rust et al. 2021).
         "tokens per word (fertility)": [f"{model.fertility:.3f}" for model in figures],
         "single-token words": [f"{model.coverage:.1%}" for model in figures],
         "unknown tokens": [f"{model.unknown_rate:.3%}" for model in figures],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.cli.commands.ablate import parse_then, print_ablation, print_ablation_plan
+from bertkit.cli.commands.ablate import parse_finetuning, print_ablation, print_ablation_plan
 from bertkit.errors import RecipeError, UsageError
 from bertkit.metrics.paired import Difference
 from bertkit.workflows.pretrain_plan import Estimate
@@ -31,16 +31,16 @@ def summary_of(**changes):
 
 
 def test_a_task_is_a_recipe_and_its_settings():
-    assert parse_then("pos") == ("pos", {})
-    assert parse_then("'my pos.yaml' data.limit=5 'labels=[a, b]'") == (
+    assert parse_finetuning("pos") == ("pos", {})
+    assert parse_finetuning("'my pos.yaml' data.limit=5 'labels=[a, b]'") == (
         "my pos.yaml",
         {"data.limit": 5, "labels": ["a", "b"]},
     )
     for text in ("", "data.limit=5", "pos 'a"):
         with pytest.raises(UsageError, match="names no recipe"):
-            parse_then(text)
+            parse_finetuning(text)
     with pytest.raises(RecipeError, match="--set limit is not key=value"):
-        parse_then("pos limit")
+        parse_finetuning("pos limit")
 
 
 def test_encoders_scores_and_failures_are_printed(capsys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.cli.commands.rerun import _disagreement, print_rerun
+from bertkit.cli.commands.rerun import _disagreement_error, print_rerun
 from bertkit.errors import UnavailableError
 
 
@@ -36,8 +36,8 @@ def test_what_differs_is_named_and_ends_in_the_code_of_the_environment(capsys):
     assert ["validation", "f1", "0.5000", "0.5000", "+1e-12"] in lines
     assert ["versions.torch", "2.1", "2.2"] in lines and ["data.train", "aaaaaaaaaaaa"] in lines
     assert "The logs differ from step 7 on." in out and "same to the last" not in out
-    error = _disagreement(result)
+    error = _disagreement_error(result)
     assert isinstance(error, UnavailableError) and error.exit_code == 5
     assert str(error) == ("the scores are not those of 'a b' (c) - restore these: versions.torch, data.train")
     with pytest.raises(UnavailableError, match="nothing that is recorded differs"):
-        raise _disagreement(make_rerun("a", "c", [score], False, 7, []))
+        raise _disagreement_error(make_rerun("a", "c", [score], False, 7, []))
