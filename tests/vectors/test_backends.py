@@ -68,7 +68,7 @@ def test_without_the_library_its_extra_is_named(folder, monkeypatch):
 
 @pytest.mark.parametrize("option", [{"pooling": "cls"}, {"normalize": True}, {"layers": "mean_last_2"}])
 def test_options_that_such_modules_do_not_have_are_refused(folder, option):
-    with pytest.raises(UsageError, match="the model has modules of its own: LayerNorm"):
+    with pytest.raises(UsageError, match="the model has custom modules: LayerNorm"):
         Embedder(str(folder), **option).encode(TEXTS)
 
 
@@ -97,7 +97,7 @@ def test_vectors_are_those_of_the_graph_without_torch(output, tmp_path, light_zy
 def test_what_a_graph_has_settled_cannot_be_changed(tmp_path):
     write_vectors(tmp_path / "made")
     for options in ({"pooling": "cls"}, {"normalize": True}, {"layers": "mean_last_2"}):
-        with pytest.raises(UsageError, match=r"modules of its own: the graph of an exported model .* - leave out"):
+        with pytest.raises(UsageError, match=r"custom modules: the graph of an exported model .* - leave out"):
             Embedder(str(tmp_path / "made"), **options).encode(["a"])
     with pytest.raises(UsageError, match="a length of 99 tokens"):
         Embedder(str(tmp_path / "made"), max_length=99).encode(["a"])
