@@ -162,5 +162,5 @@ def test_a_device_without_bf16_computes_in_fp32_or_says_so(monkeypatch):
         lambda: precision.detect_hardware("bf16"),
         lambda: precision.restore_hardware({"device": "cpu", "precision": "bf16"}, "as before"),
     ):
-        with pytest.raises(UnavailableError, match=r"has no bf16 - choose --precision fp32 or --device cpu"):
+        with pytest.raises(UnavailableError, match=r"has no bf16 - choose fp32 or --device cpu"):
             ask()
