@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.hardware.tensors import where
+from bertkit.hardware.tensors import find_indices
 from bertkit.modeling.info import Model
 from bertkit.recipe.records import DistillationConfig
 from bertkit.tokens.features import IGNORE_INDEX, Batch, Collator, Features, Tensor, count_items
@@ -95,7 +95,7 @@ def soft_sum(loss: SoftLoss, outputs: Batch, batch: Batch, temperature: float) -
     for name, teacher in teacher_outputs.items():
         student = outputs[name].float()
         if teacher.dim() == 3:
-            labeled = where(batch["labels"], lambda labels: labels != IGNORE_INDEX)
+            labeled = find_indices(batch["labels"], lambda labels: labels != IGNORE_INDEX)
             student, teacher = student[labeled], teacher[labeled]
         total = total + loss(student, teacher, temperature).sum() / len(teacher_outputs)
     return total  # type: ignore[no-any-return]

@@ -54,11 +54,11 @@ class Launch:
         if _shard is not None:
             if is_launched():
                 raise UsageError("--shard under a launcher", "leave it out: its processes share the work")
-            numbers = re.fullmatch(r"(\d{1,6})/(\d{1,6})", _shard)
-            number, size = map(int, numbers.groups()) if numbers else (0, 0)
-            if not 1 <= number <= size:
+            match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", _shard)
+            shard, size = map(int, match.groups()) if match else (0, 0)
+            if not 1 <= shard <= size:
                 raise UsageError(f"--shard {_shard}", "give the number of a shard and how many there are, e.g. 2/4")
-            return cls(number - 1, size, is_shard=size > 1)
+            return cls(shard - 1, size, is_shard=size > 1)
         if not is_launched():
             return cls(0, 1)
         use_local_device()

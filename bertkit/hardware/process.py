@@ -96,13 +96,13 @@ def _free_threads() -> Threads:
     return Threads(cores, f"{cores} of {total} cores may be used" if cores < total else "")
 
 
-def batch_workers(asked: int | None) -> int:
+def batch_workers(requested: int | None) -> int:
     """Return the number of processes that build batches: the requested number, or enough to keep a GPU busy.
 
     A CPU that trains has no core to spare.
     """
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     return min(_BATCH_WORKERS, _free_threads().number - 1) if find_device().pins_memory else 0
 
 

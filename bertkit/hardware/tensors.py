@@ -49,14 +49,14 @@ def derive(values: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]
     return derived if copy is None or copy is values else _keep(derived, compute(copy))
 
 
-def where(values: torch.Tensor, test: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Find where a test of each element holds: indices on the device, one tensor per axis, as `nonzero` gives them."""
+def find_indices(values: torch.Tensor, test: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Find the indices of the elements that pass a test, one tensor per axis, as `nonzero`; they are on the device."""
     return tuple(test(on_host(values)).nonzero().T.contiguous().to(values.device, non_blocking=True))
 
 
 def select(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the values for which a mask is true, as boolean indexing does; see `where`."""
-    return values[where(mask, lambda mask: mask)]
+    """Return the values for which a mask is true, as boolean indexing does; see `find_indices`."""
+    return values[find_indices(mask, lambda mask: mask)]
 
 
 def _keep(moved: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:

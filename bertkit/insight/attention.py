@@ -112,6 +112,7 @@ class AttendedText:
     @cached_property
     def entropy(self) -> np.ndarray:
         """Entropy of each head in nats, (layers, heads), as the mean over all tokens."""
+        # An attention weight can be 0 after rounding; 0 * log(tiny) is 0, but 0 * log(0) would be NaN.
         logs = np.log(np.maximum(self.weights, np.finfo(np.float32).tiny))
         return np.asarray(-(self.weights * logs).sum(axis=-1).mean(axis=-1))
 
@@ -150,6 +151,7 @@ def _describe_tokens(encoding: Encoding, text: str, segment: int) -> list[Attend
     described, word_before = [], None
     for token, (start, end), word in zip(encoding.tokens, encoding.offsets, encoding.word_ids, strict=True):
         displayed = text[start:end].strip() or token
+        # All tokenizers are shown in the style of WordPiece, so that figures of different models look alike.
         described.append(AttendedToken(token, f"##{displayed}" if word == word_before else displayed, segment))
         word_before = word
     return described
@@ -165,10 +167,19 @@ def roll_out(weights: np.ndarray) -> np.ndarray:
         weights: Attention weights, (layers, heads, tokens, tokens).
 
     Returns:
-        The shares of the input tokens at each position, (layers, tokens, tokens), which add up to 1.
+        The fractions of the input tokens at each position, (layers, tokens, tokens), which add up to 1.
+
+    Examples:
+        The second token attends to both tokens alike in layer 1. Both tokens attend to the second only in layer 2, but
+        the residual connection keeps half of the first token at its position.
+
+        >>> weights = np.array([[[[1, 0], [0.5, 0.5]]], [[[0, 1], [0, 1]]]])
+        >>> roll_out(weights).tolist()
+        [[[1.0, 0.0], [0.25, 0.75]], [[0.625, 0.375], [0.25, 0.75]]]
     """
     means = weights.mean(axis=1, dtype=np.float64)
     mixed = (means + np.eye(weights.shape[-1])) / 2
+    # Weights in half precision do not add up to 1, and the error would grow with each product.
     mixed /= mixed.sum(axis=-1, keepdims=True)
     rolled = [mixed[0]]
     for layer in mixed[1:]:
@@ -209,6 +220,7 @@ def encode_rows(rows: Sequence[ParsedRow], tokenizer: Tokenizer, max_tokens: int
         words = [next(text_tokens).ids] if isinstance(row.content, str) else next(word_tokens)
         ids = [token for word in words for token in word]
         if ids and len(ids) + template.size <= max_tokens:
+            # The words [5] and [6, 7] after [CLS] have the spans (1, 2) and (2, 4).
             ends = np.cumsum([len(template.before), *map(len, words)]).tolist()
             spans = list(pairwise(ends))
             encoded.append(HeadRow(template.fill(ids), slice(ends[0], ends[-1]), spans, row.heads, row.relations))
@@ -229,8 +241,9 @@ PATTERNS = {
 }
 """Name -> what is attended to."""
 
-_DESCRIBING_SHARE = 0.5  # a pattern with this share of attention describes a head
+_DESCRIBING_SHARE = 0.5  # fraction of a head's attention
 _BROAD_ENTROPY = 0.9  # minimum normalized entropy of a broad head
+# Prefixes of tokens in WordPiece (continuation), byte-level BPE and SentencePiece (beginning of a word).
 _WORD_MARKS = ("##", "Ġ", "▁")
 
 
@@ -280,9 +293,11 @@ class PatternCounter:
         self.uniform_sums += (masks.sum(-1) / lengths[:, None]).sum((1, 2))
         pattern_masks = torch.from_numpy(masks).to(device, torch.float32)
         from_tokens = torch.from_numpy(attends).to(device, torch.float32)
+        # The highest entropy over n tokens is log(n): dividing by it makes texts of different lengths comparable.
         relative = from_tokens / torch.from_numpy(np.log(lengths)).float().to(device)[:, None]
         sums = []
         for layer in weights:
+            # r row, h head, i token that attends, j token that is attended to, p pattern.
             shares = torch.einsum("rhij,prij->hp", layer.float(), pattern_masks)
             entropy = -torch.xlogy(layer, layer).float().sum(-1)
             means = [torch.einsum("rhi,ri->h", entropy, factors) for factors in (from_tokens, relative)]
@@ -316,7 +331,7 @@ class PatternCounter:
         # Special tokens are frequent, and must not be the rarest tokens of a row either.
         counts = np.where(is_text, self.counts[ids], np.iinfo(np.int64).max)
         is_rare = is_text & (counts == counts.min(axis=1, keepdims=True))
-        # Distance from the token that attends to the token that is attended to.
+        # Distance from the token that attends to the token that is attended to; the first row is 0, 1, 2, ...
         offsets = np.arange(width) - np.arange(width)[:, None]
         to_text = is_text[:, None, :]
         by_name = {
@@ -329,6 +344,7 @@ class PatternCounter:
             "punctuation": (is_text & self.is_mark[ids])[:, None, :],
             "rare": is_rare[:, None, :],
         }
+        # Padding is in no pattern, because the model gives it no attention, and special tokens do not attend.
         masks = np.stack([np.broadcast_to(by_name[name], (len(rows), width, width)) for name in PATTERNS])
         return masks & is_text[:, :, None], is_text, np.array(list(map(len, rows)))
 
@@ -357,7 +373,7 @@ def is_punctuation(token: str) -> bool:
 ALL = "all"
 """Name of all relations except punctuation."""
 DIRECTIONS = ("dependent to head", "head to dependent")
-_MIN_WORDS = 30  # with a relation, in each half
+_MIN_WORDS = 30  # words with a relation, in each half of the rows
 _OFFSETS = tuple(offset for distance in range(1, 11) for offset in (-distance, distance))
 
 
@@ -402,7 +418,7 @@ class RelationCounter:
             weights: Weights of each layer, (rows, heads, tokens, tokens), padded on the right.
         """
         for position, (index, row) in enumerate(zip(indices, rows, strict=True)):
-            # Only words that have tokens, and whose heads have tokens, can be scored.
+            # A word of control characters has no tokens, so neither it nor its dependents can be scored.
             has_tokens = [start < end for start, end in row.spans]
             words = [word for word, head in enumerate(row.heads) if head and has_tokens[word] and has_tokens[head - 1]]
             if words:
@@ -418,7 +434,7 @@ class RelationCounter:
         if not self.hits:
             return []
         rows, distances, hits = np.array(self.rows), np.array(self.distances), np.concatenate(self.hits)
-        # Heads are selected on one half of the rows.
+        # Split by rows, not by words, because the words of a sentence are not independent.
         row_indices = np.unique(rows)
         half = np.random.default_rng(seed).permutation(row_indices)[: len(row_indices) // 2]
         is_selecting = np.isin(rows, half)
@@ -430,6 +446,7 @@ class RelationCounter:
             first, second = mask & is_selecting, mask & ~is_selecting
             if min(first.sum(), second.sum()) < _MIN_WORDS:
                 continue
+            # Heads are selected on the first half and scored on the second; see the docstring of the module.
             best = np.unravel_index(hits[first].sum(axis=0).argmax(), hits.shape[1:])
             layer, head, direction = map(int, best)
             offset = max(_OFFSETS, key=lambda offset: int((distances[first] == offset).sum()))
@@ -458,8 +475,14 @@ def words_attention(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor
 
     A word that attends is the mean of its tokens, and a word that is attended to is their sum (Clark et al. 2019,
     section 4.1).
+
+    >>> weights = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.2, 0.2, 0.4, 0.2], [0.4, 0.2, 0.2, 0.2], [0.1, 0.1, 0.3, 0.5]])
+    >>> words_attention(weights, [(0, 1), (1, 3), (3, 4)])  # the second word has two tokens
+    tensor([[0.7000, 0.2000, 0.1000],
+            [0.3000, 0.5000, 0.2000],
+            [0.1000, 0.4000, 0.5000]])
     """
-    # (words, tokens)
+    # (words, tokens); for the spans of the example [[1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]].
     members = torch.zeros(len(spans), weights.shape[-1], device=weights.device)
     for word, (start, end) in enumerate(spans):
         members[word, start:end] = 1
@@ -475,10 +498,10 @@ def find_hits(attention: Tensor, words: Sequence[int], heads: Sequence[int]) -> 
         words: Indices of the words that depend on another.
         heads: Index of the word that each of them depends on.
     """
-    # A word is not a candidate for itself.
+    # A word is not a candidate for itself: -1 is less than any attention.
     candidates = attention.clone()
     candidates.diagonal(dim1=-2, dim2=-1).fill_(-1)
-    # (layers, heads, words, 2)
+    # (layers, heads, words, 2): the word that gets most of a word's attention, and the word that attends to it most.
     predicted = torch.stack([candidates.argmax(dim=-1), candidates.argmax(dim=-2)], dim=-1)
     hits = predicted[:, :, list(words)] == torch.tensor(heads, device=attention.device)[:, None]
     return np.asarray(hits.permute(2, 0, 1, 3).cpu().numpy())
@@ -547,15 +570,15 @@ def measure_heads(model: AttentionModel, rows: Sequence[ParsedRow], file: str, *
     if not encoded:
         message = f"no row has text of up to {limit:,} tokens"
         raise DataError(message, "name another --column or --max-length", file=file)
-    # No more than the attention of one batch is in memory.
+    # BERT base has 144 heads, whose attention in all rows would not fit in memory: keep only sums over batches.
     patterns, relations = PatternCounter(encoded, model.tokenizer), RelationCounter()
-    with stage("measuring heads", len(encoded)) as tick:
+    with stage("measuring heads", len(encoded)) as advance:
         for indices in sorted_batches(list(map(len, encoded)), _BATCH_TOKENS):
             batch = [encoded[index] for index in indices]
             weights = model.weights([row.feature for row in batch])
             patterns.add(batch, weights)
             relations.add(indices, batch, weights)
-            tick(len(indices))
+            advance(len(indices))
     with stage("choosing the heads of relations", total=1):
         relation_scores = relations.scores()
     return MeasuredHeads(

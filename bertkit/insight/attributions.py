@@ -50,7 +50,7 @@ class ExplainedInput:
         """Compute the number for inputs whose tokens are mixed with the baseline, (inputs,).
 
         Args:
-            shares: 1 for a token as it is, 0 for the baseline; shape (inputs, texts, tokens).
+            shares: 1 for an unchanged token, 0 for the baseline, shape (inputs, texts, tokens).
         """
         scores = []
         with torch.no_grad():
@@ -67,6 +67,7 @@ class ExplainedInput:
         nodes, weights = np.polynomial.legendre.leggauss(steps)
         # The nodes are for -1 to 1; the line goes from 0, the baseline, to 1, the input.
         nodes, weights = (nodes + 1) / 2, weights / 2
+        # (steps, texts, tokens): special tokens stay at 1, so that every point is a valid input.
         shares = np.where(self.is_replaceable, nodes[:, None, None], 1.0)
         total = np.zeros(self.is_replaceable.shape)
         for chunk, chunk_weights in zip(_chunks(shares), _chunks(weights, shares[0].size), strict=True):
@@ -120,6 +121,7 @@ def integrated_gradients(explained: ExplainedInput, max_steps: int) -> Gradients
 
     Attributions of all words sum to the score minus the score of the baseline ("completeness", proposition 1 there).
     """
+    # Two forward passes give the difference that attributions have to explain: all tokens, and none.
     without_text = np.where(explained.is_replaceable, 0.0, 1.0)
     score, baseline_score = explained.compute(np.stack([np.ones_like(without_text), without_text])).tolist()
     steps = min(_FIRST_STEPS, max_steps)

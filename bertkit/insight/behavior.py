@@ -181,8 +181,9 @@ class Plan:
 def fill_template(test: BehaviorTest, column: str, limit: int) -> list[Row]:
     """Return the rows of a template, evenly chosen from all combinations of the texts that fill its slots.
 
-    >>> [row["text"] for row in fill_template(BehaviorTest(template="{a} b", slots={"a": ["x", "y"]}), "text", 9)]
-    ['x b', 'y b']
+    >>> test = BehaviorTest(template="{a} {b}", slots={"a": ["x", "y"], "b": ["1", "2"]})
+    >>> [row["text"] for row in fill_template(test, "text", 9)]
+    ['x 1', 'y 1', 'x 2', 'y 2']
 
     Raises:
         RecipeError: If nothing fills a slot.
@@ -193,7 +194,8 @@ def fill_template(test: BehaviorTest, column: str, limit: int) -> list[Row]:
         if not test.slots.get(name):
             raise RecipeError(f"{test.name}: nothing fills the slot {{{name}}}", f"slots: {{{name}: [...]}}")
     rows = []
-    # The number of a combination has one digit per slot, so that no combination is built that is not a row.
+    # A combination is an integer with one digit per slot: in the example, 3 is 1 + 2 * 1, which stands for "y 2". So
+    # only the sampled combinations are built, of possibly billions.
     for combination in sample(range(math.prod(len(test.slots[name]) for name in used)), limit):
         texts = {}
         for name in used:
@@ -217,11 +219,13 @@ def plan_test(test: BehaviorTest, rows: Sequence[Row], columns: ColumnSpec, limi
     if not test.change:
         return Plan(test, sample(rows, limit), column)
     change, changed = test.find_change(), dict[int, Row]()
-    # Go through all rows in random order until enough are changed, because some rows have, for example, no number.
+    # Visit rows in random order until enough are changed, because some rows, for example those without a number, cannot
+    # be changed.
     for index in Random(0).sample(range(len(rows)), len(rows)):
         row = rows[index]
         if not _is_text(row.get(column)):
             raise RecipeError(f"{test.name}: the rows have no text {column!r} to change", did_you_mean(column, row))
+        # The seed has the index of the row, so that a row is changed alike for every model and limit.
         value = apply_edit(test.change, change, row[column], Random(f"0 {test.change} {index}"))
         # Character offsets into a text must still point to the same words.
         if value is not None and ("target" not in row or isinstance(value, list) or len(value) == len(row[column])):
@@ -296,6 +300,7 @@ def _judge_change(
     label = test.rises or test.falls
     if label is not None:
         first, second = (_get_probability(test, label, prediction) for prediction in (old, new))
+        # Positive if the probability moved as it must.
         rise = (second - first) * (1 if test.rises else -1)
         answers = [f"{label} {value:.4f}" for value in (first, second)]
         is_failure, severity = rise <= -test.tolerance, -rise
@@ -304,9 +309,10 @@ def _judge_change(
         is_failure = severity > (test.tolerance or moved)
     else:
         answers = [shorten(as_text(value)) for value in (before, after)]
-        # Words can be added at the end.
+        # A list of tags grows if words are appended, and the tags of the old words must stay.
         is_failure = before != (after[: len(before)] if isinstance(before, list) else after)
         likely = [prediction.get("probabilities") or {} for prediction in (old, new)]
+        # The severity of a changed label is the probability that the old label lost.
         severity = likely[0].get(before, 0.0) - likely[1].get(before, 0.0) if isinstance(before, str) else 0.0
     text, changed_text = (shorten(as_text(value[plan.column]), 200) for value in (row, changed))
     row_id = str(row.get("id", shorten(text, 40)))
@@ -331,12 +337,12 @@ def _get_probability(test: BehaviorTest, label: str, prediction: Prediction) -> 
 
 
 def _sum_up(
-    test: BehaviorTest, trials: list[BehaviorTrial], compared: Sequence[tuple[Any, Prediction, Prediction]]
+    test: BehaviorTest, trials: list[BehaviorTrial], answer_pairs: Sequence[tuple[Any, Prediction, Prediction]]
 ) -> BehaviorResult:
     """Return the result of a test, given its trials, and the gold value and both answers of each changed row."""
     rows, failed = len(trials), sum(trial.is_failure for trial in trials)
     rates = failed / rows, wilson_interval(failed, rows), test.allowed
-    right = [(before["prediction"] == gold, after["prediction"] == gold) for gold, before, after in compared]
+    right = [(before["prediction"] == gold, after["prediction"] == gold) for gold, before, after in answer_pairs]
     moves = right.count((True, False)), right.count((False, True))
     ordered = sorted(trials, key=lambda trial: (not trial.is_failure, -trial.severity))
     return BehaviorResult(test.name, test.kind, test.kind != "invariance", rows, failed, *rates, *moves, ordered)

@@ -9,7 +9,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+# At least four letters; digits and underscores are not letters.
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
+# An integer that is not part of a longer number or a code, such as 3.5, 1,000 or A4.
 _NUMBER = re.compile(r"(?<![\w.,])\d+(?![\w.,]\d)(?!\w)")
 Change = Callable[[str, Random], str]
 """Returns the changed text, or the text itself if there is nothing to change."""
@@ -26,11 +28,11 @@ def swap_letters(text: str, draw: Random) -> str:
         return text
     word = draw.choice(words)
     letters = list(word[0])
-    # Keep the first and the last letter, which readers need most, and skip pairs of equal letters.
-    places = [index for index in range(1, len(letters) - 1) if letters[index] != letters[index + 1]]
-    if not places:
+    # Keep the first letter, which readers need most, and skip pairs of equal letters.
+    positions = [index for index in range(1, len(letters) - 1) if letters[index] != letters[index + 1]]
+    if not positions:
         return text
-    index = draw.choice(places)
+    index = draw.choice(positions)
     letters[index], letters[index + 1] = letters[index + 1], letters[index]
     return text[: word.start()] + "".join(letters) + text[word.end() :]
 
@@ -56,6 +58,7 @@ def exchange_words(words: Sequence[str]) -> Change:
 
     def change(text: str, draw: Random) -> str:
         match = pattern.search(text)
+        # A word that is in the text already would make two people one.
         replacements = [word for word in words if word not in text] if match else []
         if not match or not replacements:
             return text
@@ -92,14 +95,14 @@ def change_number(text: str, draw: Random) -> str:
     >>> change_number("in 250 days", Random(0))
     'in 299 days'
     """
-    numbers = list(_NUMBER.finditer(text))
-    if not numbers:
+    matches = list(_NUMBER.finditer(text))
+    if not matches:
         return text
-    number = draw.choice(numbers)
-    value = int(number[0])
+    match = draw.choice(matches)
+    value = int(match[0])
     span = max(1, value // 5)
     new = draw.choice([value + draw.randint(1, span), max(0, value - draw.randint(1, span))])
-    return text[: number.start()] + str(new) + text[number.end() :]
+    return text[: match.start()] + str(new) + text[match.end() :]
 
 
 EDITS: Mapping[str, Change] = {
@@ -113,9 +116,9 @@ EDITS: Mapping[str, Change] = {
 
 
 def apply_edit(name: str, change: Change, value: str | list[str], draw: Random) -> str | list[str] | None:
-    """Change a text, or a list of words whose number must stay; None if nothing changes, or the change does not fit.
+    """Return a changed text or list of words, or None if nothing changes or the change does not fit.
 
-    Of a list, one word is changed as in a text; only ``add`` appends some.
+    A list keeps its number of words, because its tags must still fit; only ``add`` appends words.
     """
     if isinstance(value, str):
         changed = change(value, draw)

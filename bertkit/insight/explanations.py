@@ -71,11 +71,13 @@ def explain(
         RecipeError: If the task family does not define what to explain.
     """
     tokenizer = checkpoint.context.tokenizer
+    # [MASK] stands for an unknown word in pretraining, so no other token carries less information.
     baseline = tokenizer.pad_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
     model, collate = checkpoint.model.eval(), checkpoint.task.collator(checkpoint.context)
     explanations = []
     for target in find_targets(checkpoint, answered, targets):
         feature = {**answered.features[target.feature], "row": 0}
+        # Features of some task families, such as multiple choice, have several texts.
         ids = feature["input_ids"]
         words = find_words(ids if are_several_texts(ids) else [ids], tokenizer)
         positions = [position for word in words for position in word.positions]
@@ -84,6 +86,7 @@ def explain(
         drops = occlusion(explained, [word.positions for word in words])
         values = []
         for word, drop in zip(words, drops.tolist(), strict=True):
+            # Attributions of tokens add up, so the attribution of a word is their sum.
             total = float(sum(gradients.values[position] for position in word.positions))
             values.append(WordValue(word.text, word.segment, total, drop))
         scores = gradients.score, gradients.baseline_score, gradients.steps, gradients.gap, gradients.is_complete

@@ -100,7 +100,7 @@ class LayerReader:
             dtypes = {"vectors": "<f4", "rows": "<i8", "index": "<i8"}
             with ArrayWriter(folder, dtypes) as writer, stage("reading all layers", len(inputs)):
                 for first in range(0, len(inputs), _ROWS_AT_ONCE):
-                    # A killed process has left the chunks that it finished.
+                    # If an earlier process was killed, the chunks that it finished are still there.
                     chunk = folder / f"{first:09}.arrays"
                     arrays = load_arrays(chunk)
                     if arrays is None:
@@ -143,7 +143,7 @@ def _encode_pairs(embedder: Embedder, pairs: Sequence[tuple[str, str]]) -> UnitV
         return_attention_mask=False,
         split_special_tokens=True,
     )
-    features = [{name: values[number] for name, values in encoded.items()} for number in range(len(pairs))]
+    features = [{name: values[index] for name, values in encoded.items()} for index in range(len(pairs))]
     vectors = []
     for start in range(0, len(features), _PAIRS_AT_ONCE):
         states = embedder.states(features[start : start + _PAIRS_AT_ONCE])

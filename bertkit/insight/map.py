@@ -73,7 +73,8 @@ def read_occurrences(
         DataError: If a row is wrong, or no row has the column or any of the words.
     """
     assert source.file is not None
-    # A word has no letter, digit or underscore next to it. The longer of two words comes first.
+    # A word has no letter, digit or underscore next to it. The longer of two words comes first, because a regular
+    # expression takes the first alternative that matches.
     alternatives = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
     search = re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)", re.IGNORECASE)
     read = _read_target if unit == "target" else partial(_find_words, search=search) if words else _read_complete_text
@@ -119,6 +120,7 @@ def _read_target(row: Row) -> _Points:
     if "tokens" not in row:
         start, end = read_target(row["target"], count=2)
         return [(row["text"], (start, end), row)]
+    # Words are joined by single spaces.
     start = sum(len(word) + 1 for word in words[:target])
     return [(" ".join(words), (start, start + len(words[target])), {"tokens": words, "target": target})]
 
@@ -135,7 +137,7 @@ def _read_label(original: dict[str, Any], label: str | None, file: str, line: in
 
 # --- Labels ---
 
-_CLUSTER_WORDS = 5  # in the name of a cluster
+_CLUSTER_WORDS = 5  # words in the name of a cluster
 
 
 @dataclass(frozen=True)
@@ -143,16 +145,16 @@ class Labeling:
     """The label of each point."""
 
     labels: Sequence[str | None]
-    numbers: np.ndarray
-    """(points,): the number of each point's label; -1 without one."""
+    label_ids: np.ndarray
+    """(points,): the id of each point's label; -1 without a label."""
     names: dict[int, str]
-    """Number -> label, the most frequent first."""
+    """Id -> label, the most frequent first."""
     are_clusters: bool
 
     def counts(self) -> dict[str, int]:
-        """Return label -> how many points have it, the most frequent first."""
-        counts = Counter(self.numbers.tolist())
-        return {name: counts[number] for number, name in self.names.items()}
+        """Return label -> number of its points, the most frequent first."""
+        counts = Counter(self.label_ids.tolist())
+        return {name: counts[label_id] for label_id, name in self.names.items()}
 
 
 def find_labels(points: Sequence[Occurrence], vectors: np.ndarray, clusters: int | None, seed: int = 42) -> Labeling:
@@ -168,21 +170,21 @@ def find_labels(points: Sequence[Occurrence], vectors: np.ndarray, clusters: int
         UsageError: If there are more clusters than different vectors.
     """
     if clusters is not None:
-        numbers = fit_clusters(vectors, "kmeans", clusters, seed=seed)[1]
-        words = find_words([point.text for point in points], numbers)
-        names = {number: f"{number}  {', '.join(top[:_CLUSTER_WORDS])}".rstrip() for number, top in enumerate(words)}
-        return Labeling([names[number] for number in numbers.tolist()], numbers, names, are_clusters=True)
+        label_ids = fit_clusters(vectors, "kmeans", clusters, seed=seed)[1]
+        words = find_words([point.text for point in points], label_ids)
+        names = {cluster: f"{cluster}  {', '.join(top[:_CLUSTER_WORDS])}".rstrip() for cluster, top in enumerate(words)}
+        return Labeling([names[cluster] for cluster in label_ids.tolist()], label_ids, names, are_clusters=True)
     labels = [point.label for point in points]
     ranked = Counter(label for label in labels if label is not None).most_common()
-    number_of = {label: number for number, (label, _) in enumerate(ranked)}
-    numbers = np.array([-1 if label is None else number_of[label] for label in labels], dtype=np.int64)
-    return Labeling(labels, numbers, dict(enumerate(number_of)), are_clusters=False)
+    id_by_label = {label: label_id for label_id, (label, _) in enumerate(ranked)}
+    label_ids = np.array([-1 if label is None else id_by_label[label] for label in labels], dtype=np.int64)
+    return Labeling(labels, label_ids, dict(enumerate(id_by_label)), are_clusters=False)
 
 
 # --- Planes ---
 
 MIN_POINTS = 3
-"""Points of a map at least; a plane of fewer shows nothing."""
+"""Minimum points of a map; two have no arrangement to show."""
 
 _UMAP_NEIGHBORS = 15  # default of the paper
 
@@ -193,11 +195,11 @@ class Plane(NamedTuple):
     points: np.ndarray
     """(points, 2), float64."""
     explained: tuple[float, float] | None
-    """Share of the variance that each of the two principal components has, or None for UMAP."""
+    """Fraction of the variance that each of the two principal components explains, or None for UMAP."""
 
 
 def project(vectors: np.ndarray, method: str = "pca", seed: int = 42) -> Plane:
-    """Compute points in a plane for vectors, which have length 1 first, so that near ones are near by cosine.
+    """Compute points in a plane for vectors, which are scaled to length 1, so that distances follow the cosine.
 
     Args:
         vectors: (points, dimension), at least two.
@@ -227,16 +229,17 @@ def check_method(method: str) -> None:
 
 
 def align(planes: Sequence[Plane]) -> list[Plane]:
-    """Return the same planes, each but the last rotated or mirrored to be as near as it can to the one after it.
+    """Rotate or mirror each plane except the last so that its points are as near as possible to the next plane's.
 
-    Principal components have no sign, and may change their order between layers. Without this, points would jump if
-    only the axes differ. This solves the orthogonal Procrustes problem (Schönemann 1966); distances within a plane stay
-    as they are.
+    Principal components have no sign, and can change their order between layers. Without this, points would jump if
+    only the axes differ. This solves the orthogonal Procrustes problem (Schönemann 1966), which keeps the distances
+    within a plane.
     """
     aligned = list(planes)
     for index in range(len(aligned) - 2, -1, -1):
         points, goal = aligned[index].points, aligned[index + 1].points
-        # (2, 2): the singular vectors of the products of both pairs of axes
+        # The product of the singular vectors of points.T @ goal, (2, 2), is the rotation that brings the points nearest
+        # to the goal.
         left_vectors, _, right = np.linalg.svd(points.T @ goal)
         aligned[index] = aligned[index]._replace(points=points @ (left_vectors @ right))
     return aligned
@@ -247,7 +250,8 @@ def _pca(vectors: np.ndarray) -> Plane:
     from sklearn.decomposition import PCA
 
     model = PCA(min(2, *vectors.shape), svd_solver="covariance_eigh")
-    with np.errstate(invalid="ignore", divide="ignore"):  # shares of no variance at all
+    # If all vectors are equal, the fractions of the variance are 0 / 0.
+    with np.errstate(invalid="ignore", divide="ignore"):
         points = model.fit_transform(vectors.astype(np.float64))
     missing = 2 - points.shape[1]
     first, second = np.pad(np.nan_to_num(model.explained_variance_ratio_), (0, missing)).tolist()
@@ -282,13 +286,13 @@ class Separation:
     """Mean silhouette by label (Rousseeuw 1987), from -1 to 1, by Euclidean distance; None with one label, or one per
     point."""
     nearest: float | None
-    """Share of points whose nearest other point, by cosine, has their label; None as above, and for clusters."""
+    """Fraction of points whose nearest other point, by cosine, has their label; None as above, and for clusters."""
     interval: tuple[float, float] | None
     """The 95% interval of `nearest` (Wilson)."""
 
 
 def choose_points(labels: Sequence[str | None], seed: int = 42) -> np.ndarray:
-    """Return the numbers of the points to compare, in order: those with a label, or as many of them as are compared."""
+    """Return the indices of the points to compare, ascending: the points with a label, or a sample of them."""
     labeled = np.flatnonzero([label is not None for label in labels])
     return np.asarray(labeled[draw_rows(len(labeled), MAX_COMPARED, seed)])
 
@@ -307,16 +311,17 @@ def separate(vectors: np.ndarray, labels: Sequence[str]) -> Separation:
         labels: Labels, one per point.
     """
     count, different = len(labels), len(set(labels))
+    # The silhouette is not defined for one label, or if no two points share a label.
     if not 2 <= different < count:
         return Separation(count, None, None, None)
     from sklearn.metrics import silhouette_score
 
     vectors = to_unit_length(np.asarray(vectors, dtype=np.float32))
-    number_of = {label: number for number, label in enumerate(dict.fromkeys(labels))}
-    numbers = np.array([number_of[label] for label in labels])
+    id_by_label = {label: label_id for label_id, label in enumerate(dict.fromkeys(labels))}
+    label_ids = np.array([id_by_label[label] for label in labels])
     nearest, _ = find_nearest(vectors, vectors, np.arange(count))
-    hits = int((numbers[nearest] == numbers).sum())
-    silhouette = float(silhouette_score(vectors, numbers))
+    hits = int((label_ids[nearest] == label_ids).sum())
+    silhouette = float(silhouette_score(vectors, label_ids))
     return Separation(count, silhouette, hits / count, wilson_interval(hits, count))
 
 
@@ -329,7 +334,7 @@ class MappedLayer:
 
     layer: int
     explained: tuple[float, float] | None
-    """Share of the variance of each axis, or None for UMAP."""
+    """Fraction of the variance of each axis, or None for UMAP."""
     separation: Separation | None
     """Separation of the labels in all dimensions, or None if no point has a label."""
 
@@ -346,7 +351,7 @@ def read_layers(choice: str, count: int | None) -> list[int]:
     if choice in ("all", "last"):
         return [] if count is None else list(range(count + 1))[-1 if choice == "last" else 0 :]
     try:
-        layers = sorted({int(number) for number in choice.split(",")})
+        layers = sorted({int(layer) for layer in choice.split(",")})
     except ValueError:
         raise UsageError(f"--layers {choice}", "all, last, or numbers such as 0,3,6") from None
     wrong = next((layer for layer in layers if layer < 0 or (count is not None and layer > count)), None)
@@ -363,19 +368,19 @@ def measure_layers(
 
     Args:
         vectors: Vectors of all layers.
-        layers: Indexes of the layers to draw.
-        labeling: Label of each point. Clusters get no share of nearest points, because nearness defines them.
+        layers: Indices of the layers to draw.
+        labeling: Label of each point. Clusters get no `Separation.nearest`, because nearness defines them.
         method: Method of `project`.
         seed: Seed of UMAP, and of the points that are compared.
     """
     planes, measured = [], []
-    compared = choose_points(labeling.labels, seed)
-    labels = [str(labeling.labels[index]) for index in compared.tolist()]
+    sample = choose_points(labeling.labels, seed)
+    labels = [str(labeling.labels[index]) for index in sample.tolist()]
     with stage("drawing layers", len(layers)):
         for done, layer in enumerate(layers, 1):
             layer_vectors = vectors.at(layer)
             planes.append(project(layer_vectors, method, seed))
-            separation = separate(layer_vectors[compared], labels) if labels else None
+            separation = separate(layer_vectors[sample], labels) if labels else None
             if separation is not None and labeling.are_clusters:
                 separation = replace(separation, nearest=None, interval=None)
             measured.append(MappedLayer(layer, planes[-1].explained, separation))
@@ -392,7 +397,7 @@ def describe_layer(layer: MappedLayer) -> str:
 
 
 def layer_rows(measured: Sequence[MappedLayer], *, are_clusters: bool) -> list[dict[str, str]]:
-    """Return what is measured as rows of a table; clusters have no share of nearest points."""
+    """Return measurements as rows of a table; clusters have no column for nearest points."""
     rows = []
     for layer in measured:
         row = {"layer": str(layer.layer)}

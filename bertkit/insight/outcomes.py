@@ -14,12 +14,12 @@ from bertkit.evaluation.stored import StoredPredictionScorer, StoredRun
 from bertkit.metrics.intervals import count_examples, take
 from bertkit.metrics.registry import is_lower_better
 from bertkit.recipe.sections import Row
-from bertkit.reports.examples import Example, find_labeled, get_confidence, make_example
+from bertkit.reports.examples import Example, find_labeled, make_example
 from bertkit.reports.text import is_finite
 from bertkit.storage.disk import offload_to_disk
 from bertkit.tasks import RowScores
 
-_SAME = 1e-6
+_EPS = 1e-6  # difference of equal means that are summed in another order
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class RowAnswer:
 class Outcomes:
     """Errors of the answers of a run."""
 
-    what: str
+    rate_name: str
     """Name of the rate, such as ``share of wrong rows``."""
     errors: np.ndarray
     """Error of each unit, (units,)."""
@@ -70,12 +70,12 @@ def find_outcomes(scorer: StoredPredictionScorer, run: StoredRun, rows: Sequence
     task = scorer.task
     details = scorer.answers(run, rows)
     examples = offload_to_disk(
-        make_example(number, row, task.COLUMNS.gold, prediction, details and details[number])
-        for number, (row, prediction) in enumerate(zip(rows, run.predictions, strict=True))
+        make_example(index, row, task.COLUMNS.gold, prediction, details and details[index])
+        for index, (row, prediction) in enumerate(zip(rows, run.predictions, strict=True))
     )
     units = group_rows(scorer, rows, SystemScores([run.predictions], [row_scores]))
     decisions = np.ones(len(units) or len(rows))
-    # From the most exact measure to the most general: counts of the family, a score per unit, or right and wrong.
+    # Try the most exact measure first: counts of the task family, then a score per unit, then right or wrong.
     if task.count_errors is not None:
         errors, decisions = (np.asarray(counts, dtype=float) for counts in task.count_errors(row_scores))
         names = {"entities": "errors per gold or predicted entity", "tags": "share of wrong tags"}
@@ -101,8 +101,8 @@ def _judge_rows(
     if len(wrong) == len(examples):
         return "share of wrong rows", np.array(wrong, dtype=float)
     if all(is_finite(example.gold, example.predicted) for example in examples):
-        numbers = np.array([(example.gold, example.predicted) for example in examples], dtype=float)
-        return "mean size of the error", np.abs(numbers[:, 1] - numbers[:, 0])
+        pairs = np.array([(example.gold, example.predicted) for example in examples], dtype=float)
+        return "mean size of the error", np.abs(pairs[:, 1] - pairs[:, 0])
     return _score_units(scorer, row_scores)
 
 
@@ -113,14 +113,14 @@ def _score_units(scorer: StoredPredictionScorer, row_scores: RowScores) -> tuple
         DataError: If there is no such metric.
     """
     total = scorer.score(row_scores)
-    # Only if a metric is a mean over units, a unit has a score.
+    # A unit has a score only if the metric is a mean over units. F1 is not: it differs from the mean of its units.
     per_unit = [scorer.score(take(row_scores, np.array([unit]))) for unit in range(count_examples(row_scores))]
     for metric in dict.fromkeys([scorer.recipe.best_metric, *total]):
         scores = np.array([scores[metric] for scores in per_unit])
-        if not is_lower_better(metric) and abs(scores.mean() - total[metric]) < _SAME and scores.max(initial=0) <= 1:
+        if not is_lower_better(metric) and abs(scores.mean() - total[metric]) < _EPS and scores.max(initial=0) <= 1:
             return f"1 - {metric}", 1 - scores
     message = f"no metric of this run is a mean over its rows ({', '.join(total)})"
-    raise DataError(message, "add one that is to `metrics`, such as accuracy, and score it with `bertkit eval`")
+    raise DataError(message, "add such a metric to `metrics`, e.g. accuracy, and run `bertkit eval`")
 
 
 def _describe_answer(
@@ -135,9 +135,9 @@ def _describe_answer(
     inputs = [row[name] for name in (*columns.inputs, *columns.optional) if name in row]
     texts = [as_text(value) for value in inputs if not isinstance(value, Mapping)]
     confidence = example.confidence
-    named = find_labeled([example], scorer.labels)
-    if confidence is None and named and error:
-        confidence = next((value for value in (get_confidence(*named[0]),) if value >= 0), None)
+    label_sets = find_labeled([example], scorer.labels)
+    if confidence is None and label_sets and error:
+        confidence = next((value for value in (get_confidence(*label_sets[0]),) if value >= 0), None)
     return RowAnswer(
         id=example.id,
         text=shorten(" | ".join(texts), 400),
@@ -150,6 +150,7 @@ def _describe_answer(
 
 
 SORTS: dict[str, Callable[[RowAnswer], Any]] = {
+    # Answers without a confidence come last: their key 1.0 exceeds every negated confidence.
     "confidence": lambda answer: (1.0 if answer.confidence is None else -answer.confidence, -answer.error),
     "length": lambda answer: (-answer.words, -answer.error),
     "error": lambda answer: -answer.error,

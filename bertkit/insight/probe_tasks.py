@@ -19,7 +19,7 @@ from bertkit.data.rows import Split, digest_text
 from bertkit.data.sources import is_validation, read_splits
 from bertkit.errors import DataError, RecipeError, error_location
 from bertkit.evaluation.splits import read_task_splits
-from bertkit.insight.syntax import depth_of, read_column, read_heads
+from bertkit.insight.syntax import compute_depth, read_column, read_heads
 from bertkit.metrics.registry import REGRESSION, is_lower_better
 from bertkit.metrics.reliability import quantile_bins
 from bertkit.recipe.records import Recipe
@@ -109,6 +109,7 @@ def one_per_row(
     rows: list[Row], unit: str, labels: Sequence[Any], groups: Sequence[str] = (), words: Sequence[int] = ()
 ) -> ProbeItems:
     """Return an item per row; `words` are the indices of the target words in rows of words."""
+    # (rows, 2), and with an axis for the single vector of each item (rows, 1, 2).
     places = np.stack([np.arange(len(rows)), words if len(words) else np.zeros(len(rows), dtype=int)], axis=1)
     return ProbeItems(rows, unit, places[:, None], labels, groups)
 
@@ -121,6 +122,7 @@ def one_per_word(
     A place is the index of a text and the index of a word in it; an edge has two of them, and its first word is its
     group.
     """
+    # The shape is explicit, because an empty list of places would lose its last axes.
     addresses = np.array(places, dtype=np.int64).reshape(-1, 2 if combination == "edge" else 1, 2)
     groups = [texts[text][word].lower() for text, word in addresses[:, 0].tolist()]
     return ProbeItems([{"tokens": words} for words in texts], "word", addresses, labels, groups, combination)
@@ -154,6 +156,7 @@ def choose_rows(splits: Mapping[str, Split], limit: int) -> tuple[list[Row], lis
     def draw(split: Split, count: int, left_out: Collection[bytes]) -> tuple[list[Row], list[bytes], int]:
         digests = list(map(_digest_input, split.rows))
         available = [index for index, digest in enumerate(digests) if digest not in left_out]
+        # Take the rows with the lowest digests, then restore the order of the file.
         indices = sorted(sorted(available, key=digests.__getitem__)[:count])
         return [split.rows[index] for index in indices], [digests[index] for index in indices], len(available)
 
@@ -210,7 +213,7 @@ def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None
 
     Raises:
         DataError: If rows lack a column.
-        RecipeError: If probes of labels do not have the metric.
+        RecipeError: If the metric does not apply to probes of labels.
     """
     task = BUILT_IN[name]
     metric = choose_metric(metric, (), is_regression=False)
@@ -261,7 +264,7 @@ def _length(rows: Rows, train: Rows, _: int) -> ProbeItems:
 
 def _depth(rows: Rows, train: Rows, _: int) -> ProbeItems:
     """Bin the depths of trees; the length of the text is the group, because depth depends on it."""
-    depths, train_depths = ([depth_of(row["head"]) for row in split_rows] for split_rows in (rows, train))
+    depths, train_depths = ([compute_depth(row["head"]) for row in split_rows] for split_rows in (rows, train))
     return _label_texts(_list_words(rows), _bin_sizes(depths, train_depths), _bin_lengths(rows, train))
 
 
@@ -269,6 +272,7 @@ def _shift(rows: Rows, _: Rows, split: int) -> ProbeItems:
     """Swap two neighboring words in one half of the texts."""
     rng = np.random.default_rng([0, split])
     texts = [words for words in _list_words(rows) if len(set(words)) > 1]
+    # Half of the texts are swapped, so that a constant answer is right half of the time.
     swapped = rng.permutation(len(texts)) < len(texts) // 2
     texts = [_swap_neighbors(words, rng) if swap else words for words, swap in zip(texts, swapped, strict=True)]
     return _label_texts(texts, ["swapped" if swap else "as it is" for swap in swapped])
@@ -389,7 +393,8 @@ def _label_rows(rows: list[Row], unit: str, *, is_named: bool) -> ProbeItems:
         return one_per_row(_pick_columns(rows, "text"), "text", labels)
     if is_named:
         return one_per_row(_pick_columns(rows, "text", "text_pair"), "pair", labels)
-    # The texts of a pair with a number are read separately and compared.
+    # Regression, such as text similarity, compares the vectors of two texts that are read separately. All first texts
+    # come before all second ones: with two rows, the addresses are [[[0, 0], [2, 0]], [[1, 0], [3, 0]]].
     texts = [{"text": row[column]} for column in ("text", "text_pair") for row in rows]
     indices = np.arange(2 * len(rows)).reshape(2, -1).T
     addresses = np.stack([indices, np.zeros_like(indices)], axis=2)

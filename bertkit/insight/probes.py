@@ -26,9 +26,9 @@ from bertkit.progress import stage
 _STRENGTHS = (10_000.0, 1000.0, 100.0, 10.0, 1.0)
 """L2 penalties, from the strongest; the inverse of scikit-learn's ``C``."""
 
-_SEED = 1  # for the training items and the control task
+_SEED = 1  # seed of the draw of training items and of the control task
 _SAMPLES = 500  # bootstrap resamples
-_FITTING_SHARE = 0.9  # share of training rows to fit; the others choose the penalty
+_FITTING_SHARE = 0.9  # fraction of the training rows; the others choose the penalty
 _MAX_TUNING_ITEMS = 5000
 _MAX_STEPS = 200
 _MAX_MIXED_ITEMS = 2500
@@ -52,6 +52,7 @@ class ItemVectors:
         first, *rest = (layer_vectors[column] for column in self.indices[selected].T)
         if not rest:
             return np.asarray(first)
+        # The features of `Combination`: the order of u and v is lost in |u - v|, and kept in (u, v).
         second = rest[0]
         parts = [np.abs(first - second)] if self.combination == "difference" else [first, second]
         return np.concatenate([*parts, first * second], axis=1)
@@ -76,6 +77,8 @@ def find_vectors(items: ProbeItems, vectors: LayerVectors) -> tuple[ProbeItems, 
 def draw_training_items(items: ProbeItems, max_items: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw rows to learn from, and return at most `max_items` of their items, and the items of the other rows."""
     rng = np.random.default_rng(_SEED)
+    # Items of a row are next to each other, so a row's items are a slice. All items of a row go to the same part:
+    # otherwise, the penalty would be chosen on sentences that the probe has learned.
     owners, first = np.unique(items.owners, return_index=True)
     row_items = np.split(np.arange(len(items)), first[1:])
     order = rng.permutation(len(owners))
@@ -108,6 +111,7 @@ def draw_control(
     rng = np.random.default_rng([_SEED, 1])
     if control == "types":
         types = sorted({*groups, *scored_groups})
+        # Drawing from the labels themselves draws each with its frequency.
         by_type = dict(zip(types, rng.choice(labels, size=len(types)).tolist(), strict=True))
         return np.array([by_type[group] for group in groups]), np.array([by_type[group] for group in scored_groups])
     members = np.array(groups) if len(groups) else np.zeros(len(labels), dtype=np.int64)
@@ -135,9 +139,10 @@ def fit_probe(features: np.ndarray, targets: np.ndarray, strength: float, *, is_
     """Fit logistic or ridge regression of scikit-learn on standardized features."""
     if is_regression:
         return Ridge(alpha=strength).fit(features, targets)
+    # Control tasks and small samples can have one label, with which logistic regression fails.
     if len(np.unique(targets)) == 1:
         return DummyClassifier().fit(features, targets)
-    # The last digits of weights may not have settled, which changes no score.
+    # If the last digits of the weights have not converged, the scores do not change.
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         return LogisticRegression(C=1 / strength, solver="lbfgs", max_iter=_MAX_STEPS).fit(features, targets)
 
@@ -152,6 +157,7 @@ def choose_strength(
         if options["is_regression"]:
             losses[strength] = float(np.square(probe.predict(tuning) - held_out).mean())
         else:
+            # Labels that the fitted rows lack would have probability 0 with every penalty, so they are left out.
             is_known = np.isin(held_out, probe.classes_)
             columns = np.searchsorted(probe.classes_, held_out[is_known])
             logs = np.log(np.maximum(probe.predict_proba(tuning)[is_known], np.finfo(np.float64).tiny))
@@ -267,16 +273,16 @@ def probe_layers(task: ProbeTask, train: ItemVectors, test: ItemVectors, *, max_
     # 2. Train and score a probe per layer, and a probe of the control task with the same penalty.
     predictions, strengths, controls = [], [], []
     layer_count = train.vectors.layers + 1
-    with stage("probing layers", layer_count) as tick:
+    with stage("probing layers", layer_count) as advance:
         for layer in range(layer_count):
             features, test_features = train.features(layer), test.features(layer, scored)
             scaler = StandardScaler().fit(features[fitting])
-            learned, held_out, to_score = map(scaler.transform, (features[fitting], features[tuning], test_features))
-            strengths.append(choose_strength(learned, targets, held_out, train_labels[tuning], **options))
-            predictions.append(fit_probe(learned, targets, strengths[-1], **options).predict(to_score))
-            control_probe = fit_probe(learned, control, strengths[-1], **options)
+            fitted, held_out, to_score = map(scaler.transform, (features[fitting], features[tuning], test_features))
+            strengths.append(choose_strength(fitted, targets, held_out, train_labels[tuning], **options))
+            predictions.append(fit_probe(fitted, targets, strengths[-1], **options).predict(to_score))
+            control_probe = fit_probe(fitted, control, strengths[-1], **options)
             controls.append(float(score(control_gold, control_probe.predict(to_score))))
-            tick(1)
+            advance(1)
 
     # 3. Weigh the layers. All of them are in memory at once, so there are fewer items.
     with stage("weighing layers", total=1):
@@ -335,6 +341,8 @@ def _find_intervals(
     """
     score = getattr(registry, task.metric)
     owners, first = np.unique(task.test.owners, return_index=True)
+    # Resample rows with all their items. The words of a sentence are not independent, so resampled words would give
+    # intervals that are too narrow.
     members = np.split(np.arange(len(gold)), first[1:])
 
     def score_rows(rows: np.ndarray) -> dict[str, float]:
@@ -368,7 +376,7 @@ def _find_notes(
     ]
     as_good = [str(layer.layer) for layer in layers if layer.is_as_good and layer.layer != best]
     if as_good:
-        notes.append(f"the best layer is not shown: {best} is not better than {', '.join(as_good)} beyond chance")
+        notes.append(f"the best layer is not certain: {best} is not significantly better than {', '.join(as_good)}")
     if layers[best].selectivity <= 0:
         notes.append("selectivity is not above 0: the probe learns the labels of the control task as well")
     return notes

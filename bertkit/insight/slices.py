@@ -27,7 +27,7 @@ _NEGATION = re.compile(
 )
 _DIGIT = re.compile(r"\d")
 _MAX_CASED = 0.5  # a text with more capitalized words is a title, in which capitals do not show names
-_MANY_NEW = 2  # new words
+_MANY_NEW = 2  # new words; texts with more are in one slice
 _MAX_IDS = 20
 
 
@@ -90,11 +90,11 @@ def compare_groups(outcomes: Outcomes, groups: Groups) -> list[ComparedSlice]:
         outcomes: Errors of the answers.
         groups: Groups as `find_slices` returns them.
     """
-    named = [(by, value, members) for by, values in groups.items() for value, members in values.items()]
-    member_arrays = [np.array(members, dtype=int) for *_, members in named]
+    entries = [(by, value, members) for by, values in groups.items() for value, members in values.items()]
+    member_arrays = [np.array(members, dtype=int) for *_, members in entries]
     compared = compare_slices(outcomes.errors, outcomes.decisions, member_arrays)
     slices = []
-    for (by, value, members), result in zip(named, compared, strict=True):
+    for (by, value, members), result in zip(entries, compared, strict=True):
         if result is not None:
             wrong = (outcomes.answers[unit].id for unit in members if outcomes.errors[unit] > 0)
             rates = result.units, result.rate, result.rest, result.difference, result.interval
@@ -103,7 +103,7 @@ def compare_groups(outcomes: Outcomes, groups: Groups) -> list[ComparedSlice]:
     return sorted(slices, key=lambda part: (part.p is None, part.p_holm or 0.0, part.p or 0.0))
 
 
-def words_of(rows: Sequence[Row], columns: ColumnSpec) -> set[str]:
+def collect_words(rows: Sequence[Row], columns: ColumnSpec) -> set[str]:
     """Return the words of rows, in lower case."""
     return {word for row in rows for word in _split_words(_join_texts(row, columns))}
 
@@ -129,11 +129,12 @@ def _find_new_words(texts: Sequence[str], known_words: Collection[str] | None) -
 
 
 def _has_names(text: str) -> bool:
-    """Return whether a word inside a sentence has a capital letter, in a text that is not written in capitals."""
+    """Return whether a word match a sentence has a capital letter, in a text that is not written in capitals."""
     words = _WORD.findall(text)
     capitalized = sum(word[:1].isupper() for word in words)
-    inside = re.search(r"[\w,;]\s+(?!I\b)[A-Z][\w]", text)
-    return inside is not None and capitalized < _MAX_CASED * max(len(words), 1)
+    # A capital after a word or a comma, not at the beginning of a sentence; "I" is not a name.
+    match = re.search(r"[\w,;]\s+(?!I\b)[A-Z][\w]", text)
+    return match is not None and capitalized < _MAX_CASED * max(len(words), 1)
 
 
 def _group_units(names: Iterable[str]) -> dict[str, Sequence[int]]:
@@ -150,6 +151,7 @@ def _group_by_gold_lists(rows: Sequence[Row], units: Units, gold: str) -> dict[s
     for unit, indices in enumerate(units):
         value = rows[indices[0]].get(gold)
         if isinstance(value, list):
+            # B-PER and I-PER, and the prefixes of other schemes, are the type PER.
             items = {re.sub(r"^[BIESL]-", "", name) for name in value if isinstance(name, str) and name != "O"}
             for name in items or ("none",):
                 groups.setdefault(name, array("q")).append(unit)

@@ -9,7 +9,7 @@ from typing import Any
 from bertkit.data.text import Record
 from bertkit.errors import DataError, error_location
 from bertkit.tokens.words import read_list
-from bertkit.vectors.text_files import text_of
+from bertkit.vectors.text_files import get_text
 
 _NO_HEAD = frozenset({"_", "None", "", None})
 
@@ -34,7 +34,7 @@ def parse_row(record: Record, column: str, file: str) -> ParsedRow:
     line, values = record
     words = values.get("tokens" if column == "text" else column)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        return ParsedRow(text_of(record, column, file))
+        return ParsedRow(get_text(record, column, file))
     if not all(isinstance(values.get(name), list) for name in ("head", "deprel")):
         return ParsedRow(words)
     with error_location(file=file, row=line):
@@ -50,7 +50,13 @@ def read_heads(value: object, count: int) -> list[int]:
     them. The returned heads do, so that a head is a position in the row.
 
     Raises:
-        DataError: If there is not one number per word, or the heads form a circle.
+        DataError: If there is not one head per word, or the heads form a circle.
+
+    Examples:
+        The first word is a multiword token. So head 2 in the file is the third word.
+
+        >>> read_heads(["_", 2, 0, 2], 4)
+        [0, 3, 0, 3]
     """
     raw = read_column(value, count, "head")
     counted = [position for position, head in enumerate(raw, 1) if head not in _NO_HEAD]
@@ -64,19 +70,20 @@ def read_heads(value: object, count: int) -> list[int]:
     heads = [0] * count
     for position, head in zip(counted, positions, strict=True):
         heads[position - 1] = counted[head - 1] if head else 0
-    depth_of(heads)
+    compute_depth(heads)
     return heads
 
 
-def depth_of(heads: Sequence[int]) -> int:
+def compute_depth(heads: Sequence[int]) -> int:
     """Return the number of words on the longest path from a root to a word.
 
     Raises:
         DataError: If the heads form a circle.
 
-    >>> depth_of([2, 0, 2, 3])
+    >>> compute_depth([2, 0, 2, 3])
     3
     """
+    # A path without a circle has at most as many words as the row. Index 0 is above all roots and has depth 0.
     depths = [0] * (len(heads) + 1)
     for word in range(1, len(heads) + 1):
         # Walk up to the first word whose depth is known. Then all words of the path get theirs, so that each word is

@@ -115,12 +115,14 @@ def load_text_tokenizer(folder: Path, name: str) -> TextTokenizer:
         tokenizer = configure_for_plain_text(read_tokenizer(folder).backend_tokenizer)
     config, settings = read_json(folder / "config.json"), read_json(folder / "tokenizer_config.json")
     stated = settings.get("model_max_length")
+    # transformers writes 10^30 for "no limit".
     bounds = [int(stated)] if isinstance(stated, (int, float)) and stated < 1e9 else []
     if isinstance(positions := config.get("max_position_embeddings"), int) and positions > 0:
         padding, architecture = config.get("pad_token_id"), find_architecture(str(config.get("model_type")))
         # RoBERTa counts positions from the position after its padding token.
         first = padding + 1 if isinstance(padding, int) and architecture.counts_from_padding else 0
         bounds.append(positions - first)
+    # A model with one segment, such as RoBERTa, has no embedding for a second one.
     has_segments = config.get("type_vocab_size", 2) != 1
     return TextTokenizer(name, tokenizer, _find_unknown(tokenizer), min(bounds, default=None), has_segments)
 
@@ -173,12 +175,12 @@ def _sum_up(tokenizer: TextTokenizer, splitting: Splitting, counted: Sequence[in
 
     lengths = np.array(counted or [0])
     limits = sorted({*_LIMITS, *([tokenizer.max_tokens] if tokenizer.max_tokens else [])})
-    facts = tokenizer.describe()
+    properties = tokenizer.describe()
     return TextFigures(
-        *facts,
+        *properties,
         texts=splitting.texts,
         **splitting.figures(),
-        vocabulary_seen=len(splitting.seen) / max(facts[2], 1),
+        vocabulary_seen=len(splitting.seen) / max(properties[2], 1),
         tokens=splitting.tokens,
         mean_length=float(lengths.mean()),
         median_length=int(np.quantile(lengths, 0.5, method="higher")),

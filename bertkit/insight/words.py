@@ -25,6 +25,7 @@ def find_words(texts: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[Wor
     special, words, segment = special_ids(tokenizer), [], 0
     is_bytes = type(tokenizer.backend_tokenizer.decoder).__name__ == "ByteLevel"
     for index, ids in enumerate(texts):
+        # Special tokens separate texts, so each run of other tokens is one text.
         for is_special, run in itertools.groupby(enumerate(map(int, ids)), lambda place: place[1] in special):
             if is_special:
                 continue
@@ -48,6 +49,7 @@ def _find_bounds(tokens: Sequence[str], unknown: str | None, *, is_bytes: bool) 
         begins = [token.startswith(mark) for token in tokens]
     else:
         begins = [not token.startswith("##") for token in tokens]
+    # WordPiece replaces a complete word by [UNK], so an unknown token is a separate word.
     is_unknown = [token == unknown and not is_bytes for token in tokens]
     return [0, *(index for index in range(1, len(tokens)) if begins[index] or is_unknown[index]), len(tokens)]
 

@@ -141,7 +141,16 @@ def _attend(
     scaling: float | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Compute scores and log-probabilities (rows, heads, tokens, tokens), and values (rows, tokens, heads, width)."""
+    """Compute scores and log-probabilities (rows, heads, tokens, tokens), and values (rows, tokens, heads, width).
+
+    Query, key and value are of shape (rows, heads, tokens, width). Here, the mask hides the second of two tokens from
+    the first. So the first attends to itself only, and the second mostly to itself:
+
+    >>> states, mask = torch.eye(2)[None, None], torch.tensor([[True, False], [True, True]])[None, None]
+    >>> scores, logs, values = _attend(states, states, states, mask, scaling=1.0)
+    >>> scores[0, 0].tolist(), [[round(weight, 2) for weight in row] for row in logs[0, 0].exp().tolist()]
+    ([[1.0, -1000000000.0], [0.0, 1.0]], [[1.0, 0.0], [0.27, 0.73]])
+    """
     scores = torch.matmul(query * (scaling or query.size(-1) ** -0.5), key.transpose(2, 3)).float()
     # The mask is not -inf, because logarithms of two models are subtracted later, and -inf minus -inf is NaN.
     if attention_mask is not None:

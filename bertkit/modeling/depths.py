@@ -31,7 +31,7 @@ class Depths:
     """Depth of each weight: 0 for embeddings, 1 for the first layer, and so on; the head is above the last layer."""
 
     layers: int
-    of: dict[nn.Parameter, int]
+    by_weight: dict[nn.Parameter, int]
 
     @property
     def head(self) -> int:
@@ -41,7 +41,7 @@ class Depths:
     def select(self, lowest: int, highest: int | None = None) -> list[nn.Parameter]:
         """Return the weights between two depths, by default up to the head."""
         last = self.head if highest is None else highest
-        return [weights for weights, depth in self.of.items() if lowest <= depth <= last]
+        return [weights for weights, depth in self.by_weight.items() if lowest <= depth <= last]
 
 
 def find_depths(model: Model) -> Depths:

@@ -61,15 +61,15 @@ class DropoutStream:
         """Start a step; all micro-batches of one step draw from its generator."""
         if step != self.step:
             self.step = step
-            self.numbers = np.random.SFC64(np.random.SeedSequence((self.seed, self.process, step)))
+            self.generator = np.random.SFC64(np.random.SeedSequence((self.seed, self.process, step)))
 
     def state(self) -> Any:
         """Return the position of the stream, to draw the same masks again later."""
-        return self.numbers.state
+        return self.generator.state
 
     def load_state(self, state: Any) -> None:
         """Move the stream to a position that `state` returned."""
-        self.numbers.state = state
+        self.generator.state = state
 
     def draw_mask(self, shape: torch.Size, p: float) -> torch.Tensor:
         """Draw int16 values of `shape`, all bits 0 with probability `p`, else all bits 1.
@@ -80,7 +80,7 @@ class DropoutStream:
         # `quarters` (count,) is a view of 64-bit numbers as 16-bit numbers. Comparison and negation overwrite it, so
         # nothing else of this size is allocated.
         count = math.prod(shape)
-        quarters = self.numbers.random_raw(-(-count // 4)).view(np.int16)[:count]
+        quarters = self.generator.random_raw(-(-count // 4)).view(np.int16)[:count]
         return torch.from_numpy(quarters).ge_(round(p * 2**16) - 2**15).neg_().view(shape)
 
     def drop(self, values: torch.Tensor, p: float, scale: float = 1.0) -> torch.Tensor:

@@ -93,7 +93,7 @@ def load_pretrained(
     saved_labels = label_names(config.to_dict()) or placeholder_names(config.num_labels)
     saved_problem, saved_class = config.problem_type, (config.architectures or [""])[0]
     saved_tagger = tagger_head(config)
-    config.id2label, config.label2id = dict(enumerate(labels)), {name: number for number, name in enumerate(labels)}
+    config.id2label, config.label2id = dict(enumerate(labels)), {name: index for index, name in enumerate(labels)}
     config.problem_type = problem_type
     set_tagger_head(config, tagger)
     # 3. The weights. transformers draws those that the checkpoint lacks.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from bertkit.hardware.tensors import where
+from bertkit.hardware.tensors import find_indices
 from bertkit.modeling.info import Model, Output, unwrap
 from bertkit.tokens.features import IGNORE_INDEX, STATIC_WIDTHS, Batch, Tensor, Tensors, static_width
 
@@ -51,7 +51,11 @@ def run_at_masked(model: Model, batch: Batch, *, rounded: bool = False) -> tuple
 
 
 def add_label_positions(batch: Tensors) -> Tensors:
-    """Add `LABEL_POSITIONS` to a batch of few shapes, so that gathering tokens creates no new shape."""
+    """Add `LABEL_POSITIONS` to a batch of few shapes, so that gathering tokens creates no new shape.
+
+    Rows of four tokens with labels at positions 1 and 3, and at position 2, get ``[[1, 3], [2, 4]]``: the second row is
+    filled up with 4, which is not a position.
+    """
     if not STATIC_WIDTHS.get():
         return batch
     is_labeled = batch["labels"] != IGNORE_INDEX
@@ -67,9 +71,18 @@ def at_labels(values: Tensor, batch: Batch) -> Tensor:
     """Gather the values of the labeled tokens: (rows, tokens, ...) to (masked, ...).
 
     With `LABEL_POSITIONS`, each row has the same number of tokens, and some of them have no label.
+
+    >>> import torch
+    >>> labels = torch.tensor([[IGNORE_INDEX, 7, IGNORE_INDEX, 8], [IGNORE_INDEX, IGNORE_INDEX, 9, IGNORE_INDEX]])
+    >>> values = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
+    >>> at_labels(values, {"labels": labels}).tolist()
+    [2, 4, 7]
+    >>> static = {"labels": labels, LABEL_POSITIONS: torch.tensor([[1, 3], [2, 4]])}
+    >>> at_labels(values, static).tolist(), labels_of(static).tolist()
+    ([2, 4, 7, 8], [7, 8, 9, -100])
     """
     if LABEL_POSITIONS not in batch:
-        return values[where(batch["labels"], lambda labels: labels != IGNORE_INDEX)]
+        return values[find_indices(batch["labels"], lambda labels: labels != IGNORE_INDEX)]
     index = batch[LABEL_POSITIONS].clamp(max=values.shape[1] - 1)
     index = index.view(*index.shape, *[1] * (values.dim() - 2)).expand(-1, -1, *values.shape[2:])
     return values.gather(1, index).flatten(0, 1)
@@ -113,11 +126,11 @@ def masked_sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     return {"mlm": sum_of_losses(logits, labels), "masked": (labels != IGNORE_INDEX).sum(), "found": correct}
 
 
-def read_numbers(numbers: Mapping[str, Tensor]) -> dict[str, float]:
-    """Copy numbers from a device, all at once, because each copy waits for the device."""
+def read_scalars(scalars: Mapping[str, Tensor]) -> dict[str, float]:
+    """Copy scalars from a device, all at once, because each copy waits for the device."""
     import torch
 
-    return dict(zip(numbers, torch.stack([value.float() for value in numbers.values()]).tolist(), strict=True))
+    return dict(zip(scalars, torch.stack([scalar.float() for scalar in scalars.values()]).tolist(), strict=True))
 
 
 def masked_scores(totals: Mapping[str, float]) -> dict[str, float]:
@@ -146,7 +159,7 @@ def accumulate_pairs(model: Model, batch: Batch) -> dict[str, float]:
         "pairs": (gold != IGNORE_INDEX).sum(),
         "pairs_found": (pair_logits.argmax(-1) == gold).sum(),
     }
-    return read_numbers({**masked_sums(logits, labels), **pairs})
+    return read_scalars({**masked_sums(logits, labels), **pairs})
 
 
 def score_pairs(totals: Mapping[str, float]) -> dict[str, float]:

@@ -51,11 +51,11 @@ class _Projections:
         self.states: torch.Tensor | None = None
         self.projected: Sequence[torch.Tensor] = ()
 
-    def project(self, number: int, states: torch.Tensor) -> torch.Tensor:
-        """Return what layer `number` makes of the states, (..., width)."""
+    def project(self, index: int, states: torch.Tensor) -> torch.Tensor:
+        """Compute the output of a layer for states (..., width)."""
         # Evaluation computes the products separately, as it does after training: the last bits of a merged product can
         # differ, and a resumed run scores its best step again.
-        if number == 0 and self.layers[0].training:
+        if index == 0 and self.layers[0].training:
             weights: list[torch.Tensor] = [layer.weight for layer in self.layers]
             biases: list[torch.Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
             # Casting before joining moves half the bytes.
@@ -65,9 +65,9 @@ class _Projections:
             merged = functional.linear(states, torch.cat(weights), torch.cat(biases) if biases else None)
             self.states, self.projected = states, torch.split(merged, [len(weight) for weight in weights], dim=-1)
         if states is not self.states:
-            return functional.linear(states, self.layers[number].weight, self.layers[number].bias)
-        projected = self.projected[number]
-        if number == len(self.layers) - 1:
+            return functional.linear(states, self.layers[index].weight, self.layers[index].bias)
+        projected = self.projected[index]
+        if index == len(self.layers) - 1:
             self.states, self.projected = None, ()
         return projected
 
@@ -85,8 +85,8 @@ def merged_projections(model: Model) -> Iterator[int]:
         for module in modules:
             layers = [] if module in excluded else _projections_of(module)
             projections = _Projections(layers)
-            for number, layer in enumerate(layers):
-                patches.enter_context(patched_forward(layer, partial(projections.project, number)))
+            for index, layer in enumerate(layers):
+                patches.enter_context(patched_forward(layer, partial(projections.project, index)))
             count += bool(layers)
         yield count
 

@@ -155,10 +155,10 @@ def report_tokens(tokenizer: Tokenizer, features: Features, rows: str = "rows") 
         features: Features; the tokens of the first hundred are counted.
         rows: Name of what a feature is, for the message.
     """
-    first = [features[number] for number in range(min(_ROWS, len(features)))]
-    counts = Counter(number for feature in first for number in join_ids(feature).tolist())
+    first = [features[index] for index in range(min(_ROWS, len(features)))]
+    counts = Counter(token_id for feature in first for token_id in join_ids(feature).tolist())
     special = special_ids(tokenizer)
-    counts = Counter({number: count for number, count in counts.items() if number not in special})
+    counts = Counter({token_id: count for token_id, count in counts.items() if token_id not in special})
     total = counts.total()
     if not total:
         return

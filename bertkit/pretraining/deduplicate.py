@@ -60,14 +60,16 @@ class DuplicateFilter:
         >>> DuplicateFilter(seven_repeats).find_duplicates(np.array([5, 7, 9, 7], np.uint64)).tolist()
         [False, False, False, True]
         """
+        # `searchsorted` below needs at least one element.
         if not len(self.repeated):
             return np.zeros(len(digests), dtype=bool)
         index = np.minimum(np.searchsorted(self.repeated, digests), len(self.repeated) - 1)
         is_duplicate: np.ndarray = self.repeated[index] == digests
-        places = np.flatnonzero(is_duplicate)
-        _, firsts = np.unique(digests[places], return_index=True)
-        is_duplicate[places[firsts]] = self.seen[index[places[firsts]]]
-        self.seen[index[places]] = True
+        # The first occurrence in this block is a duplicate only if an earlier block had the digest.
+        positions = np.flatnonzero(is_duplicate)
+        _, firsts = np.unique(digests[positions], return_index=True)
+        is_duplicate[positions[firsts]] = self.seen[index[positions[firsts]]]
+        self.seen[index[positions]] = True
         return is_duplicate
 
 
@@ -136,6 +138,7 @@ def split_documents(source: CorpusSource, first_pass: DeduplicationPass) -> Iter
 def digest_texts(texts: Iterable[bytes]) -> np.ndarray:
     """Return digests of texts, 8 bytes each, as uint64 of shape (texts,)."""
     joined = b"".join(hashlib.blake2b(text, digest_size=_BYTES).digest() for text in texts)
+    # Big-endian on every machine, so that the same documents are held out everywhere.
     return np.frombuffer(joined, dtype=">u8").astype(np.uint64)
 
 
@@ -155,7 +158,7 @@ def _read_blocks(source: CorpusSource, split: str) -> Iterator[list[Document]]:
 
 
 def _read_digests(source: CorpusSource, split: str) -> Iterator[np.ndarray]:
-    """Yield the digests of documents, and report how much of the files is read."""
+    """Yield the digests of documents, and report the fraction of the files that is read."""
     files = (source.files or {}).get(split, [])
     total = sum(file.stat().st_size for file in files if file.exists())
     done = 0

@@ -92,6 +92,7 @@ def has_validation(source: CorpusSource) -> bool:
         return "validation" in source.files
     if "validation" in source.data.splits:
         return True
+    # Only reading shows whether a dataset of the Hub has the split.
     try:
         next(_read_hub(source.data, "validation"), None)
     except DataError:  # The split does not exist. Any other error occurs again in the training split.
@@ -205,6 +206,7 @@ def _split_of(path: Path, data: CorpusConfig) -> str | None:
     """Return the split in the name of a file or of a folder above it, or None if no name has one."""
     names = [*path.parts[:-1], without_compression(path.name).removesuffix(_ending(path))]
     splits = find_splits([re.sub(f"{_NUMBERED}$", "", name.lower()) for name in names], data.splits)
+    # The order of `SPLIT_NAMES` decides if a folder and a file in it name different splits.
     return next((split for split in SPLIT_NAMES if split in splits), None)
 
 
@@ -265,7 +267,7 @@ def _read_file(file: Path, data: CorpusConfig, is_lines: bool) -> Iterator[Recor
         yield from read_records(file, rows)
     except DataError as error:
         keys = _SETTING.findall(error.remedy)
-        # The remedy may name a setting that only rows have.
+        # The remedy can name a setting that only rows have, and that a corpus would reject.
         if not set(keys) <= set(CorpusConfig.model_fields):
             error.remedy = "repair the file, or save it as .jsonl"
         raise
@@ -295,6 +297,7 @@ def _read_texts(records: Iterable[Record], data: CorpusConfig, column: str, name
             raise DataError(f"no column {column!r}", hint, file=name)
         value: object = record[column]
         if are_rows and isinstance(value, list) and all(type(token) is int and 0 <= token < 2**32 for token in value):
+            # Four bytes per id; a list of Python's integers takes several times as many.
             yield line, array("I", value).tobytes()
             continue
         if value is not None and not isinstance(value, str):
@@ -308,12 +311,13 @@ def _chunk_documents(
 ) -> Iterator[Document]:
     """Build documents from lines or rows, according to ``data.documents``.
 
-    Rows may also be the lines of documents, separated by empty rows; such a row may hold several lines.
+    Rows can also be the lines of documents, separated by empty rows; such a row can have several lines.
     """
     unit = ("blank_lines" if is_lines else "rows") if data.documents == "auto" else data.documents
     if unit == "rows" and is_lines:
         hint = "--set data.documents=blank_lines, or lines"
         raise RecipeError("data.documents: a text file has lines, not rows", hint)
+    # From here on, a table is read like a text file. A line of it has the number of its row.
     if unit != "rows" and not is_lines:
         texts = ((row, line) for row, text in texts for line in text.splitlines() or ("",))
     if unit == "articles":
@@ -339,28 +343,29 @@ def _end_articles(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple
     A heading is between blank lines: wikitext also has formulas that look like headings.
     """
     titles = 0
-    for number, text in _join_lines(lines, name):
+    for line, text in _join_lines(lines, name):
         heading = _HEADING.fullmatch(text)
         if heading is None:
-            yield number, text
+            yield line, text
+        # A title has one equals sign. It becomes a blank line, which separates articles; other headings are removed.
         elif heading[1] == "=":
             titles += 1
-            yield number, ""
+            yield line, ""
     if not titles:
         message = "no title of an article, such as ' = Title = ' between blank lines"
         raise DataError(message, "--set data.documents=auto, or another value", file=name)
 
 
 def _join_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str]]:
-    """Join lines up to the next blank line."""
+    """Join lines up to the next blank line, and yield the number of the first line with each text."""
     start, size, joined = 0, 0, list[str]()
-    for number, line in lines:
+    for position, line in lines:
         if not line or line.isspace():
             if joined:
                 yield start, "\n".join(joined)
             size, joined = 0, []
             continue
-        start = start if joined else number
+        start = start if joined else position
         joined.append(line)
         size += len(line)
         if size > MAX_CHARS:

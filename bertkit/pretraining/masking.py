@@ -36,9 +36,8 @@ def ordinary_tokens(tokenizer: Tokenizer) -> np.ndarray:
     """Return the sorted ids that can replace a masked token at random, without special, added and unused tokens."""
     left_out = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     vocabulary = tokenizer.get_vocab()
-    return np.array(
-        sorted(number for token, number in vocabulary.items() if number not in left_out and not _UNUSED.match(token))
-    )
+    ids = (index for token, index in vocabulary.items() if index not in left_out and not _UNUSED.match(token))
+    return np.array(sorted(ids))
 
 
 def count_chosen(maskable: np.ndarray, rate: float) -> int:
@@ -95,6 +94,7 @@ def choose_spans(
     # one token wider than the span on both sides shows whether the span keeps its distance from all others.
     chosen = np.zeros(len(maskable) + 2, bool)
     remaining, spans = _count_in_words(maskable, ends - starts, rate), []
+    # More lengths are drawn than spans are needed, in one call: each span has at least one token.
     weights = 0.8 ** np.arange(10)
     lengths = 1 + random.choice(10, size=remaining, p=weights / weights.sum())
     for length in lengths.tolist():

@@ -3,10 +3,10 @@
 Documents of 7, 1 and 2 tokens, in blocks of 7 with two special tokens around each chunk. The first five tokens fill a
 block. The other two of their document take four with special ones, and share a block with the document of one token:
 
->>> offsets = [np.array(numbers) for numbers in ([0, 7, 8, 10], [0, 1, 2, 3])]
+>>> offsets = [np.array(edges) for edges in ([0, 7, 8, 10], [0, 1, 2, 3])]
 >>> corpus = TokenizedCorpus(np.arange(10), np.ones(10, bool), *offsets, facts={})
 >>> blocks = pack_blocks(corpus, length=7, special=2, packing="documents")
->>> [[chunk.tolist() for chunk in block.tokens] for block in (blocks[number] for number in range(len(blocks)))]
+>>> [[chunk.tolist() for chunk in block.tokens] for block in (blocks[index] for index in range(len(blocks)))]
 [[[0, 1, 2, 3, 4]], [[5, 6], [7]], [[8, 9]]]
 """
 
@@ -108,15 +108,15 @@ def pack(sizes: Sequence[int], capacity: int) -> Iterator[list[int]]:
     bins: list[list[int]] = []
     # Free space and index of each bin are sorted, so that a search finds the best fit.
     free: list[tuple[int, int]] = []
-    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
-        index = bisect_left(free, (sizes[number], 0))
+    for item in sorted(range(len(sizes)), key=lambda item: -sizes[item]):
+        index = bisect_left(free, (sizes[item], 0))
         if index == len(free):
             space, target = capacity, len(bins)
             bins.append([])
         else:
             space, target = free.pop(index)
-        bins[target].append(number)
-        insort(free, (space - sizes[number], target))
+        bins[target].append(item)
+        insort(free, (space - sizes[item], target))
     yield from map(sorted, bins)
 
 
@@ -129,6 +129,12 @@ def _chunk_documents(edges: np.ndarray, budget: int) -> tuple[np.ndarray, np.nda
 
     Returns:
         First and last + 1 token of each chunk, both of shape (chunks,).
+
+    Examples:
+        Documents of 7, 1 and 2 tokens; the first has two chunks.
+
+        >>> [bounds.tolist() for bounds in _chunk_documents(np.array([0, 7, 8, 10]), budget=5)]
+        [[0, 5, 7, 8], [5, 7, 8, 10]]
     """
     # A document is repeated once per chunk; `index` counts the chunks of each document from 0.
     counts = -(-np.diff(edges) // budget)
@@ -152,7 +158,17 @@ class TokenizedText:
 
 
 def join_block(block: Block, template: SpecialTokenTemplate) -> TokenizedText:
-    """Put the special tokens around each chunk of a block, and join the chunks."""
+    """Put the special tokens around each chunk of a block, and join the chunks.
+
+    The second token of this block continues a word:
+
+    >>> block = Block([np.array([7, 8]), np.array([9])], [np.array([True, False]), np.array([True])])
+    >>> text = join_block(block, SpecialTokenTemplate([101], [], [102], None))
+    >>> text.tokens.tolist(), text.segment_ids.tolist()
+    ([101, 7, 8, 102, 101, 9, 102], [0, 0, 0, 0, 1, 1, 1])
+    >>> text.maskable.astype(int).tolist(), text.word_starts.astype(int).tolist()
+    ([0, 1, 1, 0, 0, 1, 0], [1, 1, 0, 1, 1, 1, 1])
+    """
     before, after = len(template.before), len(template.after)
     around = np.zeros(before, bool), np.zeros(after, bool)
     ids = np.concatenate([part for ids in block.tokens for part in (template.before, ids, template.after)])

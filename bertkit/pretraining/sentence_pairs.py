@@ -49,9 +49,10 @@ NEXT, RANDOM, SWAPPED = 0, 1, 1
 PairType = Literal["next", "order"]
 
 _MIN_BUDGET = 4
-_SHORT_SHARE = 0.1  # Some pairs get a random smaller length, so that the model sees short texts too.
+# Fraction of pairs with a random smaller length, so that the model sees short texts too (BERT's `short_seq_prob`).
+_SHORT_SHARE = 0.1
 _AT_ONCE = 2**20  # sentences processed together, which limits memory
-_NEAR = 1024  # pairs whose texts are similar, because they are near each other in the corpus
+_NEAR = 1024  # consecutive pairs; their texts are similar, because they are near each other in the corpus
 _LIKE = 128  # pairs of similar lengths among them
 _TRIES = 16  # neighbors of the same length among which a random segment is searched
 
@@ -141,19 +142,21 @@ def _pair_neighbors(
     # arrays (sentences,), which is far faster than pair by pair. A walk then finds the sentences where pairs begin:
     # each after the end of the last pair, or at its second segment if that was replaced by a random one.
     low, high = int(documents[0]), int(documents[-1])
-    count, numbers = high - low, np.arange(low, high)
+    count, indices = high - low, np.arange(low, high)
     edges = np.repeat(np.stack([documents[:-1], documents[1:]], 1), np.diff(documents), axis=0)
     length = np.where(random.random(count) < _SHORT_SHARE, random.integers(2, budget + 1, count), budget)
     label = random.integers(2, size=count)
     end = low + np.searchsorted(sentences[low : high + 1], sentences[low:high] + length)
-    end = np.clip(end, numbers + 2, None)
+    # A pair has at least two sentences, and stays in its document. The second segment starts at any of them but the
+    # first.
+    end = np.clip(end, indices + 2, None)
     end = np.minimum(end, edges[:, 1])
-    second = numbers + 1 + (random.random(count) * (end - numbers - 1)).astype(np.int64)
+    second = indices + 1 + (random.random(count) * (end - indices - 1)).astype(np.int64)
     begins = _follow_indices(np.where(label == RANDOM, second, end) - low if pair_type == "next" else end - low)
     # A remaining last sentence is joined with the sentence before it, if any.
-    is_last = edges[begins, 1] == numbers[begins] + 1
-    start = numbers[begins] - is_last
-    middle = np.where(is_last, numbers[begins], second[begins])
+    is_last = edges[begins, 1] == indices[begins] + 1
+    start = indices[begins] - is_last
+    middle = np.where(is_last, indices[begins], second[begins])
     has_first = start >= edges[begins, 0]
     begins = begins[has_first]
     starts, middles = start[has_first], middle[has_first]
@@ -181,6 +184,7 @@ def _randomize_seconds(bounds: np.ndarray, corpus: TokenizedCorpus, random: np.r
     # ordered by that length, and the nearest pair of another document is taken, on one of both sides.
     length, count = bounds[:, 3] - bounds[:, 2], len(bounds)
     document = np.searchsorted(np.asarray(corpus.sentences)[np.asarray(corpus.documents)], bounds[:, 0], side="right")
+    # Sort by length, and randomly among equal lengths.
     order = np.lexsort((random.random(count), length))
     rank = np.empty(count, dtype=np.int64)
     rank[order] = np.arange(count)
@@ -189,11 +193,12 @@ def _randomize_seconds(bounds: np.ndarray, corpus: TokenizedCorpus, random: np.r
     source = np.arange(count)
     for distance in range(1, _TRIES + 1):
         nearest = rank[unresolved] + direction * distance
-        outside = (nearest < 0) | (nearest >= count)
-        nearest = np.clip(np.where(outside, rank[unresolved] - direction * distance, nearest), 0, count - 1)
+        # At an end of the order, take the neighbor on the other side.
+        is_outside = (nearest < 0) | (nearest >= count)
+        nearest = np.clip(np.where(is_outside, rank[unresolved] - direction * distance, nearest), 0, count - 1)
         source[unresolved] = order[nearest]
-        same = document[source[unresolved]] == document[unresolved]
-        unresolved, direction = unresolved[same], direction[same]
+        is_same = document[source[unresolved]] == document[unresolved]
+        unresolved, direction = unresolved[is_same], direction[is_same]
     # If one document has nearly all the text, all near pairs can belong to it: take any pair of another document. The
     # pairs of a document are neighbors, so the draw is among the other pairs, and skips over these.
     first = np.searchsorted(document, document[unresolved], side="left")
@@ -225,10 +230,10 @@ def _even_out(bounds: np.ndarray, random: np.random.Generator) -> np.ndarray:
     # If A and B are swapped, their difference in the text has the other sign.
     total, difference = lengths.sum(axis=1), (lengths[:, 1] - lengths[:, 0]) * (1 - 2 * bounds[:, 4])
     for near_pairs in np.array_split(np.arange(len(bounds)), max(1, len(bounds) // _NEAR)):
-        side = max(1, round((len(near_pairs) / _LIKE) ** 0.5))
-        for like_total in np.array_split(near_pairs[np.argsort(total[near_pairs], kind="stable")], side):
+        parts = max(1, round((len(near_pairs) / _LIKE) ** 0.5))
+        for like_total in np.array_split(near_pairs[np.argsort(total[near_pairs], kind="stable")], parts):
             by_difference = np.argsort(np.abs(difference[like_total]), kind="stable")
-            for like in np.array_split(like_total[by_difference], side):
+            for like in np.array_split(like_total[by_difference], parts):
                 first, last = like[difference[like] < 0], like[difference[like] > 0]
                 excess = random.permutation(max(first, last, key=len))[: abs(len(first) - len(last))]
                 lengths[excess] = lengths[excess].min(axis=1, keepdims=True)

@@ -27,7 +27,7 @@ from bertkit.tokens.features import Tokenizer, special_ids, split_by_size
 from bertkit.tokens.sentences import split_sentences
 
 CHUNK = 1 << 22
-"""Bytes of text in a file of arrays, from which a killed preparation continues."""
+"""Bytes of text per file of arrays; a preparation that was killed resumes after its last file."""
 # Characters are tokenized in batches: encodings take a hundred times the memory of token ids.
 _BATCH_CHARS = 1 << 18
 
@@ -48,15 +48,16 @@ class TokenizedDocuments(NamedTuple):
     digests: np.ndarray
     """(documents,) digest of each document."""
 
-    def select(self, chosen: np.ndarray) -> TokenizedDocuments:
-        """Return some documents, chosen by booleans (documents,)."""
-        sentences = np.repeat(chosen, self.documents)
+    def select(self, is_selected: np.ndarray) -> TokenizedDocuments:
+        """Return the documents with a True in `is_selected`, (documents,)."""
+        # Repeat the flag of each document for its sentences, and the flag of each sentence for its tokens.
+        sentences = np.repeat(is_selected, self.documents)
         tokens = np.repeat(sentences, self.sentences)
         return TokenizedDocuments(
             self.tokens[tokens],
             self.word_starts[tokens],
             self.sentences[sentences],
-            *(column[chosen] for column in (self.documents, self.bytes, self.digests)),
+            *(column[is_selected] for column in (self.documents, self.bytes, self.digests)),
         )
 
 
@@ -78,16 +79,16 @@ class TokenShard:
             return all(True for _ in self.read())
         return False
 
-    def has(self, number: int, documents: Sequence[Text]) -> bool:
+    def has(self, index: int, documents: Sequence[Text]) -> bool:
         """Return whether a chunk exists and has these documents: a dataset of the Hub may have changed."""
-        arrays = load_arrays(self._file(number))
+        arrays = load_arrays(self._file(index))
         digests = digest_texts(map(encode_text, documents))
         return arrays is not None and np.array_equal(arrays["digests"], digests)
 
-    def save(self, number: int, tokens: TokenizedDocuments) -> None:
+    def save(self, index: int, tokens: TokenizedDocuments) -> None:
         """Write a chunk, and delete temporary files that a killed process left; the caller holds the lock."""
-        delete_leftover_files(self._file(number))
-        save_arrays(self._file(number), tokens._asdict())
+        delete_leftover_files(self._file(index))
+        save_arrays(self._file(index), tokens._asdict())
 
     def finish(self, chunks: int) -> None:
         """Write the manifest, which makes the shard complete."""
@@ -103,15 +104,16 @@ class TokenShard:
         manifest = read_with_checksum(self._manifest, damaged)
         if manifest is None:
             raise damaged
+        # The cache deletes shards that were not used for long, by the times of their manifests.
         touch(self._manifest)
-        for number in range(manifest["chunks"]):
-            arrays = load_arrays(self._file(number))
+        for index in range(manifest["chunks"]):
+            arrays = load_arrays(self._file(index))
             if arrays is None:
                 raise damaged
             yield TokenizedDocuments(**arrays)
 
-    def _file(self, number: int) -> Path:
-        return self.folder / f"{number:06}.arrays"
+    def _file(self, index: int) -> Path:
+        return self.folder / f"{index:06}.arrays"
 
 
 def split_into_chunks(documents: Iterable[Text]) -> Iterator[list[Text]]:
@@ -143,7 +145,8 @@ class DocumentTokenizer:
     @cached_property
     def _begins_word(self) -> np.ndarray:
         """Find the tokens of the vocabulary that begin a word, by their marks, for documents that are token ids."""
-        names = [self._tokenizer.id_to_token(number) or "" for number in range(self._tokenizer.get_vocab_size())]
+        # WordPiece marks tokens that continue a word; byte-level BPE and SentencePiece mark tokens that begin one.
+        names = [self._tokenizer.id_to_token(token_id) or "" for token_id in range(self._tokenizer.get_vocab_size())]
         continues, begins = ([name.startswith(mark) for name in names] for mark in ("##", ("Ġ", "▁")))
         return np.array(begins) if sum(begins) > sum(continues) else ~np.array(continues)
 
@@ -152,7 +155,7 @@ class DocumentTokenizer:
         if any(isinstance(document, bytes) for document in documents):
             return self._take_tokens(documents)
         split = [split_sentences(str(document)) for document in documents]
-        texts = [self._space * (number > 0) + text for sentences in split for number, text in enumerate(sentences)]
+        texts = [self._space * (index > 0) + text for sentences in split for index, text in enumerate(sentences)]
         batches = [self._encode_texts(batch) for batch in split_by_size(texts, _BATCH_CHARS, len)] or [
             (np.zeros(0, self.dtype), np.zeros(0, bool), np.zeros(0, np.int64))
         ]
@@ -168,6 +171,7 @@ class DocumentTokenizer:
         ids = [row[~np.isin(row, self._special)] for row in ids]
         tokens, lengths = np.concatenate(ids), np.array(list(map(len, ids)), dtype=np.int64)
         starts = self._begins_word[tokens]
+        # The first token of a document begins a word, even without a mark.
         starts[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
         counts = (lengths > 0).astype(np.int64)
         return TokenizedDocuments(
@@ -186,6 +190,7 @@ class DocumentTokenizer:
         word_ids = np.array(words, dtype=np.float64)
         starts = np.ones(total, dtype=bool)
         starts[1:] = word_ids[1:] != word_ids[:-1]
+        # Word ids restart in each text, so the last word of a text and the first of the next can have the same id.
         starts[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
         return tokens, starts, lengths
 
@@ -195,5 +200,5 @@ class DocumentTokenizer:
         If so, a space is put before each sentence except the first, so that it is tokenized as in its document.
         """
         probes = self._tokenizer.encode_batch(["the old man", "man", " man"], add_special_tokens=False)
-        text, alone, spaced = (list(probe.ids) for probe in probes)
-        return spaced != alone and text[-len(spaced) :] == spaced
+        text, unspaced, spaced = (list(probe.ids) for probe in probes)
+        return spaced != unspaced and text[-len(spaced) :] == spaced

@@ -184,14 +184,14 @@ def _write_shards(source: CorpusSource, shards: Mapping[str, _Shards], tokenizer
         processes = min(processes, math.ceil(sum(sizes.values()) / CHUNK))
     with worker_pool(DocumentTokenizer(tokenizer).tokenize, processes) as compute:
         for split, files in shards.items():
-            with stage(f"tokenizing {split}", sizes[split]) as tick:
+            with stage(f"tokenizing {split}", sizes[split]) as advance:
                 # A process that holds locks does not wait for others, so two processes cannot wait for each other.
-                for busy in _write_files(files, len(tokenizer), compute, tick, wait=False):
-                    _write_files([busy], len(tokenizer), compute, tick, wait=True)
+                for busy in _write_files(files, len(tokenizer), compute, advance, wait=False):
+                    _write_files([busy], len(tokenizer), compute, advance, wait=True)
 
 
 def _write_files(
-    files: _Shards, vocabulary: int, compute: KeyedMap, tick: Callable[[int], None], *, wait: bool
+    files: _Shards, vocabulary: int, compute: KeyedMap, advance: Callable[[int], None], *, wait: bool
 ) -> _Shards:
     """Tokenize files chunk by chunk; the next file starts while the last chunks of a file are computed.
 
@@ -211,7 +211,7 @@ def _write_files(
                     continue
                 if shard.is_complete():
                     lock.close()
-                    tick(file.bytes)
+                    advance(file.bytes)
                     continue
                 chunks = done = 0
                 for chunk in split_into_chunks(_check_texts(file, vocabulary)):
@@ -225,12 +225,13 @@ def _write_files(
                 # After the last chunk, the number of chunks and the lock follow.
                 yield (shard, chunks, lock), []
 
-        for (shard, number, lock), tokens in compute(read_chunks()):
+        # Results come in the order of the chunks, so a shard is finished after its last chunk is saved.
+        for (shard, chunk_index, lock), tokens in compute(read_chunks()):
             if lock is None:
-                shard.save(number, tokens)
-                tick(int(tokens.bytes.sum()))
+                shard.save(chunk_index, tokens)
+                advance(int(tokens.bytes.sum()))
             else:
-                shard.finish(number)
+                shard.finish(chunk_index)
                 lock.close()
     return busy
 
@@ -267,12 +268,14 @@ def _join_shards(
     )
     duplicates, facts = DuplicateFilter(first_pass), {split: dict.fromkeys(_COUNTS, 0) for split in _SPLITS}
     with ArrayWriter(folder, _dtypes(tokenizer)) as writer:
+        # Offsets start with 0, and have one more element than there are sentences or documents.
         for split in _SPLITS:
             writer.append(f"{split}.sentences", np.zeros(1))
             writer.append(f"{split}.documents", np.zeros(1))
         for source_split, files in shards.items():
             for turn, weight, chunk, is_duplicate in _read_turns(files, duplicates):
                 is_held_out = (chunk.digests < first_pass.held_out) | (source_split == "validation")
+                # In turn 2 of a file of weight 2.5, half of the documents have a draw below 0.5.
                 members = {"train": ~is_held_out & (_draw(chunk.digests, turn) < weight - turn)}
                 if turn == 0:
                     members["validation"] = is_held_out
@@ -303,7 +306,8 @@ def _read_turns(
 
 def _draw(digests: np.ndarray, turn: int) -> np.ndarray:
     """Return numbers in [0, 1) per document, shape (documents,), which depend only on its digest and the turn."""
-    # The factor comes from Fibonacci hashing.
+    # The factor comes from Fibonacci hashing: 2^64 divided by the golden ratio. The product keeps its lower 64 bits,
+    # whose upper 53 are the digits of a float64.
     mixed = (digests + np.uint64(turn + 1)) * np.uint64(0x9E3779B97F4A7C15)
     draws: np.ndarray = (mixed >> np.uint64(11)) / 2.0**53
     return draws

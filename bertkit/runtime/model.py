@@ -54,6 +54,7 @@ class ExportedModel:
     def _finish(self, outputs: Arrays) -> Arrays:
         if not self.export.probabilities:
             return outputs
+        # The sigmoid of the logits, without overflow for large ones.
         return outputs | {"probabilities": np.exp(-np.logaddexp(0, -outputs["logits"]))}
 
 
@@ -95,7 +96,12 @@ def _from_texts(outputs: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
 
 
 def _from_vocabulary(outputs: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
-    """Return the non-zero values and their tokens, (rows, texts, maximum per text), the highest values first."""
+    """Return the non-zero values and their tokens, (rows, texts, maximum per text), the highest values first.
+
+    >>> vectors = np.array([[0.0, 2.0, 0.0, 1.0], [0.0, 0.0, 3.0, 0.0]])  # two rows of one text, four tokens
+    >>> {name: rows.tolist() for name, rows in _from_vocabulary({"vectors": vectors}, np.ones((2, 1), bool)).items()}
+    {'values': [[[2.0, 1.0]], [[3.0, 0.0]]], 'tokens': [[[1, 3]], [[2, 0]]]}
+    """
     values = outputs["vectors"]
     tokens = np.argsort(-values, axis=1, kind="stable")[:, : max(1, int((values > 0).sum(axis=1).max(initial=0)))]
     largest = np.take_along_axis(values, tokens, axis=1)

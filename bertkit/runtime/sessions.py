@@ -63,7 +63,7 @@ def open_graph(file: Path, backend: str, precision: str = "fp32") -> Run:
         raise UnavailableError(message, f"pip install {PACKAGES[backend]}") from None
     except Exception as error:  # Each backend has its own classes for a graph that it cannot load.
         reason = shorten(str(error).strip().partition("\n")[0], 200)
-        raise ModelError(f"{PACKAGES[backend]} refuses the graph: {reason}", "export it again", file=file) from error
+        raise ModelError(f"{PACKAGES[backend]} rejects the graph: {reason}", "export it again", file=file) from error
 
 
 def _open_onnx(file: Path, precision: str) -> Run:

@@ -18,13 +18,13 @@ class EncodedTexts(dict[str, Any]):
 
     encodings: list[Any]
 
-    def sequence_ids(self, number: int) -> list[int | None]:
+    def sequence_ids(self, index: int) -> list[int | None]:
         """Return the index of the text of each token of an encoding, or None for special tokens."""
-        return list(self.encodings[number].sequence_ids)
+        return list(self.encodings[index].sequence_ids)
 
-    def word_ids(self, number: int) -> list[int | None]:
+    def word_ids(self, index: int) -> list[int | None]:
         """Return the index of the word of each token of an encoding, or None for special tokens."""
-        return list(self.encodings[number].word_ids)
+        return list(self.encodings[index].word_ids)
 
 
 class PlainTokenizer:
@@ -38,6 +38,7 @@ class PlainTokenizer:
 
     def __init__(self, file: Path, settings: Mapping[str, Any]) -> None:
         self.backend_tokenizer = read_tokenizer_file(file)
+        # The file can turn padding on, but bertkit's collators pad batches.
         self.backend_tokenizer.no_padding()
         self.name_or_path = str(file.parent)
         self.special_tokens_map: dict[str, str] = {}
@@ -94,7 +95,7 @@ class PlainTokenizer:
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
         """Return the tokens of ids."""
-        return [self.backend_tokenizer.id_to_token(number) or "" for number in ids]
+        return [self.backend_tokenizer.id_to_token(token_id) or "" for token_id in ids]
 
 
 def tokenizer_settings(tokenizer: object) -> dict[str, Any]:

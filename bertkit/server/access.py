@@ -32,7 +32,7 @@ CLIENT_GONE = 499
 """Status of a request whose client has disconnected, as in nginx. It appears only in the log and the metrics."""
 NOTES = "bertkit"
 """Key of a request's scope under which endpoints store fields of the log line."""
-_MAX_DISCARDED = 1 << 26  # bytes
+_MAX_DISCARDED = 1 << 26  # bytes that are read of a body that is too large
 
 
 def error_response(path: str, error: HTTPException) -> Response:
@@ -63,6 +63,7 @@ class AccessMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        # The status stays 499 unless a response starts.
         start, status = time.perf_counter(), CLIENT_GONE
         headers = Headers(scope=scope)
         # The log shows the client's id, so it must be short and printable.
@@ -70,6 +71,7 @@ class AccessMiddleware:
         if not (0 < len(request_id) <= 64 and request_id.isascii() and request_id.isprintable()):
             request_id = uuid.uuid4().hex
         prefix = self.root_path or scope.get("root_path", "")
+        # A proxy that shows the server below /bert sends its page as /bert, and the app knows it as /bert/.
         path = scope["path"] + ("/" if scope["path"] == prefix else "")
         scope = {**scope, "root_path": prefix, "path": path, NOTES: {}}
 
@@ -92,17 +94,20 @@ class AccessMiddleware:
         except Exception:  # A bug must not end the server: it is logged, and this request gets a 500.
             log.exception(f"request {request_id} failed")
             if status == CLIENT_GONE:  # nothing was sent
-                fault = HTTPException(500, "bertkit failed; the log of the server has the reason")
-                await error_response(scope["path"], fault)(scope, receive, send_with_id)
+                failure = HTTPException(500, "bertkit failed; the log of the server has the reason")
+                await error_response(scope["path"], failure)(scope, receive, send_with_id)
         seconds = time.perf_counter() - start
+        # Count by the pattern of the route, because an attacker could create any number of paths.
         self.service.metrics.observe_request(getattr(scope.get("route"), "path", "other"), status, seconds)
         _log_request(scope, request_id, status, seconds)
 
     def _check_key(self, scope: Scope, headers: Headers) -> None:
         key, method, path, prefix = self.service.api_key, scope["method"], scope["path"], scope["root_path"]
         path = path.removeprefix(prefix) if path.startswith(f"{prefix}/") else path
+        # Browsers send OPTIONS without the key, to find out whether a page may send it (CORS).
         if key is None or method == "OPTIONS" or (method in ("GET", "HEAD") and path in OPEN_PATHS):
             return
+        # The time of `compare_digest` does not depend on the number of correct characters.
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(token.encode(), key.encode()):
             message = "no API key, or a wrong one: send Authorization: Bearer KEY"
@@ -117,7 +122,7 @@ class AccessMiddleware:
             message = await receive()
             size += len(message.get("body", b""))
             if size > max_bytes:
-                # Many clients read no answer while they send, so the rest is read first.
+                # Many clients read the answer only after they have sent everything, so read the rest before it.
                 while message.get("more_body", False) and size < _MAX_DISCARDED:
                     message = await receive()
                     size += len(message.get("body", b""))

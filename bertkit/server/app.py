@@ -100,6 +100,7 @@ def build_app(service: Service, cors_origins: Sequence[str] = (), root_path: str
             allow_headers=["*"],
             expose_headers=["Retry-After", "WWW-Authenticate", "X-Request-ID"],
         )
+    # The routes of models come first: FastAPI takes the first route that matches.
     add_routes(app, service.models)
     _add_state(app, service)
     return app
@@ -122,6 +123,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
         return Response(content, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def models() -> Response:
+        # Clients of OpenAI read `data`, and clients of TypeSafe read `models`.
         data = list(map(describe_model, service.models.values()))
         for_typesafe = [
             {
@@ -138,6 +140,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
         return JSONResponse(model | {"name": name, "ready": not service.is_draining})
 
     async def no_rows(name: str) -> Response:
+        # Reached by models of vectors only, because models that predict have a route with their own schema.
         routes = ", ".join(choose_model(service.models, name).routes)
         raise HTTPException(404, f"{name} predicts no rows; it answers at {routes}")
 
@@ -197,7 +200,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
         remedy = f" - {error.remedy}" if error.remedy else ""
         error = HTTPException(422, " ".join(f"{error.message}{column}{remedy}".split()))
     elif isinstance(error, BertkitError):
-        # Only the message, because the file and the remedy are about the server.
+        # Clients get the message only, because the file and the remedy are about the server.
         error = HTTPException(500, error.message)
     assert isinstance(error, HTTPException)
     return error_response(request.url.path, error)

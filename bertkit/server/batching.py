@@ -125,6 +125,7 @@ class RequestQueue:
             message = f"the queue of the model is full: try again in {seconds} s"
             raise HTTPException(429, message, {"Retry-After": str(seconds)})
         request = PendingRequest(asyncio.get_running_loop().create_future(), render, time.perf_counter())
+        # The group decides which inputs can be in one batch, such as the columns of a row or the name of a prompt.
         request.inputs = [Input(value, request, n, self.engine.group(value)) for n, value in enumerate(values)]
         request.answers = [None] * len(values)
         self.requests[request] = None
@@ -141,12 +142,14 @@ class RequestQueue:
             request.started = request.started or time.perf_counter()
         self._do_safely(batch, self._answer)
         seconds = time.perf_counter() - start
+        # An exponential moving average; half of its weight is on the last three batches.
         self.seconds_per_row += 0.2 * (seconds / len(batch) - self.seconds_per_row)
         self.observe(len(batch), sum(entry.tokens for entry in batch), seconds)
         return served
 
     def _next_batch(self, requests: Sequence[PendingRequest]) -> list[Input]:
         """Take one input of each request in turn, of the group of the first, until the token budget is full."""
+        # For requests with inputs [a1, a2] and [b1], the order is a1, b1, a2; None fills the shorter lists.
         in_turn = chain.from_iterable(zip_longest(*(request.inputs for request in requests)))
         group = requests[0].inputs[0].group if requests else None
         inputs = [entry for entry in in_turn if entry is not None and entry.group == group]
@@ -158,6 +161,7 @@ class RequestQueue:
                 self._do_safely(new, self._encode)
             for entry in part:
                 if entry.encoded is not None:
+                    # An input that exceeds the budget is a batch on its own.
                     if batch and entry.tokens > budget:
                         return batch
                     batch.append(entry)
@@ -172,6 +176,7 @@ class RequestQueue:
 
     def _answer(self, batch: Sequence[Input]) -> None:
         answers = self.engine.answer([entry.encoded for entry in batch if entry.encoded is not None])
+        # Render all answers before any is stored: if one fails, all inputs are computed again one by one.
         rendered = [entry.request.render(answer) for entry, answer in zip(batch, answers, strict=True)]
         for entry, answer in zip(batch, rendered, strict=True):
             entry.request.answers[entry.index] = answer

@@ -161,6 +161,7 @@ class SystemOneRequest(BaseModel):
 def _read_questions(questions: Mapping[str, DecisionsQuestion | SystemOneQuestion]) -> list[Question]:
     fields = dict[str, Any]()
     for name, question in questions.items():
+        # OpenAI and TypeSafe have different names for a question of yes or no.
         kind = "yes_no" if question.type in ("predicate", "noul") else question.type
         criteria = question.criteria
         if isinstance(criteria, dict):
@@ -172,7 +173,7 @@ def _read_questions(questions: Mapping[str, DecisionsQuestion | SystemOneQuestio
 
 
 def as_text(content: Any) -> str | None:
-    """Return a text, the joined texts of a list of parts, or other JSON, as text. None remains None.
+    """Return a text, the joined texts of a list of parts, or other JSON as text; None stays None.
 
     Raises:
         HTTPException: If a part is an image, or anything other than text.
@@ -207,6 +208,7 @@ async def answer_questions(
         prediction, tokens = await predict(row)
         decisions = prediction["decisions"]
     elif choices := [question for question in questions if _is_about_labels(model, question)]:
+        # A classifier reads the state only, so one prediction answers all choices among its labels.
         prediction, tokens = await predict({"text": state})
         for question in choices:
             scores = {label: prediction["probabilities"][label] for label in question.options}

@@ -43,6 +43,7 @@ class PredictionEngine:
         """
         task, context = self.checkpoint.task, self.checkpoint.context
         rows = [task.read(row, context.recipe) or row for row in values]
+        # A long text can have several features, one per window.
         features: list[list[Any]] = [[] for _ in rows]
         for feature in task.encode(rows, context):
             features[feature["row"]].append(feature)

@@ -26,6 +26,7 @@ from bertkit.storage.exports import is_exported
 from bertkit.storage.hub.models import find_recipe, find_run
 from bertkit.vectors.embedder import Embedder
 
+# Upper bounds of the buckets of histograms.
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -78,6 +79,7 @@ def _find_model(path: str, name: str, recipe: str | None) -> SavedModel:
         if recipe_command(str(recipe_file)) == "pretrain":
             message = "a pretrained model has no answers to serve"
             raise ModelError(message, "fine-tune it first, or see `bertkit fill-mask`", file=folder)
+        # Every member of an ensemble would make other vectors, so an ensemble only predicts.
         saved = find_members(load_recipe(str(recipe_file), {"model": str(folder)}))
         return SavedModel(name, folder, saved, _makes_vectors(saved.folder) and not saved.members)
     has_vectors = _makes_vectors(folder)
@@ -97,6 +99,7 @@ def _makes_vectors(folder: Path) -> bool:
     """Return whether a folder is an encoder of texts to one vector per text, with its weights or its graph."""
     if find_format(folder) != DENSE:
         return False
+    # A folder that only has a config and a tokenizer cannot compute anything.
     return is_exported(folder) or any(next(folder.rglob(name), None) for name in hub.WEIGHTS)
 
 
@@ -171,6 +174,7 @@ class ServerMetrics:
     def add_model(self, name: str, identity: Mapping[str, str], count_rows: Callable[[], int]) -> None:
         """Show the identity of a model, and how many of its rows are waiting or computed."""
         self.models.labels(model=name, **identity).set(1)
+        # Prometheus calls the function when it reads the metrics, so the queue needs no updates.
         self.queued.labels(name).set_function(count_rows)
 
     def observe_batch(self, model: str, rows: int, tokens: int, seconds: float) -> None:

@@ -57,8 +57,8 @@ def add_routes(app: FastAPI, models: Mapping[str, ServedModel]) -> None:
         "/v1/systemone": (SystemOneRequest, _decide),
     }
     for path, (schema, answer) in shared.items():
-        if hub_errors := {name: model for name, model in models.items() if path in model.routes}:
-            add_route(path, _make_endpoint(schema, answer, hub_errors), summary=schema.__doc__)
+        if answering := {name: model for name, model in models.items() if path in model.routes}:
+            add_route(path, _make_endpoint(schema, answer, answering), summary=schema.__doc__)
     # TEI answers at / as well. With models of several kinds, the kind of a request would be unknown.
     kinds = {next((path for path in list(shared)[:3] if path in model.routes), "") for model in models.values()}
     if len(kinds) == 1 and (path := kinds.pop()):
@@ -71,12 +71,14 @@ def _make_endpoint(schema: type[BaseModel], answer: _Answer, models: Mapping[str
         # Answers are JSON already, because a response model of FastAPI would check and write them in the event loop.
         return Response(await answer(request, model, body), media_type="application/json")
 
+    # FastAPI reads the schema of the body from the annotations, which are only known at run time.
     endpoint.__annotations__ = {"request": Request, "body": schema, "return": Response}
     return endpoint
 
 
 async def _predict(request: Request, model: ServedModel, body: Any) -> str:
     rows = [row.model_dump(exclude_none=True) for row in body.instances]
+    # The computing thread has rendered each answer as JSON, so the parts are only joined here.
     answers = await compute(request, model, model.rows, rows, to_json)
     return f'{{"predictions": [{", ".join(answers)}]}}'
 
@@ -194,6 +196,7 @@ async def compute(
     try:
         await asyncio.wait((pending.done, disconnected), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
+        # Even if this coroutine is canceled, the worker must not compute answers that are not sent.
         disconnected.cancel()
         pending.is_abandoned = True
     # 3. Note the times for the log, and return the answers.

@@ -31,6 +31,7 @@ def bind(host: str, port: int) -> socket.socket:
     # asyncio sends small answers at once (TCP_NODELAY) only if the socket was created for TCP. Otherwise the body of an
     # answer waits 40 ms until the client acknowledges the headers.
     server = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    # Without this option, the port could not be used for a minute after a server has stopped.
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         server.bind(address)
@@ -60,7 +61,7 @@ class DrainingServer(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
-            # uvicorn refuses the connection that reaches this number
+            # uvicorn already rejects the connection that reaches the limit.
             limit_concurrency=limits.connections + 1,
             # A client that sends its request too slowly must not keep the server from stopping.
             timeout_graceful_shutdown=math.ceil(limits.answer_seconds),

@@ -98,6 +98,7 @@ def column_types(task: Task, recipe: Recipe) -> dict[str, tuple[Any, bool]]:
 
 def form_fields(task: Task, recipe: Recipe) -> list[dict[str, Any]]:
     """Describe the columns of a row for a form: ``name``, ``type`` (text, texts or json), and ``required``."""
+    # The page has a line for a text and a list of lines for texts; anything else is typed in as JSON.
     types = column_types(task, recipe).items()
     return [
         {"name": name, "type": {Text: "text", list[Text]: "texts"}.get(column, "json"), "required": required}
@@ -107,6 +108,7 @@ def form_fields(task: Task, recipe: Recipe) -> list[dict[str, Any]]:
 
 def row_schema(name: str, task: Task, recipe: Recipe) -> type[BaseModel]:
     """Build the schema of a request with rows of a task family, in the shape of KServe: ``instances``."""
+    # pydantic reads `...` as "required".
     fields: dict[str, Any] = {
         column: (type_, ...) if required else (type_ | None, None)
         for column, (type_, required) in column_types(task, recipe).items()
@@ -132,12 +134,13 @@ def explain_faults(faults: Sequence[Mapping[str, Any]]) -> HTTPException:
     >>> explain_faults([{"loc": ("body", "instances", 0, "text"), "msg": "Field required", "type": "missing"}]).detail
     'instances[0].text: Field required'
     """
+    # Some faults are not about a value: a body that is not JSON, or one with another content type.
     first = faults[0]
     if first["type"] == "json_invalid":
         return HTTPException(400, f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][1]}")
     if isinstance(first.get("input"), bytes) or (first["type"] == "missing" and len(first["loc"]) == 1):
         return HTTPException(422, "send JSON, with the header Content-Type: application/json")
-    # If a value may have several types, the type that fits best has its fault furthest inside.
+    # If a value can have several types, the type that fits best has its fault furthest inside.
     first = max(
         (fault for fault in faults if fault["loc"][:2] == first["loc"][:2]), key=lambda fault: len(fault["loc"])
     )

@@ -90,7 +90,7 @@ def plan_epoch(
         rows = rows[np.argsort(sizes[rows], kind="stable")]
         planned += np.split(rows, _split_evenly(weights[rows], len(window) - 1, min_rows))
     # The batches of a window go from short to long texts, so batches are shuffled too.
-    return [planned[number] for number in random.permutation(len(planned))]
+    return [planned[index] for index in random.permutation(len(planned))]
 
 
 def _split_evenly(weights: np.ndarray[Any, Any], count: int, min_size: int) -> list[int]:
@@ -110,11 +110,11 @@ def _split_evenly(weights: np.ndarray[Any, Any], count: int, min_size: int) -> l
     goals = sums[-1] * np.arange(1, count) / count
     differ = weights.min() < weights.max()
     ends = [0]
-    for number, goal in enumerate(goals, start=1):
+    for run, goal in enumerate(goals, start=1):
         size = int(np.abs(sums - goal).argmin()) - ends[-1]
         step = 2 ** max(size.bit_length() - 4, 0) if differ else 1
         # The later runs need at least `min_size` rows each.
-        latest = len(weights) - (count - number) * min_size
+        latest = len(weights) - (count - run) * min_size
         ends.append(min(ends[-1] + max(round(size / step) * step, min_size), latest))
     return ends[1:]
 

@@ -201,6 +201,11 @@ def _missing_probability(losses: torch.Tensor) -> torch.Tensor:
     """Return 1 - p of each gold label, computed from its loss -log p (Lin et al. 2017, equation 4).
 
     The minimum is above 0, because a power below 1 has no gradient at 0.
+
+    >>> import torch
+    >>> losses = -torch.tensor([0.9, 0.5]).log()  # the gold labels have the probabilities 0.9 and 0.5
+    >>> [round(missing, 4) for missing in _missing_probability(losses).tolist()]
+    [0.1, 0.5]
     """
     return (-(-losses).expm1()).clamp(min=1e-8)
 
@@ -270,6 +275,6 @@ def scale_learning_rate(optimizer: torch.optim.Optimizer, model: torch.nn.Module
         for group in [group for group in optimizer.param_groups if weights.intersection(group["params"])]:
             params = [weight for weight in group["params"] if weight in weights]
             group["params"] = [weight for weight in group["params"] if weight not in weights]
-            numbers = {name: group[name] for name in ("weight_decay", "eps") if isinstance(group.get(name), float)}
-            divided = {name: number / scale for name, number in numbers.items()}
+            options = {name: group[name] for name in ("weight_decay", "eps") if isinstance(group.get(name), float)}
+            divided = {name: value / scale for name, value in options.items()}
             optimizer.add_param_group({**group, **divided, "params": params, "lr": group["lr"] * scale})

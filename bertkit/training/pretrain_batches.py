@@ -81,9 +81,9 @@ class PretrainBatches(Dataset[Feature]):
             generator=torch.Generator(),
         )
 
-    def key(self, number: int) -> BatchKey:
-        """Return the key of a batch, counted over all steps."""
-        step, micro_batch = divmod(number, self.training.gradient_accumulation)
+    def key(self, index: int) -> BatchKey:
+        """Return the key of a batch by its index over all steps."""
+        step, micro_batch = divmod(index, self.training.gradient_accumulation)
         self._read_clock(step)
         progress = self.budget.passed if self.budget else step / self.steps
         return BatchKey(step, micro_batch, progress, self.short_steps)
@@ -169,11 +169,11 @@ class PretrainBatches(Dataset[Feature]):
         length = training.short_length if is_short and training.short_length else training.max_length
         # Rows are numbered over all steps of one block length. So an epoch may end inside a batch, and a resumed run
         # finds any step without making those before it.
-        number = (key.step if is_short else key.step - key.short_steps) * training.batch_size + row
-        epoch, number = divmod(number, self.sizes[length])
+        rank = (key.step if is_short else key.step - key.short_steps) * training.batch_size + row
+        epoch, rank = divmod(rank, self.sizes[length])
         order = self._order(length, epoch)
         # `sizes` counts the first epoch; a later epoch can have more or fewer examples.
-        example = int(order[number % len(order)])
+        example = int(order[rank % len(order)])
         # The masks of an example are new in every epoch (Liu et al. 2019, section 4.1), or repeat after `dupe_factor`
         # epochs, as in BERT's data.
         random = np.random.default_rng((training.seed, training.version_of(epoch), example, length))
@@ -198,7 +198,7 @@ class _BatchKeys(BatchSampler):
     def __iter__(self) -> Iterator[list[Any]]:
         # The DataLoader draws keys in the training process and sends them to its workers. So only this process reads
         # the clock.
-        return ([self.batches.key(number)] for number in range(len(self.batches)))
+        return ([self.batches.key(index)] for index in range(len(self.batches)))
 
 
 Batches: TypeAlias = InMemoryBatches | PretrainBatches

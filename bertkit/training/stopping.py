@@ -109,23 +109,23 @@ def handle_signals() -> Iterator[StopFlag]:
         yield flag
         return
 
-    def request_stop(number: int, _: FrameType | None) -> None:
+    def request_stop(signum: int, _: FrameType | None) -> None:
         if flag.signal:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        flag.signal = number
+            signal.signal(signum, signal.SIG_DFL)
+            os.kill(os.getpid(), signum)
+        flag.signal = signum
 
-    def request_save(number: int, _: FrameType | None) -> None:
+    def request_save(signum: int, _: FrameType | None) -> None:
         flag.save = True
 
     handlers = dict.fromkeys(_CAUGHT, request_stop)
     if hasattr(signal, "SIGUSR1"):
         handlers[signal.SIGUSR1] = request_save
-    before = {number: handler for number in handlers if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
+    before = {signum: handler for signum in handlers if (handler := signal.getsignal(signum)) is not signal.SIG_IGN}
     try:
-        for number in before:
-            signal.signal(number, handlers[number])
+        for signum in before:
+            signal.signal(signum, handlers[signum])
         yield flag
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

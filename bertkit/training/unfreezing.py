@@ -44,7 +44,7 @@ class LayerPlan:
 
     def __init__(self, model: PreTrainedModel, training: TrainingConfig, rows: int) -> None:
         depths = find_depths(model)
-        trained = {weights: depth for weights, depth in depths.of.items() if weights.requires_grad}
+        trained = {weights: depth for weights, depth in depths.by_weight.items() if weights.requires_grad}
         self.depths = Depths(depths.layers, trained)
         self.held_back: list[nn.Parameter] = []
         # With LoRA, only the adapters of a layer are trained.
@@ -82,7 +82,7 @@ class LayerPlan:
         optimizer.param_groups.clear()
         for depth in order:
             for group in groups:
-                if params := [weights for weights in group["params"] if self.depths.of[weights] == depth]:
+                if params := [weights for weights in group["params"] if self.depths.by_weight[weights] == depth]:
                     optimizer.add_param_group({**group, "params": params, "lr": self.rates[depth]})
 
     def start(self, step: int) -> int:
@@ -95,7 +95,7 @@ class LayerPlan:
         frozen = self.depths.select(0, lowest - 1)
         shares = torch.distributed.is_available() and torch.distributed.is_initialized()
         self.held_back = frozen if shares else []
-        for weights, depth in self.depths.of.items():
+        for weights, depth in self.depths.by_weight.items():
             weights.requires_grad_(shares or depth >= lowest)
         return sum(weights.numel() for weights in self.depths.select(lowest))
 
@@ -162,7 +162,7 @@ class UnfreezingCallback(TrainerCallback):  # type: ignore[misc]
 def _stages(depths: Depths, training: TrainingConfig, rows: int, *, has_head: bool) -> list[Stage]:
     """Return the stages of a run, or an empty list if the same weights are trained in all steps."""
     period, head_only_epochs = training.gradual_unfreezing, training.head_only_epochs
-    bottom = min(depths.of.values())
+    bottom = min(depths.by_weight.values())
     if period is None and head_only_epochs is None:
         return [Stage(0, bottom)] if bottom or training.lora else []
     if head_only_epochs is not None and not has_head:
@@ -175,4 +175,4 @@ def _stages(depths: Depths, training: TrainingConfig, rows: int, *, has_head: bo
         return [*stages, Stage(int(step or 0), bottom)]
     start = int(step or 0) if has_head else 0
     lowest = range(depths.layers, bottom - 1, -1)
-    return [*stages, *(Stage(start + number * every, depth) for number, depth in enumerate(lowest))]
+    return [*stages, *(Stage(start + index * every, depth) for index, depth in enumerate(lowest))]

@@ -44,7 +44,7 @@ class LibraryModel:
         self._folder = folder
         message = "bertkit does not know all of its modules, and sentence-transformers is not installed"
         library = import_extra("sentence_transformers", message, "sentence-transformers", file=folder)
-        # Otherwise the folder can name a kernel on the Hub, which is code.
+        # With another attention, the folder could name a kernel on the Hub, which is code.
         attention = {"attn_implementation": "eager"}
         options = {"local_files_only": True, "trust_remote_code": False, "model_kwargs": attention}
         try:
@@ -65,6 +65,7 @@ class LibraryModel:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the configs, weights and vocabularies of all modules."""
+        # sentence-transformers keeps each module in a subfolder.
         folders = [self._folder, *sorted(folder for folder in self._folder.iterdir() if folder.is_dir())]
         return json_fingerprint(list(map(fingerprint, folders)))
 
@@ -122,6 +123,7 @@ class ExportedVectors:
             ModelError: If the model does not pool the tokens of prompts, which a graph cannot leave out.
             UsageError: If the prompt leaves no token for a text.
         """
+        # A graph has no input for the number of prompt tokens, so it pools them like all others.
         if count_prompt_tokens(self.tokenizer, prompt) and not self._modules.include_prompt:
             message = "its pooling leaves out the tokens of prompts, which a graph cannot"
             raise ModelError(message, "name the model that it was exported from", file=self._folder)

@@ -20,11 +20,11 @@ def split_texts(texts: Sequence[Sized], max_size: int = _CHARACTERS) -> Iterator
     [(0, 1), (1, 3), (3, 4)]
     """
     start, total = 0, 0
-    for number, text in enumerate(texts):
+    for index, text in enumerate(texts):
         total += len(text)
-        if total > max_size and number > start:
-            yield start, number
-            start, total = number, len(text)
+        if total > max_size and index > start:
+            yield start, index
+            start, total = index, len(text)
     if texts:
         yield start, len(texts)
 
@@ -51,11 +51,12 @@ def text_collator(tokenizer: Tokenizer, prompt_tokens: int = 0) -> Collator:
 
 def tokenize(texts: Sequence[str], tokenizer: Tokenizer) -> list[Feature]:
     """Tokenize and truncate texts; the first truncation in a process is logged."""
+    # A text that spells [SEP] must not end the input there, so special tokens in texts are split into characters.
     encoded = tokenizer(list(texts), truncation=True, return_attention_mask=False, split_special_tokens=True)
     limit = tokenizer.model_max_length
     if any(len(encoding.ids) >= limit and encoding.overflowing for encoding in encoded.encodings):
         log_once(f"texts of more than {limit:,} tokens are truncated")
-    return [{name: values[number] for name, values in encoded.items()} for number in range(len(texts))]
+    return [{name: values[index] for name, values in encoded.items()} for index in range(len(texts))]
 
 
 def count_prompt_tokens(tokenizer: Tokenizer, prompt: str) -> int:

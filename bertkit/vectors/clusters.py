@@ -1,7 +1,7 @@
-"""Cluster vectors by k-means or HDBSCAN, save the clusters, assign new vectors to them, and find their topics.
+"""Clusters of vectors by k-means or HDBSCAN: fit, save and load them, assign new vectors, and find their topics.
 
-Vectors have length 1 before they are compared, so that the nearest by distance is the nearest by cosine. The topic of a
-cluster is the words that set it apart from the others, and its most typical texts.
+Vectors are scaled to length 1 before they are compared, so that the nearest by distance is the nearest by cosine. The
+topic of a cluster is the words that set it apart from the others, and its most typical texts.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from bertkit.storage.fingerprints import describe_file, is_complete, read_with_c
 from bertkit.vectors.vector_files import Matrix, to_unit_length
 
 NOISE = -1
-"""The cluster of rows that are in none."""
+"""Label of rows that are not in a cluster, as in scikit-learn."""
 
 MANIFEST = "clusters.json"
 _TENSORS = "clusters.safetensors"
 _FORMAT = 2
 
-_STARTS = 3  # runs of k-means; the best is kept
-_MAX_COMPARED = 10_000  # rows that HDBSCAN fits, which compares all pairs
-_DIMENSIONS = 16  # for HDBSCAN, because nothing is dense in hundreds of dimensions
-_SAMPLE = 4000  # rows that the number of clusters is chosen by
-_MAX_COUNT = 50  # the highest number of clusters that is tried
-_LIFT = 2.0  # frequency of a word in its cluster, relative to the other clusters
-_EXAMPLES = 3  # per cluster
-
+_STARTS = 3  # runs of k-means; the best one is kept
+_MAX_COMPARED = 10_000  # rows that HDBSCAN is fitted on; it compares all pairs
+_DIMENSIONS = 16  # dimensions for HDBSCAN: with hundreds of dimensions, no region is dense
+_SAMPLE = 4000  # rows on which the number of clusters is chosen
+_MAX_COUNT = 50  # maximum number of clusters that is tried
+_LIFT = 2.0  # minimum frequency of a word in its cluster, relative to the other clusters
+_EXAMPLES = 3  # texts per cluster
 
 Labels = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
 class Clustering:
-    """Clusters, numbered from 0 by size, and what assigns vectors to them: each gets the label of the nearest point."""
+    """Labeled points; a vector gets the label of the nearest point. Labels count from 0, by size, the largest first."""
 
     points: Matrix
-    """The centroids of k-means, or the vectors that HDBSCAN was fitted on."""
+    """The centroids of k-means, or the vectors that HDBSCAN was fitted on, (points, dimension)."""
     point_labels: Labels
+    """Cluster of each point, (points,)."""
     components: Matrix | None = None
     """Principal components that vectors are projected on before they are compared with the points."""
 
     def assign(self, vectors: Matrix) -> Labels:
-        """Return the cluster of each vector, ``NOISE`` for those in none."""
+        """Return the cluster of each vector, or ``NOISE`` if its nearest point is in no cluster."""
         from sklearn.metrics import pairwise_distances_argmin
 
         projected = _project_vectors(to_unit_length(vectors), self.components)
@@ -66,8 +66,8 @@ def fit_clusters(
     Args:
         vectors: float32, (rows, dimension).
         method: ``kmeans`` or ``hdbscan``.
-        count: the number of clusters; HDBSCAN finds its own.
-        min_size: Minimum number of rows per cluster of HDBSCAN.
+        count: Number of clusters for k-means; HDBSCAN finds the number itself.
+        min_size: Minimum number of rows per cluster, for HDBSCAN.
         seed: Random seed of k-means and of samples.
 
     Returns:
@@ -82,32 +82,36 @@ def fit_clusters(
     vectors = to_unit_length(vectors)
     if method == "kmeans":
         labels, points = _fit_kmeans(vectors, count, seed)
-        by_size = _by_size(labels)
-        return Clustering(points[np.argsort(by_size)], np.arange(len(points))), by_size[labels]
-    chosen = draw_rows(len(vectors), _MAX_COMPARED, seed)
-    if len(chosen) < len(vectors):
-        log.info(f"{method} compares all pairs: fitted on {len(chosen):,} rows, the others join the nearest of them")
-    components = _find_components(vectors[chosen])
-    points = _project_vectors(vectors[chosen], components)
+        ranks = _rank_by_size(labels)
+        # Centroids in the order of their ranks; argsort inverts a permutation.
+        return Clustering(points[np.argsort(ranks)], np.arange(len(points))), ranks[labels]
+    sample = draw_rows(len(vectors), _MAX_COMPARED, seed)
+    if len(sample) < len(vectors):
+        log.info(f"{method} compares all pairs: fitted on {len(sample):,} rows, the others join the nearest of them")
+    components = _find_components(vectors[sample])
+    points = _project_vectors(vectors[sample], components)
     labels = HDBSCAN(min_cluster_size=min_size, copy=True).fit(points.astype(np.float64)).labels_.astype(np.int64)
     if (labels == NOISE).all():
         raise DataError("no region is dense enough to be a cluster", "try a lower --min-size, or --method kmeans")
-    labels = np.append(_by_size(labels), NOISE)[labels]  # the last one is what -1 selects
+    # The label of noise, -1, selects the last element. With ranks [1, 0], the labels [0, -1, 1] become [1, -1, 0].
+    labels = np.append(_rank_by_size(labels), NOISE)[labels]
     clustering = Clustering(points, labels, components)
-    return clustering, labels if len(chosen) == len(vectors) else clustering.assign(vectors)
+    return clustering, labels if len(sample) == len(vectors) else clustering.assign(vectors)
 
 
 def choose_count(vectors: Matrix, seed: int) -> tuple[int, dict[int, float]]:
     """Choose the number of clusters of k-means with the highest silhouette (Rousseeuw 1987) on a sample of the rows.
 
     Returns:
-        The number, and the mean silhouette (-1 to 1) of each number that was tried.
+        Number of clusters, and the mean silhouette (-1 to 1) of each number that was tried.
     """
     from sklearn.metrics import silhouette_score
 
     sample = to_unit_length(vectors[draw_rows(len(vectors), _SAMPLE, seed)])
     different = len(np.unique(sample, axis=0))
     max_count = min(_MAX_COUNT, different - 1, max(2, math.isqrt(len(vectors))))
+    # 2, 3, 4, 6, 7, 10, 13, ..., 47: each number is about 30% larger than the one before, because one cluster more
+    # matters less if there are many.
     counts = sorted({min(max_count, round(2 * 1.3**step)) for step in range(14)})
     if different < 3:
         raise DataError(f"{different} different vectors are too few for clusters", "give more rows")
@@ -133,15 +137,15 @@ def _fit_kmeans(vectors: Matrix, count: int, seed: int) -> tuple[Labels, Matrix]
 
     if count > len(vectors) or (count > 1 and count > len(np.unique(vectors, axis=0))):
         different = f"{len(np.unique(vectors, axis=0)):,} different vectors"
-        raise UsageError(f"--clusters {count}, but there are {different}", "ask for fewer clusters")
-    # in one thread: with several, the order of its sums, and so its rounding, is left to chance
+        raise UsageError(f"--clusters {count}, but there are {different}", "request fewer clusters")
+    # Use one thread. With several, the order of the sums, and so their rounding, differs from run to run.
     with threadpool_limits(limits=1, user_api="openmp"):
         model = KMeans(count, n_init=_STARTS, random_state=seed).fit(vectors)
     return model.labels_.astype(np.int64), model.cluster_centers_.astype(np.float32)
 
 
 def _find_components(vectors: Matrix) -> Matrix | None:
-    """Return the first principal components, (dimension, few), or None if the vectors have no more dimensions."""
+    """Return principal components, (dimension, 16), or None if there are at most 16 rows or dimensions."""
     from sklearn.decomposition import PCA
 
     if min(vectors.shape) <= _DIMENSIONS:
@@ -155,19 +159,26 @@ def _project_vectors(vectors: Matrix, components: Matrix | None) -> Matrix:
     return vectors if components is None else vectors @ components
 
 
-def _by_size(labels: Labels) -> Labels:
-    """Return label -> its rank by size, the largest first; the earlier row decides between equal sizes."""
+def _rank_by_size(labels: Labels) -> Labels:
+    """Return the rank of each label by the size of its cluster, (labels,), from 0 for the largest.
+
+    Of clusters with equal sizes, the cluster of the earliest row comes first.
+
+    >>> _rank_by_size(np.array([0, 1, 1, 2, 2, 2])).tolist()
+    [2, 1, 0]
+    """
     _, first, sizes = np.unique(labels[labels != NOISE], return_index=True, return_counts=True)
+    # lexsort sorts by its last key first and returns the labels by rank; argsort inverts this permutation.
     return np.argsort(np.lexsort((first, -sizes)))
 
 
 def find_words(texts: Sequence[str], labels: Labels, words: int = 10) -> list[list[str]]:
     """Return the words of each cluster with the highest class-based TF-IDF (Grootendorst 2022, section 3.3).
 
-    A cluster counts as one document. The weight of a word is the root of its share of the cluster's words, times the
-    logarithm of 1 plus the mean number of words per cluster over the word's number in all of them. The root is
-    BERTopic's ``reduce_frequent_words``. Only words count that are at least twice as frequent as in the other clusters.
-    This removes stop words without a list of them for each language.
+    A cluster counts as one document. The weight of a word in a cluster is sqrt(tf) * log(1 + A / f): tf is its fraction
+    of the cluster's words, A the mean number of words per cluster, and f its occurrences in all clusters. The root is
+    BERTopic's ``reduce_frequent_words``. A word must be at least twice as frequent as in the other clusters. This
+    removes stop words without a list of them for each language.
     """
     from scipy.sparse import csr_matrix
     from sklearn.feature_extraction.text import CountVectorizer
@@ -177,27 +188,30 @@ def find_words(texts: Sequence[str], labels: Labels, words: int = 10) -> list[li
     vectorizer = CountVectorizer()
     try:
         row_counts = vectorizer.fit_transform(texts[row] for row in rows.tolist())
-    except ValueError:  # no text has a word
+    except ValueError:  # scikit-learn rejects an empty vocabulary: no text has a word.
         return [[] for _ in range(count)]
+    # (clusters, rows) with a 1 for the cluster of each row, so that the product sums the rows of each cluster.
     belongs = csr_matrix((np.ones(len(rows)), (labels[rows], np.arange(len(rows)))), shape=(count, len(rows)))
-    cluster_counts = (belongs @ row_counts).tocsr()  # (clusters, words) numbers of occurrences
+    cluster_counts = (belongs @ row_counts).tocsr()  # (clusters, words)
     totals = np.asarray(cluster_counts.sum(axis=0)).ravel()
     rarity = np.log1p(cluster_counts.sum() / count / totals)
     names = vectorizer.get_feature_names_out()
-    words_of = []
+    cluster_words = []
     for cluster in range(count):
-        line = cluster_counts[cluster]
-        total = line.data.sum()
-        shares, other_shares = line.data / total, (totals[line.indices] - line.data) / max(totals.sum() - total, 1)
-        weights = np.sqrt(shares) * rarity[line.indices]
+        # A sparse row: only the words that occur in this cluster, as their counts and their indices.
+        counts, indices = cluster_counts[cluster].data, cluster_counts[cluster].indices
+        total = counts.sum()
+        shares, other_shares = counts / total, (totals[indices] - counts) / max(totals.sum() - total, 1)
+        weights = np.sqrt(shares) * rarity[indices]
         is_typical = shares >= _LIFT * other_shares
-        best = sorted(zip(-weights[is_typical], names[line.indices][is_typical], strict=True))[:words]
-        words_of.append([str(word) for _, word in best])
-    return words_of
+        # Weights are negated, so that words with equal weights are in alphabetical order.
+        best = sorted(zip(-weights[is_typical], names[indices][is_typical], strict=True))[:words]
+        cluster_words.append([str(word) for _, word in best])
+    return cluster_words
 
 
 def find_examples(vectors: Matrix, labels: Labels, centroids: Matrix, texts: Sequence[str]) -> list[list[int]]:
-    """Return the rows of each cluster that are nearest to its centroid, the nearest first, with different texts."""
+    """Return the rows nearest to the centroid of each cluster, the nearest first, without repeated texts."""
     examples = []
     for cluster, centroid in enumerate(centroids):
         rows = np.flatnonzero(labels == cluster)
@@ -213,14 +227,14 @@ def find_examples(vectors: Matrix, labels: Labels, centroids: Matrix, texts: Seq
 
 @dataclass(frozen=True)
 class Topic:
-    """Number of rows, words and examples of a cluster."""
+    """Size, words and examples of a cluster."""
 
     cluster: int
     rows: int
     words: list[str]
-    """The words that set it apart, the strongest first."""
+    """Words that set it apart from the other clusters, the strongest first."""
     examples: list[str]
-    """The texts nearest to its centroid."""
+    """Texts nearest to its centroid."""
 
 
 @dataclass(frozen=True)
@@ -229,12 +243,12 @@ class SavedClusters:
 
     clustering: Clustering
     topics: list[Topic]
-    facts: dict[str, Any]
+    settings: dict[str, Any]
     """Settings; ``vectors`` is the result of `Embedder.describe`, or None for vectors that were read from a file."""
 
 
 def save_clusters(folder: Path, saved: SavedClusters) -> None:
-    """Write clusters into a folder, which is new."""
+    """Write clusters into a new folder. The manifest is written last, and has the checksum of the tensors."""
     from safetensors.numpy import save
 
     make_ignored_folder(folder)
@@ -242,10 +256,10 @@ def save_clusters(folder: Path, saved: SavedClusters) -> None:
     tensors = {"points": clustering.points, "point_labels": clustering.point_labels}
     if clustering.components is not None:
         tensors["components"] = clustering.components
-    # `save_file` would write files that only their owner can read.
+    # `save_file` of safetensors would write files that only their owner can read.
     (folder / _TENSORS).write_bytes(save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}))
     topics = [asdict(topic) for topic in saved.topics]
-    content = {"format": _FORMAT, **saved.facts, "tensors": describe_file(folder / _TENSORS), "topics": topics}
+    content = {"format": _FORMAT, **saved.settings, "tensors": describe_file(folder / _TENSORS), "topics": topics}
     write_with_checksum(folder / MANIFEST, content)
 
 
@@ -261,16 +275,16 @@ def load_clusters(folder: Path) -> SavedClusters:
         remedy = "write the clusters again with `bertkit cluster --save`"
         return ModelError("the clusters are damaged", remedy, file=folder / name)
 
-    facts = read_with_checksum(folder / MANIFEST, damage_error(MANIFEST), form=("clusters", _FORMAT))
-    if facts is None:
-        raise ModelError("no clusters in this folder", "name one that `bertkit cluster --save` wrote", file=folder)
+    settings = read_with_checksum(folder / MANIFEST, damage_error(MANIFEST), form=("clusters", _FORMAT))
+    if settings is None:
+        raise ModelError("no clusters in this folder", "name a folder of `bertkit cluster --save`", file=folder)
     try:
-        del facts["format"]
-        topics = [Topic(**topic) for topic in facts.pop("topics")]
-        if not is_complete(folder / _TENSORS, facts.pop("tensors")):
+        del settings["format"]
+        topics = [Topic(**topic) for topic in settings.pop("topics")]
+        if not is_complete(folder / _TENSORS, settings.pop("tensors")):
             raise damage_error(_TENSORS)
-        return SavedClusters(Clustering(**load_file(folder / _TENSORS)), topics, facts)
-    except (KeyError, TypeError):  # the checksum fits, but the content does not
+        return SavedClusters(Clustering(**load_file(folder / _TENSORS)), topics, settings)
+    except (KeyError, TypeError):  # The checksum matches, but a field is missing or unknown.
         raise damage_error(MANIFEST) from None
 
 
@@ -282,10 +296,10 @@ def check_same_vectors(
     Raises:
         ModelError: If they differ.
     """
-    if described is not None and saved.facts["vectors"] is not None and described != saved.facts["vectors"]:
-        names = [name for name, value in described.items() if value != saved.facts["vectors"].get(name)]
+    if described is not None and saved.settings["vectors"] is not None and described != saved.settings["vectors"]:
+        names = [name for name, value in described.items() if value != saved.settings["vectors"].get(name)]
         message = f"the clusters were made with another {' and '.join(names)}"
-        raise ModelError(message, f"use the model {saved.facts['model']} as it was", file=folder)
-    if vectors is not None and vectors.shape[1] != saved.facts["dimension"]:
-        message = f"vectors of dimension {vectors.shape[1]}, and clusters of {saved.facts['dimension']}"
+        raise ModelError(message, f"use the model {saved.settings['model']} as it was", file=folder)
+    if vectors is not None and vectors.shape[1] != saved.settings["dimension"]:
+        message = f"vectors of dimension {vectors.shape[1]}, and clusters of {saved.settings['dimension']}"
         raise ModelError(message, "use the model that the clusters were made with", file=folder)

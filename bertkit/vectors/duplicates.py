@@ -1,4 +1,8 @@
-"""The rows of several files, numbered through, and which of them repeat others."""
+"""Duplicates among the rows of several files, which are counted through all files from 0.
+
+Duplicates are found in three passes, from cheap to expensive: equal texts by their digests, nearly equal long texts by
+MinHash signatures, and texts of the same meaning by their vectors.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +27,10 @@ _QUERIES = 2000  # rows whose nearest neighbors are searched for the similarity 
 
 
 class Duplicate(NamedTuple):
-    """A row that goes: the row that is kept for it, how the two are alike, and how much."""
+    """A row to remove, the row that is kept instead, and how similar both are."""
 
     row: int
-    kept: int
+    kept_row: int
     reason: str
     """``exact``, ``near`` or ``meaning``."""
     similarity: float
@@ -37,14 +41,15 @@ class ScannedRows:
     """Digests, order and signatures of all rows, from one pass over the files."""
 
     files: Sequence[TextFile]
-    """The files whose rows are all kept, and last the one that is cleaned."""
+    """Files whose rows are all kept, and last the file to clean."""
     totals: list[int]
+    """Number of rows of each file."""
     digests: np.ndarray[Any, np.dtype[np.uint64]]
     has_text: np.ndarray[Any, np.dtype[np.bool_]]
     order: Rows
     """All rows that have text, the preferred ones first."""
     signatures: dict[int, minhash.Signature]
-    """Row -> its signature, where the text is long."""
+    """Row -> its signature, if the text is long."""
 
     @property
     def fixed(self) -> int:
@@ -52,91 +57,95 @@ class ScannedRows:
         return sum(self.totals[:-1])
 
     def read(self) -> Iterator[tuple[int, TextFile, TextRow]]:
-        """Yield every row once more, with its number and its file."""
-        number = 0
-        for file in self.files:
-            for row in file:
-                yield number, file, row
-                number += 1
+        """Yield every row once more, after its index among the rows of all files, and its file."""
+        rows = ((file, row) for file in self.files for row in file)
+        for index, (file, row) in enumerate(rows):
+            yield index, file, row
 
     def read_shingles(self, rows: Collection[int]) -> dict[int, minhash.Shingles]:
         """Read all rows once more, and return the shingles of some."""
-        return {number: minhash.cut_shingles(normalize(row.text)) for number, _, row in self.read() if number in rows}
+        return {index: minhash.cut_shingles(normalize(row.text)) for index, _, row in self.read() if index in rows}
 
 
-def scan(files: Sequence[TextFile], keep: str, *, near: bool) -> ScannedRows:
-    """Read all rows once.
+def scan_rows(files: Sequence[TextFile], keep: str, *, with_signatures: bool) -> ScannedRows:
+    """Read all rows once, and keep what finding duplicates needs: a few bytes per row, not the texts.
 
     Args:
-        files: those whose rows are all kept, and last the one that is cleaned.
-        keep: ``first``, ``longest`` or ``best:COLUMN``, a column of numbers.
-        near: whether signatures are needed.
+        files: Files whose rows are all kept, and last the file to clean.
+        keep: Row to keep of several: ``first``, ``longest`` or ``best:COLUMN``, a column of numbers.
+        with_signatures: Whether to compute signatures, which only a search for nearly equal texts needs.
 
     Raises:
-        UsageError: `keep` is something else.
-        DataError: a row is wrong, or no row has text.
+        UsageError: If `keep` is something else.
+        DataError: If a row is not valid, or no row of a file has text.
     """
-    ranks = _ranks(keep)
+    compute_rank = _make_rank(keep)
+    # Arrays and a bytearray take 17 bytes per row, and lists of Python's integers would take several times as many.
     digests, preference, totals = array("Q"), array("d"), []
     has_text, signatures = bytearray(), {}
-    for number, file in enumerate(files):
+    for file_index, file in enumerate(files):
         before = len(digests)
         with stage(f"reading {file.path.name}"):
             for row in file:
                 normalized = normalize(row.text)
-                signature = minhash.sign(normalized) if near else None
+                signature = minhash.sign(normalized) if with_signatures else None
                 if signature is not None:
                     signatures[len(digests)] = signature
                 digests.append(minhash.digest_text(normalized))
                 has_text.append(bool(normalized))
-                preference.append(ranks(row, file) if number == len(files) - 1 else math.inf)
+                # Rows of other files always win, because only the last file is cleaned.
+                preference.append(compute_rank(row, file) if file_index == len(files) - 1 else math.inf)
         totals.append(len(digests) - before)
         if not any(has_text[before:]):
             raise DataError("no row has text", "name another --column", file=file.path, column=file.column)
     is_filled = np.frombuffer(has_text, dtype=np.bool_)
     if empty := int((~is_filled[sum(totals[:-1]) :]).sum()):
         log.info(f"rows without text, kept: {empty:,}")
+    # The sort is stable, so that the earlier one of two equally preferred rows is kept.
     order = np.argsort(-np.frombuffer(preference, dtype=np.float64), kind="stable")
     order = order[is_filled[order]]
     return ScannedRows(files, totals, np.frombuffer(digests, dtype=np.uint64), is_filled, order, signatures)
 
 
-def find_wording(scanned: ScannedRows, near: float) -> list[Duplicate]:
-    """Find the rows that repeat others word for word or, of long texts, nearly so; each row once."""
+def find_repeated_texts(scanned: ScannedRows, threshold: float) -> list[Duplicate]:
+    """Find the rows that repeat a text, or of a long text at least the fraction `threshold` of its shingles."""
     exact = minhash.find_repeated(scanned.digests, scanned.order)
-    duplicates = [Duplicate(row, kept, "exact", 1.0) for row, (kept, _) in exact.items()]
+    duplicates = [Duplicate(row, kept_row, "exact", 1.0) for row, (kept_row, _) in exact.items()]
+    # Among equal texts, only the kept one is compared with texts that are nearly equal.
     ordered = {
         row: scanned.signatures[row] for row in scanned.order.tolist() if row in scanned.signatures and row not in exact
     }
     fixed = sum(row < scanned.fixed for row in ordered)
-    repeats = minhash.find_near(ordered, near, scanned.read_shingles, fixed)
-    return duplicates + [Duplicate(row, kept, "near", share) for row, (kept, share) in repeats.items()]
+    repeats = minhash.find_near(ordered, threshold, scanned.read_shingles, fixed)
+    return duplicates + [Duplicate(row, kept_row, "near", share) for row, (kept_row, share) in repeats.items()]
 
 
-def remaining_rows(scanned: ScannedRows, duplicates: Sequence[Duplicate]) -> Rows:
-    """Return the rows with text that repeat no other so far, the preferred ones first."""
-    is_left = scanned.has_text.copy()
-    is_left[[duplicate.row for duplicate in duplicates]] = False
-    return scanned.order[is_left[scanned.order]]
+def get_remaining_rows(scanned: ScannedRows, duplicates: Sequence[Duplicate]) -> Rows:
+    """Return the rows with text that are not among the duplicates, the preferred ones first."""
+    is_remaining = scanned.has_text.copy()
+    is_remaining[[duplicate.row for duplicate in duplicates]] = False
+    return scanned.order[is_remaining[scanned.order]]
 
 
-def find_meaning(rows: Rows, vectors: Matrix, threshold: float, fixed: int) -> list[Duplicate]:
+def find_similar_rows(rows: Rows, vectors: Matrix, threshold: float, fixed: int) -> list[Duplicate]:
     """Find the rows whose vectors are near the vectors of others.
 
     Args:
-        rows: the preferred ones first.
-        vectors: one per row, of length 1, in the same order.
-        threshold: a cosine.
-        fixed: the rows with lower numbers are kept.
+        rows: Row indices, the preferred ones first.
+        vectors: Vectors of the rows, of length 1, (rows, dimension).
+        threshold: Minimum cosine of duplicates.
+        fixed: Number of first rows of all files that are always kept.
     """
+    # The rows of other files come first in the order of preference.
     similar = find_similar(vectors, threshold, fixed=int((rows < fixed).sum()))
-    repeats = np.flatnonzero(similar.kept >= 0)
-    pairs = zip(rows[repeats], rows[similar.kept[repeats]], similar.cosines[repeats].tolist(), strict=True)
-    return [Duplicate(int(row), int(kept), "meaning", min(cosine, 1.0)) for row, kept, cosine in pairs]
+    repeats = np.flatnonzero(similar.matches >= 0)
+    pairs = zip(rows[repeats], rows[similar.matches[repeats]], similar.cosines[repeats].tolist(), strict=True)
+    # In float32, the cosine of equal vectors can exceed 1.
+    return [Duplicate(int(row), int(kept_row), "meaning", min(cosine, 1.0)) for row, kept_row, cosine in pairs]
 
 
 class SimilarityStep(NamedTuple):
-    """Share of the rows that have a neighbor at a cosine, and the farthest such pair of rows."""
+    """Fraction of the rows whose nearest row has at least a cosine, and the farthest such pair of rows."""
 
     threshold: float
     share: float
@@ -144,51 +153,60 @@ class SimilarityStep(NamedTuple):
 
 
 def measure_similarity(vectors: Matrix) -> list[SimilarityStep]:
-    """Measure how near the nearest other row is, for a sample of the rows of vectors (rows, dimension) of length 1."""
+    """Measure how similar the nearest other row is, for a sample of the rows.
+
+    Args:
+        vectors: Vectors of the rows, of length 1, (rows, dimension).
+    """
     rows = draw_rows(len(vectors), _QUERIES, 42)
     nearest, cosines = find_nearest(vectors[rows], vectors, rows)
     steps = []
     for threshold in np.arange(0.95, 0.45, -0.05).round(2).tolist():
-        near = np.flatnonzero(cosines >= threshold)
-        farthest = near[cosines[near].argmin()] if len(near) else None
+        indices = np.flatnonzero(cosines >= threshold)
+        farthest = indices[cosines[indices].argmin()] if len(indices) else None
         pair = None if farthest is None else (int(rows[farthest]), int(nearest[farthest]))
-        steps.append(SimilarityStep(threshold, len(near) / len(rows), pair))
+        steps.append(SimilarityStep(threshold, len(indices) / len(rows), pair))
     return steps
 
 
-def resolve(duplicates: Sequence[Duplicate], fixed: int) -> dict[int, Duplicate]:
-    """Return row -> its duplicate, whose kept row is one that stays; rows before `fixed` are left out.
+def resolve_chains(duplicates: Sequence[Duplicate], fixed: int) -> dict[int, Duplicate]:
+    """Return row -> its duplicate, whose kept row is never removed; rows before `fixed` are left out.
 
-    A row may repeat one that itself goes later, for a weaker reason. Then it goes for that reason.
+    A row can repeat a row that a later pass removes for a weaker reason. This reason then applies to both.
+
+    >>> chain = [Duplicate(2, 1, "exact", 1.0), Duplicate(1, 0, "meaning", 0.9)]
+    >>> resolve_chains(chain, 0)[2]
+    Duplicate(row=2, kept_row=0, reason='meaning', similarity=0.9)
     """
     by_row = {duplicate.row: duplicate for duplicate in duplicates}
     resolved = {}
     for row, duplicate in by_row.items():
         last = duplicate
-        while (following := by_row.get(last.kept)) is not None:
+        # A chain ends, because each pass only compares rows that all earlier passes have kept.
+        while (following := by_row.get(last.kept_row)) is not None:
             last = following
         if row >= fixed:
-            resolved[row] = Duplicate(row, last.kept, last.reason, min(duplicate.similarity, last.similarity))
+            resolved[row] = Duplicate(row, last.kept_row, last.reason, min(duplicate.similarity, last.similarity))
     return resolved
 
 
 def group_rows(scanned: ScannedRows, removed: Mapping[int, Duplicate]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of each group of duplicates: the one that is kept, and those that go."""
+    """Yield the rows of each group of duplicates: the row that is kept, then the removed rows."""
     groups: dict[int, int] = {}
     for duplicate in removed.values():
-        groups.setdefault(duplicate.kept, len(groups) + 1)
+        groups.setdefault(duplicate.kept_row, len(groups) + 1)
     members: dict[int, list[dict[str, Any]]] = {group: [] for group in groups.values()}
-    for number, file, row in scanned.read():
-        leaves = removed.get(number)
-        if leaves is None and number not in groups:
+    for index, file, row in scanned.read():
+        removal = removed.get(index)
+        if removal is None and index not in groups:
             continue
-        group = groups[leaves.kept if leaves else number]
+        group = groups[removal.kept_row if removal else index]
         members[group].append(
             {
                 "group": group,
-                "kept": leaves is None,
-                "reason": leaves.reason if leaves else "",
-                "similarity": round(leaves.similarity, 4) if leaves else None,
+                "kept": removal is None,
+                "reason": removal.reason if removal else "",
+                "similarity": round(removal.similarity, 4) if removal else None,
                 "file": str(file.path),
                 "row": row.line,
                 "id": row.record.get("id"),
@@ -199,8 +217,8 @@ def group_rows(scanned: ScannedRows, removed: Mapping[int, Duplicate]) -> Iterat
         yield from sorted(rows, key=lambda member: not member["kept"])
 
 
-def _ranks(keep: str) -> Callable[[TextRow, TextFile], float]:
-    """Return the function that computes how much a row is preferred."""
+def _make_rank(keep: str) -> Callable[[TextRow, TextFile], float]:
+    """Build the function that computes the rank of a row; the row with the highest rank is kept."""
     strategy, _, column = keep.partition(":")
     if keep == "first":
         return lambda row, file: 0.0
@@ -209,14 +227,14 @@ def _ranks(keep: str) -> Callable[[TextRow, TextFile], float]:
     if strategy != "best" or not column:
         raise UsageError(f"--keep {keep}", "first, longest, or best:COLUMN")
 
-    def rank(row: TextRow, file: TextFile) -> float:
+    def read_rank(row: TextRow, file: TextFile) -> float:
         if column not in row.record:
             raise DataError(f"no column {column!r} for --keep", did_you_mean(column, row.record), file=file.path)
         value = row.record[column]
-        number = as_number(value)
-        if not math.isfinite(number):
+        rank = as_number(value)
+        if not math.isfinite(rank):
             message = f"{value!r} is not a number"
             raise DataError(message, "--keep best:COLUMN needs numbers", file=file.path, row=row.line, column=column)
-        return number
+        return rank
 
-    return rank
+    return read_rank

@@ -92,10 +92,11 @@ class Embedder:
         Raises:
             UsageError: If an option names a part that the model does not have.
         """
+        # If modules are unknown, only the settings can be read: prompts, length and similarity.
         is_known = is_exported(self.folder) or not self.unknown
         modules = read_modules(self.folder) if is_known else read_settings(self.folder)
-        chosen = (self.pooling, self.normalize, None if self.layers == "last" else self.layers)
-        if self.unknown and any(value is not None for value in chosen):
+        options = (self.pooling, self.normalize, None if self.layers == "last" else self.layers)
+        if self.unknown and any(value is not None for value in options):
             message = f"the model has custom modules: {', '.join(self.unknown)}"
             raise UsageError(message, "leave out the pooling, normalization and layers", file=self.folder)
         read_layer_choice(self.layers)
@@ -121,7 +122,7 @@ class Embedder:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Content of the encoder's ``config.json``; in a folder of sentence-transformers it may be a decoder's.
+        """Content of the encoder's ``config.json``; in a folder of sentence-transformers, it can be a decoder's.
 
         Raises:
             ModelError: If the file is damaged, or weights or tokenizer are missing.
@@ -166,7 +167,7 @@ class Embedder:
         return _Loaded(encoder, self.tokenizer, machine, autocast)
 
     def load(self) -> tuple[str, str]:
-        """Load the model now, not with the first text; return the precision that it computes in, and why."""
+        """Load the model before the first text, and return the precision that it computes in, and the reason."""
         if self.unknown:
             precision, reason = self.library.precision
             return precision, f"{reason}, for {', '.join(self.unknown)}"
@@ -177,6 +178,7 @@ class Embedder:
         """SHA-256 of configs, weights and vocabulary, including dense layers after the pooling."""
         if self.unknown:
             return self.library.fingerprint
+        # The weights of dense layers are in separate folders.
         folders = [self.folder / self.modules.subfolder]
         folders += [module.folder for module in self.modules.after if isinstance(module, Dense)]
         return fingerprint(folders[0]) if len(folders) == 1 else json_fingerprint(list(map(fingerprint, folders)))
@@ -202,6 +204,7 @@ class Embedder:
     def with_prompt(self, name: str) -> Embedder:
         """Return this embedder with another prompt of the model, such as ``query``; it shares what is loaded."""
         prompted = replace(self, prompt=name if name in self.modules.prompts else None, prefix=None)
+        # Cached properties are stored in `__dict__`, so copying its entries shares the loaded objects.
         for shared in ("folder", "unknown", "library") if self.unknown else ("folder", "tokenizer", "_loaded"):
             prompted.__dict__[shared] = getattr(self, shared)
         return prompted
@@ -221,11 +224,11 @@ class Embedder:
         if wrong_text is not None:
             raise DataError(f"text {wrong_text + 1} is {texts[wrong_text]!r}, not text", "texts must be strings")
         vectors = np.zeros((len(texts), 0), dtype=np.float32)
-        with stage("embedding", len(texts)) as advance:
-            # Groups of texts: any number of texts needs little more memory than their vectors.
+        with stage("embedding", len(texts)) as tick:
+            # Encode groups of texts, so that their tokens and hidden states need little memory next to the vectors.
             for start, end in split_texts(texts):
-                group_vectors = self._encode_some(texts[start:end], advance)
-                if not start:  # The dimension is known from now on.
+                group_vectors = self._encode_some(texts[start:end], tick)
+                if not start:  # Only the first vectors show the dimension.
                     vectors = np.empty((len(texts), group_vectors.shape[1]), dtype=np.float32)
                 vectors[start:end] = group_vectors
         wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
@@ -271,6 +274,7 @@ class Embedder:
         model, inputs = TokenStates(encoder.encoder), [dict(feature) for feature in features]
         outputs, _ = forward(model, inputs, text_collator(tokenizer), precision=autocast)
         pairs = zip(outputs, features, strict=True)
+        # Remove the padding, which makes most texts as long as the longest one of their batch.
         states = [output["states"][: len(feature["input_ids"])] for output, feature in pairs]
         if not all(np.isfinite(feature_states).all() for feature_states in states):
             raise _not_finite("a hidden state", self.folder)

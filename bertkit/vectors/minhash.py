@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datasketch import MinHash
 
 LONG = 100
-"""Characters from which a text is compared by its wording: in shorter texts, a few letters change the meaning."""
+"""Minimum characters of a text that has a signature; in shorter texts, a few letters can change the meaning."""
 
 Signature = np.ndarray[Any, np.dtype[np.uint32]]
 Signatures = Mapping[int, Signature]
@@ -29,7 +29,9 @@ Found = dict[int, tuple[int, float]]
 """Row that repeats another -> the row that is kept for it, and their similarity."""
 
 _SHINGLE = 5  # characters
-# Two texts that share 0.8 of their shingles have a band in common, except for 1 pair in 10^7.
+# A band is 4 consecutive hashes of a signature, and texts are compared if they have a band in common. Two texts that
+# share 0.8 of their shingles have equal hashes with probability 0.8, and a common band with 1 - (1 - 0.8^4)^32: they
+# are missed once in 10^7 pairs.
 _HASHES, _BANDS = 128, 32
 _BLOCK = 4096  # shingles that are hashed at a time
 _ERRORS = 4  # standard errors by which an estimate can be wrong
@@ -42,6 +44,7 @@ def digest_text(normalized: str) -> int:
 
 def cut_shingles(normalized: str) -> Shingles:
     """Return the shingles of a text. Shingles of characters need no words, and a typo changes few of them."""
+    # Four bytes per character make a shingle a slice of bytes, which crc32 hashes without decoding.
     text = normalized.encode("utf-32-le", "surrogatepass")
     hashes = [zlib.crc32(text[start : start + 4 * _SHINGLE]) for start in range(0, len(text) - 4 * _SHINGLE + 1, 4)]
     return np.unique(np.array(hashes, dtype=np.uint32))
@@ -50,13 +53,14 @@ def cut_shingles(normalized: str) -> Shingles:
 def sign(normalized: str) -> Signature | None:
     """Return the MinHash signature of a text (Broder 1997), or None if the text is shorter than ``LONG``.
 
-    The share of equal numbers of two signatures estimates the share of common shingles.
+    The fraction of equal hashes in two signatures estimates the fraction of common shingles.
     """
     if len(normalized) < LONG:
         return None
     shingles = cut_shingles(normalized).tolist()
     signature = _empty_signature().copy()
-    # A batch takes memory for each pair of a shingle and a hash.
+    # `update_batch` holds an array (shingles, hashes): 4 MB for a block, but a gigabyte for a text of a million
+    # characters.
     for start in range(0, len(shingles), _BLOCK):
         signature.update_batch(shingles[start : start + _BLOCK])
     return np.asarray(signature.hashvalues, dtype=np.uint32)
@@ -64,6 +68,7 @@ def sign(normalized: str) -> Signature | None:
 
 def find_repeated(digests: np.ndarray[Any, np.dtype[np.uint64]], order: np.ndarray) -> Found:
     """Find the rows whose digest an earlier row has, in an order of preference."""
+    # np.unique returns the first position of each digest, which is the preferred row, and the digest at each position.
     _, first, inverse = np.unique(digests[order], return_index=True, return_inverse=True)
     first_rows = order[first[inverse]]
     repeats = np.flatnonzero(first_rows != order)
@@ -74,21 +79,23 @@ def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixe
     """Find the rows that share at least a part of their shingles with a row that is kept (Jaccard's coefficient).
 
     Each row is compared with the rows that are kept before it, so that no chain of small differences joins different
-    texts. Signatures find the pairs that may be near; their shingles decide.
+    texts. Signatures find the candidates; their shingles decide.
 
     Args:
         signatures: Signature of each row, in the order of preference.
-        threshold: Minimum share, from 0 to 1.
-        read: Function that returns the shingles of the given rows; called for rows that may be near another.
+        threshold: Minimum fraction of common shingles, from 0 to 1.
+        read: Function that returns the shingles of the given rows; called for the candidates.
         fixed: Number of first rows that are always kept.
     """
     if not signatures:
         return {}
     rows, table = list(signatures), np.stack(list(signatures.values()))
+    # An estimate from n hashes is a binomial fraction, with standard error sqrt(p (1 - p) / n).
     margin = _ERRORS * math.sqrt(threshold * (1 - threshold) / _HASHES)
     lowest, certain = threshold - margin, min(threshold + margin, 1.0)
     bands = _find_shared_bands(table)
-    # Estimate first, to learn whose shingles are needed. A row that certainly goes is not compared with later ones.
+    # 1. Estimate by signatures which rows can be near, because texts must be read again for their shingles. A row that
+    # is certainly removed is not compared with later rows.
     involved, repeated = set[int](), set[int]()
     with stage("comparing long texts", len(rows)):
         for row, neighbors, shares in _compare_signatures(table, bands, range(len(rows)), repeated):
@@ -97,6 +104,8 @@ def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixe
                 involved.update(likely, [row])
             if row >= fixed and shares.max(initial=0) >= certain:
                 repeated.add(row)
+    # 2. Compute Jaccard's coefficients of these rows. The order is the same, so that each row is compared with kept
+    # rows.
     shingles = read({rows[row] for row in involved}) if involved else {}
     repeats: Found = {}
     repeated = set()
@@ -111,7 +120,8 @@ def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixe
 
 
 def _find_shared_bands(table: np.ndarray) -> list[list[int]]:
-    """Return the ids of the bands of each signature that another one of (rows, hashes) has too; most have none."""
+    """Return the ids of the bands of each signature (rows, hashes) that another signature has too; mostly none."""
+    # View the four hashes of a band as one value, which np.unique can compare.
     parts = np.ascontiguousarray(table).view(np.dtype((np.void, 4 * _HASHES // _BANDS)))  # (rows, bands)
     shared: list[list[int]] = [[] for _ in range(len(table))]
     first_id = 0
@@ -126,7 +136,7 @@ def _find_shared_bands(table: np.ndarray) -> list[list[int]]:
 def _compare_signatures(
     table: np.ndarray, bands: Sequence[Sequence[int]], rows: Sequence[int], repeated: Collection[int]
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield each row, the earlier rows that share a band with it, and the shares of equal numbers.
+    """Yield each row, the earlier rows that share a band with it, and their fractions of equal hashes.
 
     Only rows that share a band are compared (Leskovec et al. 2014, section 3.4). Rows in `repeated`, which the caller
     fills, are not compared with later ones.

@@ -24,7 +24,7 @@ _WORTH_A_TRIAL = 10_000  # rows, which are compared before a trial of the precis
 class NearDuplicates(NamedTuple):
     """Index of the kept vector that each vector is near to, or -1 if the vector is kept; and their cosine."""
 
-    kept: np.ndarray[Any, np.dtype[np.int64]]
+    matches: np.ndarray[Any, np.dtype[np.int64]]
     cosines: Matrix
 
 
@@ -36,16 +36,17 @@ def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0) -> NearDu
 
     Args:
         vectors: float32 of length 1, (rows, dimension), in the order of preference.
-        threshold: a cosine.
+        threshold: Minimum cosine of similar vectors.
         fixed: Number of first rows that are always kept.
 
     >>> vectors = np.array([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [1.0, 0.0]], dtype=np.float32)
-    >>> find_similar(vectors, 0.75).kept.tolist()  # the last two are similar to the first
+    >>> find_similar(vectors, 0.75).matches.tolist()  # the last two are similar to the first
     [-1, -1, 0, 0]
     """
     import torch
 
     rows, dtype = len(vectors), _fast_dtype(len(vectors))
+    # In float32, both products below differ only by the order of summation.
     margin = _ROUNDING if dtype == torch.bfloat16 else 1e-5
     exact = torch.from_numpy(np.ascontiguousarray(vectors))
     similar = NearDuplicates(np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32))
@@ -56,41 +57,45 @@ def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0) -> NearDu
             # 1. Compare the block with all rows kept before it. Rows that are similar to one leave the block.
             for first in range(0, len(kept_rows), _CHUNK):
                 chunk = kept_rows[first : first + _CHUNK]
-                # The fast dtype only finds rows that may be similar. Float32 decides.
+                # The fast dtype only finds candidates; float32 decides which are similar.
                 highest = (exact[block].to(dtype) @ exact[chunk].to(dtype).T).amax(dim=1)
                 likely = block[(highest >= threshold - margin).numpy()]
                 if len(likely):
                     best = (exact[likely] @ exact[chunk].T).max(dim=1)
                     is_near = (best.values >= threshold).numpy()
-                    similar.kept[likely[is_near]] = chunk[best.indices.numpy()[is_near]]
+                    similar.matches[likely[is_near]] = chunk[best.indices.numpy()[is_near]]
                     similar.cosines[likely[is_near]] = best.values.numpy()[is_near]
-                    block = block[similar.kept[block] < 0]
+                    block = block[similar.matches[block] < 0]
             # 2. Compare the rest of the block with itself, in order.
             cosines = (exact[block] @ exact[block].T).numpy()
+            # (block, block), above the diagonal: row i has the rows after i that are similar to it.
             is_near = np.triu(cosines >= threshold, 1)
             for row in np.flatnonzero(is_near.any(axis=1)):
-                if similar.kept[block[row]] < 0:
+                # A row that is similar to an earlier kept row is not kept, so no row is removed because of it.
+                if similar.matches[block[row]] < 0:
                     later = np.flatnonzero(is_near[row])
-                    later = later[similar.kept[block[later]] < 0]
-                    similar.kept[block[later]], similar.cosines[block[later]] = block[row], cosines[row, later]
-            kept_rows = np.append(kept_rows, block[similar.kept[block] < 0])
+                    later = later[similar.matches[block[later]] < 0]
+                    similar.matches[block[later]], similar.cosines[block[later]] = block[row], cosines[row, later]
+            kept_rows = np.append(kept_rows, block[similar.matches[block] < 0])
             get_progress().update(min(start + _BLOCK, rows), {})
     return similar
 
 
-def find_nearest(queries: Matrix, vectors: Matrix, numbers: np.ndarray) -> tuple[np.ndarray, Matrix]:
-    """Find the nearest vector of each query, itself left out: its index, and their cosine.
+def find_nearest(queries: Matrix, vectors: Matrix, query_rows: np.ndarray) -> tuple[np.ndarray, Matrix]:
+    """Find the nearest vector of each query other than the query itself, and return its index and the cosine.
 
     Args:
-        queries: (queries, dimension), of length 1.
-        vectors: (rows, dimension), of length 1.
-        numbers: the row that each query is.
+        queries: Some of the vectors, (queries, dimension).
+        vectors: Vectors of length 1, (rows, dimension).
+        query_rows: Index of each query in `vectors`, (queries,).
     """
+    # -2 is less than any cosine.
     best, nearest = np.full(len(queries), -2, dtype=np.float32), np.zeros(len(queries), dtype=np.int64)
     for start in range(0, len(vectors), _CHUNK):
         cosines = queries @ vectors[start : start + _CHUNK].T
-        inside = np.flatnonzero((numbers >= start) & (numbers < start + cosines.shape[1]))
-        cosines[inside, numbers[inside] - start] = -2
+        # Hide each query from itself, if it is in this chunk of rows.
+        inside = np.flatnonzero((query_rows >= start) & (query_rows < start + cosines.shape[1]))
+        cosines[inside, query_rows[inside] - start] = -2
         column = cosines.argmax(axis=1)
         value = cosines[np.arange(len(queries)), column]
         nearest = np.where(value > best, column + start, nearest)

@@ -19,7 +19,7 @@ from bertkit.progress import Progress, with_progress
 from bertkit.recipe.load import load_recipe
 from bertkit.storage import hub
 
-_LONGEST = 100_000  # tokens: the limit of the tokenizer applies
+_MAX_LENGTH = 100_000  # tokens; more than any tokenizer reads, so that its limit applies
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Reranker:
 
     @cached_property
     def is_late(self) -> bool:
-        """Whether queries and passages are read apart, so that each passage is read once for all queries."""
+        """Whether queries and passages are encoded separately, so that each passage is encoded once for all queries."""
         return find_format(hub.find_model(self.model)) == LATE
 
     @cached_property
@@ -58,14 +58,14 @@ class Reranker:
         name = "late-interaction" if self.is_late else "rerank"
         saved = find_checkpoint(load_recipe(name, {"model": self.model, "training.precision": self.precision}))
         trained = saved.record.get("identity", {}).get("recipe", {}).get("training", {})
-        length = self.max_length or trained.get("max_length", _LONGEST)
+        length = self.max_length or trained.get("max_length", _MAX_LENGTH)
         return replace(saved, recipe=saved.recipe.changed("training", max_length=length))
 
     @cached_property
     def _loaded(self) -> Checkpoint:
         checkpoint = self.saved.load(inference=True)
         checkpoint.pack_texts()
-        # it may be more than the tokenizer's, but not more than the model has
+        # The length can exceed the limit in the tokenizer's file, but not the model's number of positions.
         if self.max_length is not None:
             tokenizer = checkpoint.context.tokenizer
             tokenizer.model_max_length = self.max_length
@@ -92,7 +92,7 @@ class Reranker:
     def _score_late(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         read: list[dict[str, Any]] = []
         for texts, role in zip(zip(*pairs, strict=True), ("query", "document"), strict=True):
-            # A text is read once, even if it is in many pairs.
+            # A passage is in the pairs of many queries, and is encoded once.
             distinct = list(dict.fromkeys(texts))
             rows = [[text] for text in distinct]
             features = encode_rows(rows, self._loaded.context, (role, role), model_format=LATE)

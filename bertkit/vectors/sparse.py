@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class SparseEmbedder:
     """A model that turns texts into sparse vectors, one dimension per token of its vocabulary.
 
-    A vector's product with another is how well two texts fit, so a product of sparse matrices is a search. Called with
-    a batch of columns, it returns the batch with two more, for ``datasets.map`` and the like.
+    The product of two vectors measures how well two texts match, so a product of sparse matrices is a search. Called
+    with a batch of columns, the embedder returns the batch with two more columns, as ``datasets.map`` requires.
 
     Examples:
         >>> embedder = SparseEmbedder("runs/sparse")  # doctest: +SKIP
@@ -78,6 +78,7 @@ class SparseEmbedder:
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return a batch of columns with the ``indices`` and the ``values`` of its texts' vectors."""
         vectors = self.encode(list(batch[self.column]), self.role)
+        # `indptr` of a matrix in CSR format has the end of each row in `indices` and `data`.
         indices, values = (np.split(part, vectors.indptr[1:-1]) for part in (vectors.indices, vectors.data))
         return {**batch, "indices": [part.tolist() for part in indices], "values": [part.tolist() for part in values]}
 

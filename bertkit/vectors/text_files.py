@@ -1,4 +1,4 @@
-"""Files of texts, as `embed`, `search`, `cluster` and `dedup` read them, and the vectors of their rows."""
+"""Files of texts for `embed`, `search`, `cluster` and `dedup`, and the vectors of their rows."""
 
 from __future__ import annotations
 
@@ -28,16 +28,19 @@ from bertkit.vectors.vector_files import Matrix, check_finite, read_description,
 T = TypeVar("T")
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
+"""Indices of rows."""
 
-_ROWS = 4096  # per part: enough to sort by length, few enough to compute again after a kill
-# Texts that are embedded at a time: enough to sort by length, few enough to keep next to their vectors.
+# Rows per part of an output: enough to batch texts of similar length, and few enough to compute again after a kill.
+_ROWS = 4096
+# Texts that are embedded at a time: enough to batch texts of similar length, and few enough to stay in memory.
 _CHUNK = 16_384
 
 
 class TextRow(NamedTuple):
-    """A row of a file: its line or row number from 1, all of its columns, and its text, which may be empty."""
+    """A row of a file, with its text, which can be empty."""
 
     line: int
+    """Line in a text file, or row in a table, from 1."""
     record: dict[str, Any]
     text: str
 
@@ -49,10 +52,10 @@ def read_text_rows(records: Iterable[Record], column: str, file: Path | str) -> 
         DataError: If a row lacks the column, or its value is not a text.
     """
     for record in records:
-        yield TextRow(*record, text_of(record, column, file))
+        yield TextRow(*record, get_text(record, column, file))
 
 
-def text_of(record: Record, column: str, file: Path | str, option: str = "--column") -> str:
+def get_text(record: Record, column: str, file: Path | str, option: str = "--column") -> str:
     """Return the text of a column of a row; a missing value is an empty text.
 
     Raises:
@@ -70,7 +73,7 @@ def text_of(record: Record, column: str, file: Path | str, option: str = "--colu
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file in any format that `predict` reads, and the column with its texts."""
+    """A file in any format that `predict` reads, and the column with its texts; it can be read several times."""
 
     path: Path
     column: str = "text"
@@ -78,7 +81,7 @@ class TextFile:
 
     @classmethod
     def open(cls, file: str | Path, column: str = "text", data: DataConfig | None = None) -> TextFile:
-        """Return a file that can be read more than once.
+        """Find a file.
 
         Raises:
             UsageError: If it is standard input.
@@ -101,6 +104,7 @@ class TextFile:
         records = itertools.islice(read_records(self.path, self.data), self.data.limit)
         for row in read_text_rows(records, self.column, self.path):
             yield row._replace(text=row.text.strip())
+        # The stamp is from the end of the first pass. In a file that changed since then, an index can be another row.
         before, now = self._stamp, self.path.stat()
         if before != (now.st_size, now.st_mtime_ns):
             raise DataError("the file changed while it was read", "repeat the command", file=self.path)
@@ -113,7 +117,7 @@ class TextSource:
     file: str | Path | None = None
     text: str | None = None
     data: DataConfig = field(default_factory=DataConfig)
-    """How the file is read, and which of its columns are which."""
+    """Format of the file and names of its columns."""
 
     @property
     def name(self) -> str:
@@ -129,15 +133,15 @@ class Part:
     items: list[Any]
 
     def digest(self) -> str:
-        """Compute a SHA-256 of the rows."""
+        """Compute a SHA-256 of the rows, by which a resumed command finds the parts that are complete."""
         return hashlib.sha256(to_json([self.ids, self.items]).encode()).hexdigest()
 
 
 def read_row_parts(source: TextSource, unit: Unit) -> Iterator[Part]:
-    """Yield the rows of a source, a few thousand at a time.
+    """Yield the rows of a source in parts of a few thousand, or fewer if their texts are long.
 
     Raises:
-        DataError: a row is wrong.
+        DataError: If a row is not valid.
     """
     rows = _read_rows(source, unit)
     while True:
@@ -145,9 +149,9 @@ def read_row_parts(source: TextSource, unit: Unit) -> Iterator[Part]:
         for row_id, item in itertools.islice(rows, _ROWS):
             part.ids.append(row_id)
             part.items.append(item)
-            # A target has all words of its row.
-            read = item[0] if isinstance(item, tuple) else item
-            characters += len(read) if isinstance(read, str) else sum(map(len, read))
+            # An item is a text, a list of words, or a list of words with the index of the target word.
+            content = item[0] if isinstance(item, tuple) else item
+            characters += len(content) if isinstance(content, str) else sum(map(len, content))
             if characters > unit.max_characters:
                 break
         if not part.ids:
@@ -156,7 +160,7 @@ def read_row_parts(source: TextSource, unit: Unit) -> Iterator[Part]:
 
 
 def _read_rows(source: TextSource, unit: Unit) -> Iterator[tuple[Any, Any]]:
-    """Yield the id of each row (its own, or its index) and the item to embed."""
+    """Yield the id of each row, or its index if it has no id, and the item to embed."""
     if source.file is None:
         yield 0, unit.read({"text": source.text})
         return
@@ -167,29 +171,32 @@ def _read_rows(source: TextSource, unit: Unit) -> Iterator[tuple[Any, Any]]:
 def read_file_rows(
     source: TextSource, file: str | Path, columns: ColumnSpec, read: Callable[[Row], T]
 ) -> Iterator[tuple[int, Any, dict[str, Any], T]]:
-    """Yield line, id (its own, or its number from 0), raw values and what `read` returns of each row of a file.
+    """Yield the line, the id, the raw values and the result of `read` for each row of a file.
+
+    A row without an id gets its index, from 0.
 
     Raises:
-        DataError: a row is wrong.
+        DataError: If a row is not valid.
     """
     name, data = source.name, source.data
+    # A column that the user names for texts replaces the column of words, which would be read first.
     if data.columns.get("text", "text") != "text" and "tokens" in columns.inputs and "tokens" not in data.columns:
         names = tuple("text" if column == "tokens" else column for column in columns.inputs)
         columns = ColumnSpec(inputs=names, gold="", lists=columns.lists)
     records = _name_column(canonical_records(read_records(find_source(file), data), data, columns, name))
-    number = itertools.count()
+    indices = itertools.count()
     for line, original, row in itertools.islice(records, data.limit):
         with add_row_location(name, line, data, original):
+            # A dropped row counts, so that indices are the same as in the file.
+            index = next(indices)
             if is_dropped(original, row, data, columns):
-                next(number)
                 continue
             row_id = row.get("id", original.get("id"))
-            position = next(number)
-            yield line, position if row_id is None else row_id, original, read(row)
+            yield line, index if row_id is None else row_id, original, read(row)
 
 
 def _name_column(records: Iterator[T]) -> Iterator[T]:
-    """Yield the records; an error that advises to map the column of texts names the shorter option for it."""
+    """Yield the records; replace the option for the column of texts in the remedies of errors by ``--column``."""
     try:
         yield from records
     except DataError as error:
@@ -199,7 +206,7 @@ def _name_column(records: Iterator[T]) -> Iterator[T]:
 
 @dataclass(frozen=True)
 class VectorSource:
-    """Where the vectors of texts come from: a model that computes them, or files that have them already."""
+    """Source of the vectors of texts: a model that computes them, or files of vectors."""
 
     model: str | None = None
     files: tuple[Path, ...] = ()
@@ -207,15 +214,15 @@ class VectorSource:
     prompt: str | None = None
     """Name of one of the model's prompts."""
     prefix: str | None = None
-    """A prompt in full, instead of a named one."""
+    """Text of a prompt, instead of a named prompt."""
 
     @cached_property
     def embedder(self) -> Embedder | None:
         """The model, not yet loaded, or None if vectors are read from files.
 
         Raises:
-            UsageError: both are given, or none.
-            BertkitError: the model cannot be used.
+            UsageError: If a model and files are both given, or neither.
+            BertkitError: If the model cannot be used.
         """
         if (self.model is None) != bool(self.files):
             message = "no vectors" if self.model is None else "--model and --vectors"
@@ -235,7 +242,7 @@ class VectorSource:
         return self.embedder.prompt_text if self.embedder else ""
 
     def describe(self) -> dict[str, Any] | None:
-        """Return the properties that comparable vectors share, or None if files do not have them."""
+        """Return the properties that comparable vectors share, or None if the files do not state them."""
         if self.embedder is not None:
             return self.embedder.describe()
         descriptions = [read_description(file) for file in self.files]
@@ -245,12 +252,12 @@ class VectorSource:
         """Return the vectors of texts, (texts, dimension).
 
         Args:
-            texts: Texts for a model.
-            rows: Their rows among the rows of all files, counted from 0, to select vectors of files.
+            texts: Texts that a model reads.
+            rows: Indices of the texts among the rows of all files, from 0, which select vectors of files.
             totals: Number of rows of each file.
 
         Raises:
-            DataError: a number is not finite, or a file has not one vector per row.
+            DataError: If a value is not finite, or the number of vectors in a file is not its number of rows.
         """
         if self.embedder is None:
             pairs = zip(self.files, totals, strict=True)

@@ -1,4 +1,4 @@
-"""Units that a vector can stand for: a text, each of its words or tokens, or one of its words."""
+"""Units of a vector: a text, each of its words or tokens, or a target word."""
 
 from __future__ import annotations
 
@@ -98,6 +98,7 @@ def _add_column(result: UnitVectors, name: str, row_values: Sequence[Sequence[st
 def _tokenize_words(embedder: Embedder, rows: Sequence[list[str]]) -> list[list[list[int]]]:
     from bertkit.tokens.words import tokenize_words
 
+    # A word of at most half a window leaves room for context, and windows overlap by half.
     return tokenize_words(embedder.tokenizer, rows, max_tokens=max(1, embedder.tokenizer.model_max_length // 2))
 
 
@@ -118,10 +119,11 @@ def _encode_spans(
 
     template = find_template(embedder.tokenizer, pair=False)
     budget = embedder.tokenizer.model_max_length - template.size
+    # 1. Cut rows into windows, and note the words of each: (row, word, its first token in the window, its tokens).
     features, spans = [], []
     for row, tokens in enumerate(rows):
         for window in split_windows(tokens, budget, budget // 2):
-            # Each word counts in the window with most context. With targets, windows without a target are left out.
+            # `split_windows` lists each word only in the window with most context.
             inside = zip(window.words, window.positions, strict=True)
             inside_window = [
                 (row, word, len(template.before) + start, len(tokens[word]))
@@ -131,16 +133,18 @@ def _encode_spans(
             if inside_window:
                 features.append(template.fill(window.tokens))
                 spans.append(inside_window)
-    found_vectors: dict[tuple[int, int], Any] = {}
+    # 2. Compute hidden states in groups of windows, and keep only the means over the tokens of each word.
+    word_vectors: dict[tuple[int, int], Any] = {}
     with stage("embedding", len(features)):
         for begin, end in split_texts([feature["input_ids"] for feature in features], _TOKENS):
             states = embedder.states(features[begin:end])
             for window_spans, window_states in zip(spans[begin:end], states, strict=True):
                 for row, word, start, length in window_spans:
-                    found_vectors[row, word] = window_states[start : start + length].mean(axis=0)
+                    word_vectors[row, word] = window_states[start : start + length].mean(axis=0)
             get_progress().update(end, {})
-    order = sorted(found_vectors)
-    vectors = np.stack([found_vectors[key] for key in order]) if order else np.zeros((0, 0), dtype=np.float32)
+    # 3. Order the vectors by row and word, because windows of a row overlap.
+    order = sorted(word_vectors)
+    vectors = np.stack([word_vectors[key] for key in order]) if order else np.zeros((0, 0), dtype=np.float32)
     if embedder.normalize:
         vectors = to_unit_length(vectors)
     return UnitVectors(vectors, [row for row, _ in order], {"index": [word for _, word in order]})
@@ -161,7 +165,7 @@ UNITS: Mapping[str, Unit] = {
     "token": Unit(ColumnSpec(inputs=("text",), gold=""), _read_text, _encode_tokens, 1 << 17),
     "target": Unit(_TARGET, _read_target, _encode_targets, 1 << 22),
 }
-"""Name -> unit that a vector stands for."""
+"""Name -> unit of a vector."""
 
 
 def check_unit(unit: str, embedder: Embedder) -> None:

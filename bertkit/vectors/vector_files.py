@@ -116,6 +116,7 @@ def write_vectors(
         _write_parquet(parts, staged[0], dtype, description)
     else:
         _write_npy(parts, staged, dtype, description)
+    # The data must be on disk before the names change; otherwise a power cut could leave an empty file.
     for file in staged:
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
@@ -170,6 +171,8 @@ def check_finite(vectors: Matrix, source: object) -> None:
     Raises:
         DataError: If one is not; it names the row.
     """
+    # A sum is finite only if all its terms are, and sums of float32 cannot overflow in float64. Unlike a mask of all
+    # components, it takes little memory.
     wrong = np.flatnonzero(~np.isfinite(vectors.sum(axis=1, dtype=np.float64)))
     if len(wrong):
         message = "a vector with a number that is not finite"
@@ -201,6 +204,7 @@ def _write_parquet(parts: Sequence[Path], file: Path, dtype: str, description: M
     from pyarrow import parquet
 
     writer = None
+    # Ids can be integers in one part and text in another; all then become text.
     types = {rows.schema.field("id").type for rows, _ in _read_parts(parts)}
     id_type = types.pop() if len(types) == 1 else pyarrow.string()
     for rows, vectors in _read_parts(parts):
@@ -208,6 +212,7 @@ def _write_parquet(parts: Sequence[Path], file: Path, dtype: str, description: M
         columns["id"] = columns["id"].cast(id_type)
         columns[VECTOR] = _vector_column(vectors.astype(dtype))
         table = pyarrow.table(columns)
+        # The schema of the first part has the description, and applies to all parts.
         if writer is None:
             schema = table.schema.with_metadata({"bertkit": to_json(description)})
             writer = parquet.ParquetWriter(file, schema, compression="zstd", use_dictionary=False)
@@ -222,6 +227,7 @@ def _write_npy(parts: Sequence[Path], files: Sequence[Path], dtype: str, descrip
     shape = (description["vectors"], description["width"])
     header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
     with rows_file.open("w", encoding="utf-8") as lines, main.open("wb") as stream:
+        # The header states the number of all vectors, so that the parts can be appended one by one.
         np.lib.format.write_array_header_1_0(stream, header)
         for rows, vectors in _read_parts(parts):
             lines.writelines(f"{to_json(row)}\n" for row in rows.to_pylist())
@@ -275,6 +281,7 @@ def _read_parquet(file: Path) -> np.ndarray:
     array = parquet.read_table(file, columns=[VECTOR])[VECTOR].combine_chunks()
     if array.null_count:
         raise ValueError("a row without a vector")
+    # Lists of the same length are one array of numbers in Arrow, which is reshaped without a copy of each list.
     values: np.ndarray = array.flatten().to_numpy(zero_copy_only=False)
     if len(values) % max(len(array), 1):
         raise ValueError("they differ in length")

@@ -84,7 +84,7 @@ def cluster(
     rows_with_text = [row for row, text in enumerate(contents) if text]
     texts_with_text = [contents[row] for row in rows_with_text]
     if count is not None and count > len(rows_with_text):
-        raise UsageError(f"--clusters {count}, but {len(rows_with_text):,} rows have text", "ask for fewer clusters")
+        raise UsageError(f"--clusters {count}, but {len(rows_with_text):,} rows have text", "request fewer clusters")
     with ExitStack() as held:  # Outputs that cannot be written are rejected before the work.
         if output is not None:
             held.enter_context(lock_output(output))
@@ -138,13 +138,13 @@ def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output
     """
     saved = load_clusters(folder)
     if source is None:
-        if saved.facts["model"] is None:
+        if saved.settings["model"] is None:
             raise UsageError("the clusters were made of vectors in a file", "give --vectors for these rows, too")
-        source = VectorSource(saved.facts["model"], prefix=saved.facts["prompt"])
+        source = VectorSource(saved.settings["model"], prefix=saved.settings["prompt"])
     _check_outputs(texts, source, output, None)
     contents = _read_texts(texts)
-    if source.model is not None and saved.facts["prompt"] != source.prompt_text:
-        message = f"the clusters were made with the prompt {saved.facts['prompt']!r}, not {source.prompt_text!r}"
+    if source.model is not None and saved.settings["prompt"] != source.prompt_text:
+        message = f"the clusters were made with the prompt {saved.settings['prompt']!r}, not {source.prompt_text!r}"
         raise UsageError(message, "leave --model out to use the same")
 
     with nullcontext() if output is None else lock_output(output):
@@ -158,7 +158,7 @@ def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output
         sizes = np.bincount(labels[labels >= 0], minlength=len(saved.topics)).tolist()
         topics = [replace(topic, rows=sizes[topic.cluster]) for topic in saved.topics]
         noise = _write_rows(output, texts, contents, labels, topics)
-        return ClusterResult(saved.facts["method"], len(contents), topics, noise)
+        return ClusterResult(saved.settings["method"], len(contents), topics, noise)
 
 
 def _check_outputs(texts: TextFile, source: VectorSource, output: Path | None, save: Path | None) -> None:

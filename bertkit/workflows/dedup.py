@@ -75,25 +75,27 @@ def dedup(
         for file in outputs:
             held.enter_context(lock_output(file))
         # From cheap to expensive: digests, then signatures of the wording, then vectors of the remaining rows.
-        scanned = found_rows.scan([*against, texts], keep, near=near < 1)
-        duplicates = found_rows.find_wording(scanned, near)
+        scanned = found_rows.scan_rows([*against, texts], keep, with_signatures=near < 1)
+        duplicates = found_rows.find_repeated_texts(scanned, near)
         facts: dict[str, Any] = {}
         if source is not None:
-            remaining = found_rows.remaining_rows(scanned, duplicates)
+            remaining = found_rows.get_remaining_rows(scanned, duplicates)
             vectors = _read_vectors(scanned, remaining, source)
             # Without a threshold, nothing goes by meaning: the curve shows what each one would remove.
             if threshold is None:
                 facts["curve"] = _draw_curve(scanned, remaining, vectors)
             else:
                 facts["threshold"] = threshold
-                duplicates += found_rows.find_meaning(remaining, vectors, threshold, scanned.fixed)
-        removed = found_rows.resolve(duplicates, scanned.fixed)
+                duplicates += found_rows.find_similar_rows(remaining, vectors, threshold, scanned.fixed)
+        removed = found_rows.resolve_chains(duplicates, scanned.fixed)
         if report is not None:
             write_records(group_rows(scanned, removed), report)
         if output is not None and not dry_run:
             _write_clean(scanned, removed, output)
         reasons, ends = Counter(duplicate.reason for duplicate in removed.values()), np.cumsum(scanned.totals)
-        kept_in = Counter(int(np.searchsorted(ends, duplicate.kept, side="right")) for duplicate in removed.values())
+        kept_in = Counter(
+            int(np.searchsorted(ends, duplicate.kept_row, side="right")) for duplicate in removed.values()
+        )
         return DedupResult(
             rows=scanned.totals[-1],
             kept=scanned.totals[-1] - len(removed),

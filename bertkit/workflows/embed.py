@@ -25,7 +25,7 @@ from bertkit.recipe.sections import expand_path
 from bertkit.storage.outputs import check_not_inputs
 from bertkit.storage.parts import PartFolder
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.text_files import Part, TextSource, read_row_parts, text_of
+from bertkit.vectors.text_files import Part, TextSource, get_text, read_row_parts
 from bertkit.vectors.units import UNITS, Unit, UnitVectors, check_unit
 from bertkit.vectors.vector_files import output_files, write_vector_part, write_vectors
 
@@ -201,7 +201,7 @@ def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair"
     for line, row in read_records(find_source(file), DataConfig()):
         texts = []
         for column, option in zip(columns, ("--column", "--pair-column"), strict=True):
-            text = text_of((line, row), column, file, option)
+            text = get_text((line, row), column, file, option)
             if not text.strip():
                 raise DataError("no text", "fill it in, or remove the row", file=file, row=line, column=column)
             texts.append(text)

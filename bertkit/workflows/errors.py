@@ -17,7 +17,7 @@ from bertkit.evaluation.stored import (
     read_system,
 )
 from bertkit.insight.outcomes import SORTS, RowAnswer, find_outcomes
-from bertkit.insight.slices import ComparedSlice, compare_groups, find_slices, words_of
+from bertkit.insight.slices import ComparedSlice, collect_words, compare_groups, find_slices
 from bertkit.metrics.slices import choose_test
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
@@ -85,7 +85,7 @@ def find_errors(
         split=run.split,
         rows=len(rows),
         units=len(outcomes.units),
-        what=outcomes.what,
+        what=outcomes.rate_name,
         test=choose_test(outcomes.errors, outcomes.decisions)[0],
         slices=slices,
         notes=notes,
@@ -120,7 +120,7 @@ def _read_training_words(scorer: StoredPredictionScorer, run: StoredRun) -> tupl
         if run.record:
             splits = read_task_splits(scorer.recipe, scorer.task, lambda name: name == "train")
             if "train" in splits:
-                return words_of(splits["train"].rows, scorer.task.COLUMNS), []
+                return collect_words(splits["train"].rows, scorer.task.COLUMNS), []
             reason = "there is no train split"
     except BertkitError as error:
         reason = error.message

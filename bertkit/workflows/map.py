@@ -145,7 +145,7 @@ def draw_map(
 
             map_points = [
                 MapPoint(point.id, point.text, label_id, point.span)
-                for point, label_id in zip(points, labeling.numbers.tolist(), strict=True)
+                for point, label_id in zip(points, labeling.label_ids.tolist(), strict=True)
             ]
             map_layers = [
                 MapLayer(f"layer {layer.layer}", plane.points, describe_layer(layer))

@@ -20,7 +20,7 @@ from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.reranker import Reranker
 from bertkit.vectors.search.bm25 import BM25
 from bertkit.vectors.search.index import Chunk, Index, naming_damage
-from bertkit.vectors.search.models import choose_prompts, describe, embedder_of
+from bertkit.vectors.search.models import choose_prompts, describe, open_embedder
 from bertkit.vectors.search.passages import Coverage, find_truncated, measure_coverage
 from bertkit.vectors.search.ranking import (
     DEPTH,
@@ -122,7 +122,7 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None) -> Inde
     with lock_output_folder(folder):
         # The words of all rows are counted again, so all files must be intact.
         index = Index.open(folder, verify=True)
-        embedder = embedder_of(index.manifest, "document", folder=folder, model=model)
+        embedder = open_embedder(index.manifest, "document", folder=folder, model=model)
         rows = replace(rows, first_id=index.manifest.total, passages=index.manifest.passages).split_for(embedder)
         source = rows.fingerprint()
         if index.manifest.has_source(source):
@@ -273,7 +273,7 @@ def query(
     embedder = None
     if method.by != "words":
         with stage(f"loading {model or index.manifest.model}"):
-            embedder = embedder_of(index.manifest, "query", folder=index.folder, model=model)
+            embedder = open_embedder(index.manifest, "query", folder=index.folder, model=model)
     texts = chain([first], remaining)
 
     def records() -> Iterator[dict[str, Any]]:
@@ -384,7 +384,7 @@ def evaluate(
     find_ids = partial(_find_ids, index=index, column="document" if by_document else "id", id_by_row=id_by_row)
     # 3. Rank the rows of each query in every way, chunk by chunk.
     with stage(f"loading {model or index.manifest.model}"):
-        embedder = embedder_of(index.manifest, "query", folder=folder, model=model)
+        embedder = open_embedder(index.manifest, "query", folder=folder, model=model)
     if truncated := find_truncated(list(relevance), embedder):
         limit_text = f"{embedder.tokenizer.model_max_length} tokens"
         log.info(f"{len(truncated):,} queries exceed {limit_text} and are truncated")

@@ -15,7 +15,7 @@ from bertkit.progress import stage
 from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import expand_path
 from bertkit.storage import hub
-from bertkit.vectors.text_files import text_of
+from bertkit.vectors.text_files import get_text
 
 
 def is_file(source: str) -> bool:
@@ -72,4 +72,4 @@ def _read_texts(file: str, data: DataConfig) -> Iterator[str]:
         if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
             yield " ".join(value)  # the words of a CoNLL row
         else:
-            yield text_of((line, values), column, file)
+            yield get_text((line, values), column, file)

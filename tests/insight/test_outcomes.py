@@ -26,7 +26,7 @@ def test_labels_are_right_or_wrong_with_the_confidence_of_the_wrong_one(tmp_path
     predictions[1]["probabilities"] = {"bad": 0.9, "good": 0.1}
     predictions[1]["prediction"], predictions[1]["label"] = "bad", "good"
     found = outcomes_of(tmp_path, predictions, metrics=["matthews_correlation"], best_metric="matthews_correlation")
-    assert found.what == "share of wrong rows"
+    assert found.rate_name == "share of wrong rows"
     assert found.errors.tolist() == [0, 1, 0, 0, 1, 0]
     assert found.rate == pytest.approx(1 / 3)
     assert [answer.confidence for answer in found.answers] == [None, 0.9, None, None, None, None]
@@ -78,7 +78,7 @@ def test_numbers_have_the_size_of_their_error(tmp_path):
     predictions = [{"text": "a", "label": 1.0 * n, "prediction": 1.0 * n + (-1) ** n} for n in range(4)]
     recipe = {"task": "text_regression", "metrics": ["pearsonr"], "best_metric": "pearsonr"}
     found = outcomes_of(tmp_path, predictions, **recipe)
-    assert found.what == "mean size of the error"
+    assert found.rate_name == "mean size of the error"
     assert found.errors.tolist() == [1, 1, 1, 1]
 
 
@@ -89,7 +89,7 @@ def test_queries_are_judged_by_their_score(tmp_path):
     ]
     recipe = {"task": "reranking", "metrics": ["mrr@10"], "best_metric": "mrr@10"}
     found = outcomes_of(tmp_path, predictions, **recipe)
-    assert found.what == "1 - mrr@10"
+    assert found.rate_name == "1 - mrr@10"
     assert np.allclose(found.errors, [0, 0.5])
     assert found.units == [[0, 1], [2, 3]]
 

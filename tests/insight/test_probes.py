@@ -47,7 +47,7 @@ def test_a_planted_label_is_found_from_its_layer_on(planted):
 
 
 def test_what_is_not_shown_is_said(planted):
-    assert any(note.startswith("the best layer is not shown") for note in planted.notes)
+    assert any(note.startswith("the best layer is not certain") for note in planted.notes)
     assert not any("no layer is shown" in note for note in planted.notes)
 
 

@@ -8,7 +8,7 @@ import pytest
 from bertkit.data.columns import ColumnSpec
 from bertkit.evaluation.stored import find_scorer, read_rows, read_system
 from bertkit.insight.outcomes import find_outcomes
-from bertkit.insight.slices import compare_groups, find_slices, words_of
+from bertkit.insight.slices import collect_words, compare_groups, find_slices
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
 TEXTS = [
@@ -30,7 +30,7 @@ def read(tmp_path, rows, wrong=(), **recipe):
 
 def test_texts_are_grouped_by_what_they_have(tmp_path):
     scorer, _, rows = read(tmp_path, [{"text": text, "label": "good"} for text in TEXTS])
-    known = words_of([{"text": " ".join(TEXTS[:4])}], ColumnSpec(inputs=("text",), gold="label"))
+    known = collect_words([{"text": " ".join(TEXTS[:4])}], ColumnSpec(inputs=("text",), gold="label"))
     groups = find_slices(scorer, rows, [[n] for n in range(6)], known_words=known, extra={"source": list("aabbcc")})
     assert list(groups["negation"]["yes"]) == [1, 4]
     assert list(groups["names"]["yes"]) == [0]

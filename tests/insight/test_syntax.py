@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from bertkit.errors import DataError
-from bertkit.insight.syntax import depth_of, parse_row, read_heads
+from bertkit.insight.syntax import compute_depth, parse_row, read_heads
 
 
 @pytest.mark.parametrize(("heads", "depth"), [([0], 1), ([2, 3, 0, 6, 6, 3], 3), ([0, 1, 2, 3], 4), ([0, 0], 1)])
 def test_depths(heads, depth):
-    assert depth_of(heads) == depth
+    assert compute_depth(heads) == depth
 
 
 def test_heads_are_positions_where_multiword_tokens_have_none():

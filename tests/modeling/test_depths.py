@@ -37,7 +37,7 @@ def test_depths_are_those_that_gradients_reach(model_type):
         depths, layers = find_depths(model), encoder_layers(model)
         assert depths.layers == len(layers) == (1 if model_type in SHARED else 2)
         names = {weights: name for name, weights in model.named_parameters()}
-        assert set(depths.of) == set(names)
+        assert set(depths.by_weight) == set(names)
         trained = weights_with_gradients(model)
         if model_type not in SHARED:
             assert weights_with_gradients(model, layers[-1]) == {names[one] for one in depths.select(depths.head)}

@@ -15,7 +15,7 @@ from bertkit.modeling.masked_head import (
     count_pairs,
     masked_scores,
     masked_sums,
-    read_numbers,
+    read_scalars,
     run_at_masked,
     score_pairs,
     sum_of_losses,
@@ -40,7 +40,7 @@ def test_scores_of_masked_tokens_are_those_of_scikit_learn():
     generator = torch.Generator().manual_seed(0)
     logits, labels = torch.randn(1, 60, 9, generator=generator), torch.randint(9, (60,), generator=generator)
     probabilities = logits[0].double().softmax(-1).numpy()
-    parts = [read_numbers(masked_sums(logits[:, part], labels[part])) for part in (slice(0, 20), slice(20, 60))]
+    parts = [read_scalars(masked_sums(logits[:, part], labels[part])) for part in (slice(0, 20), slice(20, 60))]
     found = masked_scores({name: parts[0][name] + parts[1][name] for name in parts[0]})
     assert found["masked_accuracy"] == pytest.approx(accuracy_score(labels, probabilities.argmax(-1)))
     assert found["perplexity"] == pytest.approx(np.exp(log_loss(labels, probabilities, labels=range(9))), rel=1e-5)
@@ -89,7 +89,7 @@ def test_the_worked_example(sat, loss):
 
 def test_the_totals_give_perplexity_and_accuracy():
     logits = torch.tensor([[[9.0, 0, 0], [0, 9.0, 0], [0, 0, 9.0], [0, 0, 9.0]]])
-    totals = read_numbers(masked_sums(logits, torch.tensor([0, 1, 2, 0])))
+    totals = read_scalars(masked_sums(logits, torch.tensor([0, 1, 2, 0])))
     assert (totals["masked"], totals["found"]) == (4, 3)
     scores = masked_scores(totals)
     right = math.log(1 + 2 * math.exp(-9))

@@ -13,7 +13,7 @@ from transformers.trainer_callback import CallbackHandler
 
 from bertkit.evaluation.baselines import ScoredBaselines
 from bertkit.hardware import speed
-from bertkit.hardware.tensors import derive, on_host, to_device, where
+from bertkit.hardware.tensors import derive, find_indices, on_host, to_device
 from bertkit.recipe import load_pretrain_recipe, load_recipe
 from bertkit.workflows import finetune as finetune_workflow
 from bertkit.workflows import finetune_results
@@ -69,7 +69,7 @@ def check_host_copies() -> None:
         moved = to_device(labels, "pretend")
         assert on_host(moved) is labels
         assert on_host(moved.flatten()).tolist() == [3, -100, -100, 5]
-        rows, columns = where(moved, lambda labels: labels != -100)
+        rows, columns = find_indices(moved, lambda labels: labels != -100)
         doubled = derive(moved, lambda labels: 2 * labels)
         assert on_host(doubled).tolist() == [[6, -200], [-200, 10]]
         picked = moved[rows, columns]

@@ -26,7 +26,7 @@ def test_a_missing_backend_is_named(tmp_path, monkeypatch, backend):
 def test_a_file_that_is_no_graph_is_refused_in_one_line(tmp_path):
     file = tmp_path / "model.onnx"
     file.write_bytes(b"no graph")
-    with pytest.raises(ModelError, match="onnxruntime refuses the graph"):
+    with pytest.raises(ModelError, match="onnxruntime rejects the graph"):
         open_graph(file, "onnx")
 
 

@@ -158,7 +158,7 @@ def save(folder):
 def test_what_is_saved_is_read_back(tmp_path):
     saved = save(tmp_path / "topics")
     read = load_clusters(tmp_path / "topics")
-    assert (read.topics, read.facts) == (saved.topics, FACTS)
+    assert (read.topics, read.settings) == (saved.topics, FACTS)
     np.testing.assert_array_equal(read.clustering.components, saved.clustering.components)
 
 

@@ -8,13 +8,13 @@ import pytest
 from bertkit.errors import DataError, UsageError
 from bertkit.vectors.duplicates import (
     Duplicate,
-    find_meaning,
-    find_wording,
+    find_repeated_texts,
+    find_similar_rows,
+    get_remaining_rows,
     group_rows,
     measure_similarity,
-    remaining_rows,
-    resolve,
-    scan,
+    resolve_chains,
+    scan_rows,
 )
 from bertkit.vectors.text_files import TextFile
 from bertkit.vectors.vector_files import to_unit_length
@@ -33,10 +33,10 @@ def file(tmp_path):
     [("first", {3: 0, 5: 1}), ("longest", {3: 0, 5: 1}), ("best:score", {0: 3, 1: 5})],
 )
 def test_the_preferred_row_is_kept(keep, pairs, file):
-    scanned = scan([file], keep, near=True)
-    found = resolve(find_wording(scanned, 0.9), scanned.fixed)
-    assert {row: duplicate.kept for row, duplicate in found.items()} == pairs
-    assert 4 not in remaining_rows(scanned, list(found.values()))
+    scanned = scan_rows([file], keep, with_signatures=True)
+    found = resolve_chains(find_repeated_texts(scanned, 0.9), scanned.fixed)
+    assert {row: duplicate.kept_row for row, duplicate in found.items()} == pairs
+    assert 4 not in get_remaining_rows(scanned, list(found.values()))
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def test_the_preferred_row_is_kept(keep, pairs, file):
 )
 def test_a_wrong_preference_is_refused(keep, error, message, file):
     with pytest.raises(error, match=message):
-        scan([file], keep, near=False)
+        scan_rows([file], keep, with_signatures=False)
 
 
 def test_rows_of_other_files_stay_and_are_named(file, tmp_path):
     training = TextFile(write_csv(tmp_path / "train.csv", [{"text": "dog"}, {"text": "DOG"}]))
-    scanned = scan([training, file], "best:score", near=True)
-    gone = resolve(find_wording(scanned, 0.9), scanned.fixed)
-    assert {row: duplicate.kept for row, duplicate in gone.items()} == {2: 5, 3: 0, 7: 0}
+    scanned = scan_rows([training, file], "best:score", with_signatures=True)
+    gone = resolve_chains(find_repeated_texts(scanned, 0.9), scanned.fixed)
+    assert {row: duplicate.kept_row for row, duplicate in gone.items()} == {2: 5, 3: 0, 7: 0}
     groups: dict[int, list] = {}
     for row in group_rows(scanned, gone):
         groups.setdefault(row["group"], []).append((row["file"].rpartition("/")[2], row["row"], row["reason"]))
@@ -69,14 +69,14 @@ def test_rows_of_other_files_stay_and_are_named(file, tmp_path):
 
 def test_a_row_that_repeats_one_that_goes_names_the_one_that_stays():
     found = [Duplicate(5, 3, "exact", 1.0), Duplicate(3, 1, "near", 0.92), Duplicate(1, 0, "meaning", 0.97)]
-    assert resolve(found, 2) == {5: Duplicate(5, 0, "meaning", 0.97), 3: Duplicate(3, 0, "meaning", 0.92)}
+    assert resolve_chains(found, 2) == {5: Duplicate(5, 0, "meaning", 0.97), 3: Duplicate(3, 0, "meaning", 0.92)}
 
 
 def test_vectors_are_compared_in_the_order_of_preference():
     rows = np.array([7, 2, 9])
     vectors = np.array([[1, 0], [0, 1], [0.999, 0.04]], dtype=np.float32)
-    found = find_meaning(rows, vectors, 0.9, 0)
-    assert [(duplicate.row, duplicate.kept, duplicate.reason) for duplicate in found] == [(9, 7, "meaning")]
+    found = find_similar_rows(rows, vectors, 0.9, 0)
+    assert [(duplicate.row, duplicate.kept_row, duplicate.reason) for duplicate in found] == [(9, 7, "meaning")]
 
 
 def test_the_similarity_of_rows_is_that_of_all_pairs():

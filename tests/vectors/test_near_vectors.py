@@ -37,11 +37,11 @@ def test_blocks_keep_what_a_loop_keeps(threshold, fixed, dtype, monkeypatch):
     monkeypatch.setattr(near_vectors, "_CHUNK", 53)
     vectors = draw()
     similar = find_similar(vectors, threshold, fixed=fixed)
-    assert np.flatnonzero(similar.kept < 0).tolist() == by_loop(vectors, threshold, fixed)
-    gone = np.flatnonzero(similar.kept >= 0)
-    cosines = (vectors[gone] * vectors[similar.kept[gone]]).sum(axis=1)
+    assert np.flatnonzero(similar.matches < 0).tolist() == by_loop(vectors, threshold, fixed)
+    gone = np.flatnonzero(similar.matches >= 0)
+    cosines = (vectors[gone] * vectors[similar.matches[gone]]).sum(axis=1)
     np.testing.assert_allclose(similar.cosines[gone], cosines, atol=1e-6)
-    assert (similar.kept[similar.kept[gone]] < 0).all()
+    assert (similar.matches[similar.matches[gone]] < 0).all()
 
 
 def test_the_nearest_is_another_row(monkeypatch):

@@ -162,6 +162,13 @@ def list_loss(logits: torch.Tensor, relevance: torch.Tensor) -> torch.Tensor:
     Args:
         logits: Logits of passages (queries, passages), the lowest number for a missing passage.
         relevance: Relevance of passages, at least 0, of the same shape; 0 for a missing passage.
+
+    Examples:
+        The first of two passages is relevant, both are, or none is.
+
+        >>> relevance = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+        >>> [round(loss, 3) for loss in list_loss(torch.tensor([[2.0, 0.0]]).expand(3, 2), relevance).abs().tolist()]
+        [0.127, 1.127, 0.0]
     """
     shares = relevance / relevance.sum(dim=-1, keepdim=True).clamp(min=1e-9)
     # The logarithm may be minus infinity, and 0 times that is not a number, so `where` drops other passages.
@@ -186,6 +193,15 @@ def sum_over_windows(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, win
         logits: Logits of windows, (rows, windows, labels).
         labels: Gold labels, (rows,) or (rows, labels).
         windows: Number of windows of each row, (rows,); 0 for a row that only fills the batch.
+
+    Examples:
+        The two windows of the first row have squared errors of 1 and 9, and the only window of the second has 1. The
+        sum of the means is 5 + 1.
+
+        >>> logits, gold = torch.tensor([[[1.0], [3.0]], [[5.0], [torch.nan]]]), torch.tensor([0.0, 4.0])
+        >>> squared = lambda logits, gold: (logits[:, 0] - gold).square().sum()
+        >>> sum_over_windows(squared, logits, gold, torch.tensor([2, 1])).item()
+        6.0
     """
     # Rows with equally many windows go together: `loss` may be any sum, so weights of rows cannot be put into it.
     max_windows, total = logits.shape[1], logits.new_zeros(())

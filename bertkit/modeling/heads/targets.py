@@ -38,10 +38,15 @@ class Target:
 
 
 def log_odds(logits: Tensor, index: int) -> Tensor:
-    """Compute ln(p / (1 - p)) of a class under a softmax over the last axis, or return the only output."""
+    """Compute ln(p / (1 - p)) of a class under a softmax over the last axis, or return the only output.
+
+    >>> import torch
+    >>> round(log_odds(torch.tensor([2.0, 0.0, 0.0]), 0).item(), 3)  # 2 - ln(e^0 + e^0)
+    1.307
+    """
     if logits.shape[-1] == 1:
         return logits[..., 0].float()
-    other_classes = [number for number in range(logits.shape[-1]) if number != index]
+    other_classes = [class_id for class_id in range(logits.shape[-1]) if class_id != index]
     return logits[..., index].float() - logits[..., other_classes].float().logsumexp(dim=-1)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from bertkit.hardware.tensors import derive, select, where
+from bertkit.hardware.tensors import derive, find_indices, select
 from bertkit.progress import log
 from bertkit.tokens.feature_cache import add_values
 from bertkit.tokens.features import IGNORE_INDEX, Features, Tensor
@@ -63,6 +63,13 @@ def cosent(vectors: Tensor, labels: Labels, missing: Tensor, scale: float, stati
     """Compute a loss of pairs of rows whose cosines have another order than their labels (Su 2022, `CoSENTLoss`).
 
     The loss is ln(1 + sum of exp(scale * (cosine of i - cosine of j)) over all i, j such that i has the lower label).
+
+    Three rows have the cosines 0.8, 0.8 and 0, and the labels 1, 0 and 0.5. The second has a lower label than both
+    others, and the third than the first: the loss is ln(1 + exp(0.8 - 0.8) + exp(0.8 - 0) + exp(0 - 0.8)).
+
+    >>> pairs = torch.tensor([[[1, 0], [0.8, 0.6]], [[0, 1], [0.6, 0.8]], [[1, 0], [0, 1]]])
+    >>> round(cosent(pairs, torch.tensor([1, 0, 0.5]), torch.zeros(3, 2, dtype=torch.bool), scale=1.0).item(), 4)
+    1.5422
     """
     assert labels is not None
     scores = scale * functional.cosine_similarity(vectors[:, 0], vectors[:, 1])
@@ -105,7 +112,15 @@ def mnrl(vectors: Tensor, labels: Labels, missing: Tensor, scale: float, static:
 
 
 def find_positives(vectors: Tensor, missing: Tensor, scale: float) -> Tensor:
-    """Compute the cross-entropy of `mnrl` for dot products of vectors without normalization."""
+    """Compute the cross-entropy of `mnrl` for dot products of vectors without normalization.
+
+    Two rows have an anchor and a positive. The first anchor has the scores 1 and 0.6, the second 0 and 0.8. The
+    positive of row i is candidate i: the loss is the mean of -ln(e^1 / (e^1 + e^0.6)) and -ln(e^0.8 / (e^0 + e^0.8)).
+
+    >>> rows = torch.tensor([[[1, 0], [1, 0]], [[0, 1], [0.6, 0.8]]])
+    >>> round(find_positives(rows, torch.zeros(2, 2, dtype=torch.bool), scale=1.0).item(), 4)
+    0.4421
+    """
     # The (texts - 1) * rows candidates are all positives, then the first negatives of all rows, and so on.
     candidates = vectors[:, 1:].transpose(0, 1).flatten(0, 1)
     scores = scale * vectors[:, 0] @ candidates.T
@@ -137,7 +152,7 @@ def simcse(vectors: Tensor, labels: Labels, missing: Tensor, scale: float, stati
 
     The second half of the rows contains the texts of the first half again.
     """
-    flat = vectors.flatten(0, 1) if static else vectors[where(missing, torch.logical_not)]
+    flat = vectors.flatten(0, 1) if static else vectors[find_indices(missing, torch.logical_not)]
     pairs = torch.stack(flat.chunk(2), dim=1)
     is_missing = missing.flatten()[: len(pairs), None].expand(-1, 2) if static else missing.new_zeros(pairs.shape[:2])
     return mnrl(pairs, None, is_missing, scale)

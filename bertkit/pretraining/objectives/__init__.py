@@ -201,9 +201,9 @@ def read_shares(value: object) -> tuple[float, float, float]:
     Raises:
         ValueError: If they are not three shares with the sum 1; the message describes the value to give.
     """
-    numbers = value if isinstance(value, (list, tuple)) else ()
-    shares = tuple(float(share) for share in numbers if isinstance(share, (int, float)) and share >= 0)
-    if len(shares) != 3 or len(numbers) != 3 or abs(sum(shares) - 1) > 1e-6:
+    values = value if isinstance(value, (list, tuple)) else ()
+    shares = tuple(float(share) for share in values if isinstance(share, (int, float)) and share >= 0)
+    if len(shares) != 3 or len(values) != 3 or abs(sum(shares) - 1) > 1e-6:
         raise ValueError("give three shares with the sum 1, such as [0.8, 0.1, 0.1]")
     return shares
 

@@ -44,6 +44,7 @@ def load_model(context: PretrainContext) -> Model:
 def feature(example: Block, progress: float | None, random: Random, context: PretrainContext) -> Feature:
     """Label each token of a block with the next one of its document; special tokens are not predicted."""
     text = join_block(example, context.template)
+    # [CLS] 7 8 [SEP] [CLS] 9 [SEP] has the labels 7 8 - - 9 - -, if - is a token without a label.
     follows = text.maskable[1:] & (text.segment_ids[1:] == text.segment_ids[:-1])
     labels = np.append(np.where(follows, text.tokens[1:], IGNORE_INDEX), IGNORE_INDEX)
     return {"input_ids": text.tokens, "labels": labels, "segment_ids": text.segment_ids}
@@ -55,6 +56,8 @@ def collator(context: PretrainContext) -> Collator:
 
     def collate_causal(features: Features) -> Tensors:
         batch = collate(features)
+        # A mask (rows, 1, tokens, tokens) replaces the model's causal mask, and must have it. A mask (rows, tokens)
+        # does not.
         mask = batch["attention_mask"]
         return {**batch, "attention_mask": mask.tril() if mask.dim() == 4 else mask}
 

@@ -18,7 +18,7 @@ from bertkit.modeling.masked_head import (
     LABEL_POSITIONS,
     masked_scores,
     masked_sums,
-    read_numbers,
+    read_scalars,
     run_at_masked,
     sum_of_losses,
 )
@@ -129,7 +129,7 @@ def accumulate(model: Model, batch: Batch) -> Totals:
     outputs = _run_both(model, batch)
     agrees = outputs.logits.argmax(-1) == outputs.teacher_logits.argmax(-1)
     teacher_sums = masked_sums(outputs.teacher_logits, outputs.labels)
-    return read_numbers(
+    return read_scalars(
         {
             **_sum_terms(outputs),
             **masked_sums(outputs.logits, outputs.labels),

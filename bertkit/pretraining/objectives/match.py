@@ -13,7 +13,7 @@ from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.architectures import first_position, get_architecture, shares_layers
 from bertkit.modeling.info import Config, Model, unwrap
 from bertkit.modeling.load import load_for_pretraining
-from bertkit.modeling.masked_head import LABEL_POSITIONS, read_numbers
+from bertkit.modeling.masked_head import LABEL_POSITIONS, read_scalars
 from bertkit.modeling.sizes import make_config
 from bertkit.modeling.students.distilbert import PretrainingTeacher, choose_layers, make_student
 from bertkit.pretraining.objectives import PretrainContext, Sums, Totals, distil, mlm
@@ -26,7 +26,7 @@ _FIELDS = "give fields of the student's config, such as {hidden_size: 128}"
 
 
 def _read_layer_map(value: object) -> object:
-    is_map = isinstance(value, dict) and value and all(type(number) is int for pair in value.items() for number in pair)
+    is_map = isinstance(value, dict) and value and all(type(layer) is int for pair in value.items() for layer in pair)
     if not is_map and value not in ("uniform", "last"):
         raise ValueError("give uniform, last, or {student layer: teacher layer}")
     return value
@@ -88,6 +88,7 @@ def _student_config(context: PretrainContext) -> Config | None:
 
 def _check_student(student: Config, context: PretrainContext) -> None:
     teacher, training, first = context.config, context.recipe.training, first_position(student)
+    # RoBERTa counts positions from its padding id + 1, so it has fewer positions for tokens than embeddings.
     positions = getattr(student, "max_position_embeddings", training.max_length + first) - first
     if positions < training.max_length:
         message = f"the student reads {positions} tokens, not {training.max_length}"
@@ -144,6 +145,7 @@ def losses(model: Model, batch: Batch) -> Sums:
     """Run student and teacher on a batch, the teacher without gradients, and sum each term over the tokens."""
     import torch
 
+    # The outputs of both models are not used: hooks on their layers keep the states that `compare` reads.
     teacher, is_text = unwrap(model).teacher, batch[distil.IS_TEXT]
     inputs = {name: values for name, values in batch.items() if name not in ("labels", LABEL_POSITIONS, distil.IS_TEXT)}
     with torch.no_grad():
@@ -154,7 +156,7 @@ def losses(model: Model, batch: Batch) -> Sums:
 
 def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the terms, and count the tokens."""
-    return read_numbers({**losses(model, batch), "tokens": batch[distil.IS_TEXT].sum()})
+    return read_scalars({**losses(model, batch), "tokens": batch[distil.IS_TEXT].sum()})
 
 
 def score(totals: Totals) -> dict[str, float]:

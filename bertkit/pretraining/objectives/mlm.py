@@ -10,7 +10,7 @@ from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import first_position, get_architecture
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
-from bertkit.modeling.masked_head import masked_scores, masked_sums, read_numbers, run_at_masked, sum_of_losses
+from bertkit.modeling.masked_head import masked_scores, masked_sums, read_scalars, run_at_masked, sum_of_losses
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, choose_tokens, choose_words, corrupt
 from bertkit.pretraining.objectives import (
     PretrainContext,
@@ -115,7 +115,7 @@ def losses(model: Model, batch: Batch) -> Sums:
 def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the losses and the correct predictions of a batch."""
     outputs, labels = run_at_masked(model, batch, rounded=True)
-    return read_numbers(masked_sums(outputs.logits, labels))
+    return read_scalars(masked_sums(outputs.logits, labels))
 
 
 def score(totals: Totals) -> dict[str, float]:

@@ -17,7 +17,7 @@ from bertkit.modeling.architectures import get_architecture
 from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.info import LoadingInfo, Model, get_loading_info
 from bertkit.modeling.load import load_for_pretraining
-from bertkit.modeling.masked_head import LABEL_POSITIONS, masked_scores, masked_sums, read_numbers, sum_of_losses
+from bertkit.modeling.masked_head import LABEL_POSITIONS, masked_scores, masked_sums, read_scalars, sum_of_losses
 from bertkit.pretraining.objectives import PretrainContext, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.progress import log
@@ -91,6 +91,8 @@ def feature(example: Block, progress: float | None, random: Random, context: Pre
         "input_ids": np.where(chosen, context.tokenizer.mask_token_id, text.tokens),
         "labels": np.where(chosen, text.tokens, IGNORE_INDEX),
         "segment_ids": text.segment_ids,
+        # The generator samples in the process that trains, from draws of the data, so a resumed run samples the same
+        # tokens.
         "draws": random.random(len(chosen), dtype=np.float32),
     }
 
@@ -130,10 +132,11 @@ def _sums(outputs: Batch, batch: Batch) -> Sums:
 def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum both losses, the generator's correct predictions, and the tokens that the discriminator finds replaced."""
     outputs = model(**batch)
+    # A sample that equals the original token is not replaced (section 2 of the paper).
     tokens = batch["draws"] >= 0
     replaced, suspected = outputs["replaced"] & tokens, (outputs["logits"] > 0) & tokens
     counts = {"tokens": tokens, "replaced": replaced, "suspected": suspected, "caught": replaced & suspected}
-    return read_numbers(
+    return read_scalars(
         {
             **masked_sums(outputs["masked_logits"], outputs["masked_labels"]),
             "rtd": _sums(outputs, batch)["rtd"],

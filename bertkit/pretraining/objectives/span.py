@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.modeling.info import LoadingInfo, Model, get_loading_info
-from bertkit.modeling.masked_head import masked_scores, masked_sums, read_numbers, run_at_masked, sum_of_losses
+from bertkit.modeling.masked_head import masked_scores, masked_sums, read_scalars, run_at_masked, sum_of_losses
 from bertkit.pretraining.masking import choose_spans, corrupt
 from bertkit.pretraining.objectives import (
     PretrainContext,
@@ -48,6 +48,7 @@ def load_model(context: PretrainContext) -> Model:
         from bertkit.modeling.heads.pretraining import add_span_boundary
 
         add_span_boundary(model)
+        # A checkpoint never has this head, so its weights are new, which the report lists.
         if context.model_folder is not None:
             new_weights = get_loading_info(model).new_weights
             model.loading_info = LoadingInfo((*new_weights, "span_boundary"))
@@ -95,7 +96,7 @@ def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the losses and the correct predictions of a batch."""
     logits, labels, boundary_logits = _run_heads(model, batch)
     sums = masked_sums(logits, labels)
-    return read_numbers(sums if boundary_logits is None else {**sums, "sbo": sum_of_losses(boundary_logits, labels)})
+    return read_scalars(sums if boundary_logits is None else {**sums, "sbo": sum_of_losses(boundary_logits, labels)})
 
 
 def score(totals: Totals) -> dict[str, float]:
@@ -105,6 +106,7 @@ def score(totals: Totals) -> dict[str, float]:
 
 def encoder(model: Model, context: PretrainContext) -> Model:
     """Return the model without the boundary head: a plain checkpoint for masked language modeling."""
+    # A shallow copy shares the weights, and leaves the training model with its head.
     encoder_only = copy(model)
     encoder_only._modules = {name: module for name, module in model._modules.items() if name != "span_boundary"}
     return encoder_only

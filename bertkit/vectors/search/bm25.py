@@ -1,4 +1,4 @@
-"""BM25 (bm25s): texts ranked by the words that they share with a query, as search by vectors is measured against."""
+"""BM25 (bm25s): texts ranked by the words that they share with a query, the usual baseline of search by vectors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Letters and digits of one word, in lowercase. Chinese and Japanese have no spaces, so each of their characters is one.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
-_K1, _B = 1.2, 0.75  # Lucene's
+_K1, _B = 1.2, 0.75  # defaults of Lucene
 _ROWS = "rows.npy"
 
 
@@ -38,38 +38,38 @@ class BM25:
     """The BM25 scores of the words of some rows."""
 
     bm25: bm25s.BM25
-    """Indexed."""
+    """Scores of all words."""
     rows: np.ndarray
-    """The number of each row, ascending."""
+    """Index of each row, ascending; rows that were deleted before are missing."""
 
     @classmethod
     def build(cls, texts: Iterable[tuple[int, str]]) -> BM25:
-        """Count the words of rows, each given by its number, ascending, and its text.
+        """Count the words of rows, each given by its index, ascending, and its text.
 
         Raises:
-            UnavailableError: bm25s is not installed.
+            UnavailableError: If bm25s is not installed.
         """
         bm25 = _load_bm25s().BM25(k1=_K1, b=_B)
         vocabulary: dict[str, int] = {"": 0}  # bm25s needs a word, even if no text has one
-        numbers, counted = [], []
-        for number, text in texts:
-            numbers.append(number)
-            counted.append([vocabulary.setdefault(word, len(vocabulary)) for word in split_words(text)])
-        bm25.index((counted if any(counted) else [[0] for _ in counted], vocabulary), show_progress=False)
-        return cls(bm25, np.array(numbers, dtype=np.int64))
+        rows, word_ids = [], []
+        for row, text in texts:
+            rows.append(row)
+            word_ids.append([vocabulary.setdefault(word, len(vocabulary)) for word in split_words(text)])
+        bm25.index((word_ids if any(word_ids) else [[0] for _ in word_ids], vocabulary), show_progress=False)
+        return cls(bm25, np.array(rows, dtype=np.int64))
 
     @classmethod
     def load(cls, folder: Path) -> BM25:
         """Open a saved index; scores stay on disk until they are needed.
 
         Raises:
-            UnavailableError: bm25s is not installed.
+            UnavailableError: If bm25s is not installed.
         """
         bm25 = _load_bm25s().BM25.load(folder, mmap=True, show_progress=False)
         return cls(bm25, np.load(folder / _ROWS, mmap_mode="r"))
 
     def save(self, folder: Path) -> None:
-        """Write the index into a folder: the files of bm25s, and the numbers of the rows."""
+        """Write the files of bm25s and the indices of the rows into a folder."""
         folder.mkdir(parents=True)
         self.bm25.save(folder, show_progress=False)
         np.save(folder / _ROWS, self.rows)
@@ -87,6 +87,7 @@ class BM25:
         scores[np.isin(self.rows, deleted)] = 0
         matches = np.flatnonzero(scores > 0)
         if len(matches) > k:
+            # The k-th score. All rows with this score stay until the sort, so that the earlier row wins a tie.
             lowest = np.partition(scores[matches], len(matches) - k)[len(matches) - k]
             matches = matches[scores[matches] >= lowest]
         matches = matches[np.argsort(-scores[matches], kind="stable")][:k]

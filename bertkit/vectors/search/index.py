@@ -1,4 +1,4 @@
-"""An index on disk: rows, their vectors and their words. One process changes it at a time, and others may read.
+"""An index on disk: rows, their vectors and their words. One process changes it at a time, and others can read.
 
 The files of rows only grow, and the manifest counts the part of them that belongs to the index. A change first writes
 its data behind that part, and then replaces the manifest: so it is visible completely or not at all. Bytes that the
@@ -174,7 +174,7 @@ class Index:
         Raises:
             UsageError: If the folder exists, or the similarity is unknown.
             ModelError: If a vector is not finite.
-            ResourceError: If the disk refuses a write.
+            ResourceError: If a file cannot be written.
         """
         if folder.exists():
             raise UsageError("the index exists", "add to it with `bertkit search add`, or delete it", file=folder)
@@ -205,7 +205,7 @@ class Index:
 
         Raises:
             ModelError: If a vector is not finite.
-            ResourceError: If the disk refuses a write.
+            ResourceError: If a file cannot be written.
             UsageError: If a file of the index is a link.
         """
         check_links(self.folder)
@@ -221,7 +221,7 @@ class Index:
         """Mark rows as deleted, and return the index opened again; the caller holds the lock of the folder.
 
         Raises:
-            ResourceError: If the disk refuses a write.
+            ResourceError: If a file cannot be written.
         """
         # Deleted rows remain in the files: nothing that readers have mapped ever changes.
         deleted = tuple(sorted({*self.manifest.deleted, *map(int, rows)}))
@@ -317,7 +317,7 @@ class Index:
         Ids are compared as text, so that 1 and "1" are the same.
         """
         rows: dict[str, list[int]] = {}
-        # Only passages belong to documents. Other rows may have a column of this name.
+        # Only passages belong to documents; other rows can have a column of this name, too.
         names = set(map(str, ids)) if column == "id" or self.manifest.passages is not None else set()
         for row, record in self.records() if names else ():
             if (name := str(record[column])) in names:
@@ -357,9 +357,11 @@ class Index:
         for start in range(0, self.manifest.total, size):
             vectors = torch.from_numpy(self._map_block(start, size))
             products = query_vectors @ vectors.T if len(queries) > 1 else (vectors @ query_vectors[0])[None]
+            # The deleted rows of this block are a slice, because they ascend.
             first, last = np.searchsorted(self.deleted, (start, start + len(vectors)))
             products[:, self.deleted[first:last] - start] = float("-inf")
-            # Sorting takes longer than multiplying, and few rows of a later block are better than the candidates.
+            # Sorting takes longer than multiplying, and few rows of a later block are better than the candidates, so
+            # only the columns that beat the last candidate of any query are sorted.
             block_rows = torch.arange(len(vectors))
             if scores.shape[1] == count:
                 block_rows = (products > scores[:, -1:]).any(dim=0).nonzero()[:, 0]
@@ -420,8 +422,8 @@ class Index:
         return pending
 
     def _resume_addition(self, source: Mapping[str, Any] | None) -> tuple[Addition, dict[str, Any]]:
-        """Return the rows of a source that a killed command has written, and the digests of their bytes."""
-        source = json.loads(to_json(source))  # as it is read back from the manifest
+        """Return the rows of a source that a killed command wrote, and the digests of their bytes."""
+        source = json.loads(to_json(source))  # in the form that the manifest returns
         starts, pending = self.manifest.sizes(), self.manifest.pending
         digests = {name: hashlib.sha256() for name in starts}
         for name in starts:
@@ -451,7 +453,7 @@ class Index:
         except UnavailableError as error:
             log.info(f"the index has no words: {error.message} - {error.remedy}")
             return None
-        shutil.rmtree(folder, ignore_errors=True)  # A killed process may have left it.
+        shutil.rmtree(folder, ignore_errors=True)  # A killed process can have left it.
         words.save(folder)
         sync_folder(folder)
         sync_folder(folder.parent)
@@ -460,9 +462,9 @@ class Index:
 
 @contextmanager
 def naming_damage(folder: Path) -> Iterator[None]:
-    """Read an index, and compare the checksums of its files if that fails.
+    """Compare the checksums of an index if the block raises an unexpected error, and report the damaged file.
 
-    They are not compared before, because a query reads a small part of them.
+    Checksums are not compared earlier, because a query reads only a small part of the files.
 
     Raises:
         DataError: If a file is damaged, or the words were replaced while they were read.
@@ -488,7 +490,7 @@ def _prepare(vectors: np.ndarray, similarity: str) -> np.ndarray:
 
 
 def _resume_build(building: Path, manifest: Manifest, source: Mapping[str, Any] | None) -> Index:
-    """Return the index that a killed build of the same rows and model has left in a folder, or an empty one."""
+    """Return the index that a killed build of the same rows and model left in a folder, or an empty index."""
     previous = None
     try:
         previous = _read_manifest(building, verify=True) if (building / MANIFEST).exists() else None
@@ -532,7 +534,7 @@ def _read_manifest(folder: Path, *, verify: bool) -> Manifest:
         raise damaged from None
     if any(map(leaves_folder, words)):
         raise damaged
-    # 2. The files of rows, which may have more bytes than belong to the index.
+    # 2. The files of rows, which can have more bytes than belong to the index.
     for name, size in sizes.items():
         _check_size(folder / name, size)
     start = Counter[str]()

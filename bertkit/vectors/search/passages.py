@@ -20,7 +20,7 @@ DEFAULT_TOKENS = 256
 """Tokens of a passage, unless the model reads fewer."""
 
 _MIN_TOKENS = 8  # per passage, without special tokens and prompt
-# sentences that are tokenized at a time, so that a document of any length takes little memory
+# Sentences that are tokenized at a time, so that a document of any length takes little memory.
 _BLOCK = 1000
 
 
@@ -57,6 +57,7 @@ def find_truncated(texts: Sequence[str], embedder: Embedder) -> dict[int, int]:
 
     Only a text with more bytes than the model reads tokens is tokenized once more, because each token has at least one.
     """
+    # The number of bytes, plus two special tokens, bounds the number of tokens from above.
     limit = int(embedder.tokenizer.model_max_length)
     prompt = embedder.prompt_text
     long = [position for position, text in enumerate(texts) if len(f"{prompt}{text}".encode()) + 2 > limit]
@@ -86,7 +87,7 @@ def count_tokens(texts: Sequence[str], embedder: Embedder) -> list[int]:
 
 
 def tokenize(texts: Sequence[str], embedder: Embedder, **options: bool) -> BatchEncoding:
-    """Tokenize texts whole, and without special tokens unless the options add them."""
+    """Tokenize texts without truncation, and without special tokens unless the options add them."""
     if embedder.modules.lowercase:
         texts = [text.lower() for text in texts]
     options = {"add_special_tokens": False, "return_attention_mask": False, "split_special_tokens": True} | options
@@ -159,18 +160,24 @@ class PassageSplitter:
             excess = max(counts, default=0) - self.size
             if excess <= 0 or budget == 1:
                 break
+            # The budget shrinks in each round, so the loop ends, at the latest with one token per passage.
             budget = max(1, budget - excess)
         read = _count_covered(units, [passage for passage in passages if passage.tokens <= self.size])
         characters = sum(unit.end - unit.start for unit in units)
         return passages, Coverage(1, int(read < characters), read, characters)
 
     def _pack_units(self, units: Sequence[Passage], budget: int) -> Iterator[tuple[int, int]]:
-        """Yield the first and the end of the units of each passage: as many as fit."""
+        """Yield the first unit and the last + 1 of each passage, which has as many units as fit.
+
+        For units of 4, 3, 5 and 2 tokens and a budget of 8, these are (0, 2) and (2, 4). With an overlap of 3 tokens,
+        they are (0, 2), (1, 3) and (3, 4): the unit of 3 tokens is repeated, and the unit of 5 exceeds the overlap.
+        """
         first, tokens = 0, 0
-        for number, unit in enumerate(units):
-            if number > first and tokens + unit.tokens > budget:
-                yield first, number
-                first, tokens = number, 0
+        for index, unit in enumerate(units):
+            if index > first and tokens + unit.tokens > budget:
+                yield first, index
+                first, tokens = index, 0
+                # Go back over the units that fit into the overlap, but leave room for the new unit.
                 room = min(self.overlap, budget - unit.tokens)
                 while tokens + units[first - 1].tokens <= room:
                     first -= 1
@@ -192,23 +199,23 @@ class PassageSplitter:
         return units
 
     def _split_sentence(self, text: str, start: int, end: int, budget: int) -> Iterator[Passage]:
-        """Yield the words of a sentence, and of a word that is too long its tokens."""
+        """Yield the words of a sentence; a word with more tokens than the budget is split into its tokens."""
         encoded = tokenize([text[start:end]], self.embedder, return_offsets_mapping=True)
         tokens = zip(encoded.word_ids(0), encoded["offset_mapping"][0], strict=True)
         for _, word in itertools.groupby(tokens, key=operator.itemgetter(0)):
             spans = [span for _, span in word]
-            # a character may have several tokens, all with its offsets
+            # A character can have several tokens, which all have its offsets. They stay together.
             groups = [spans] if len(spans) <= budget else [list(same) for _, same in itertools.groupby(spans)]
             for group in groups:
                 unit = text[start + group[0][0] : start + group[-1][1]]
-                # some tokenizers count the space before a word to it
+                # The offsets of some tokenizers include the space before a word.
                 first = start + group[0][0] + len(unit) - len(unit.lstrip())
                 if unit := unit.strip():
                     yield Passage(first, first + len(unit), len(group))
 
 
 def _count_covered(units: Sequence[Passage], passages: Sequence[Passage]) -> int:
-    """Count the characters of the units that lie in passages; both ascend."""
+    """Count the characters of the units that are in passages; both are in the order of the text."""
     covered, remaining = 0, iter(passages)
     passage = next(remaining, None)
     for unit in units:
@@ -219,7 +226,7 @@ def _count_covered(units: Sequence[Passage], passages: Sequence[Passage]) -> int
 
 
 def _sentence_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where sentences begin and end."""
+    """Yield the start and the end of each sentence."""
     end = 0
     for sentence in split_sentences(text):
         start = text.index(sentence, end)  # Only whitespace is between them.

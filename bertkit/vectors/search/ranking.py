@@ -19,17 +19,17 @@ from bertkit.recipe.records import DataConfig
 from bertkit.vectors.reranker import Reranker
 from bertkit.vectors.search.index import Index
 
-WAYS = ("vectors", "words", "hybrid")
+METHODS = ("vectors", "words", "hybrid")
 """How rows are ranked: by the similarity of vectors, by BM25, by reciprocal rank fusion of both."""
 
 DEPTH = 100
-"""The best of each ranking, which are fused."""
+"""Number of the best rows of each ranking that are fused."""
 
-_CONSTANT = 60  # in reciprocal rank fusion
+_RANK_OFFSET = 60  # constant of reciprocal rank fusion; a larger one makes the first ranks matter less
 
 
 class Hit(NamedTuple):
-    """A row that is found, and the score that it is ranked by."""
+    """A row of a ranking, with its score."""
 
     row: int
     score: float
@@ -41,26 +41,26 @@ Ranking = list[Hit]
 
 @dataclass(frozen=True)
 class SearchMethod:
-    """How rows are found and ranked.
+    """Method by which rows are found and ranked.
 
     Raises:
         UsageError: If the method is not known, or a number is below 1.
     """
 
     by: str = "vectors"
-    """One of `WAYS`."""
+    """One of `METHODS`."""
     k: int = 10
     """Results per query."""
     reranker: Reranker | None = None
     """Model that ranks the candidates again."""
     candidates: int = DEPTH
-    """The best rows of a query that the reranker scores."""
+    """Number of the best rows of a query that the reranker scores."""
 
     def __post_init__(self) -> None:
-        if self.by not in WAYS:
-            raise UsageError(f"--rank-by {self.by}", did_you_mean(self.by, WAYS))
+        if self.by not in METHODS:
+            raise UsageError(f"--rank-by {self.by}", did_you_mean(self.by, METHODS))
         if self.k < 1:
-            raise UsageError(f"-k {self.k}", "ask for at least 1")
+            raise UsageError(f"-k {self.k}", "request at least 1")
         if self.candidates < 1:
             raise UsageError(f"--candidates {self.candidates}", "rerank at least 1")
 
@@ -92,7 +92,7 @@ def fuse(*rankings: Sequence[Ranking]) -> list[Ranking]:
         scores: dict[int, float] = defaultdict(float)
         for ranking in query_rankings:
             for rank, hit in enumerate(ranking, 1):
-                scores[hit.row] += 1 / (_CONSTANT + rank)
+                scores[hit.row] += 1 / (_RANK_OFFSET + rank)
         fused.append(sorted((Hit(*pair) for pair in scores.items()), key=lambda hit: -hit.score))
     return fused
 
@@ -101,13 +101,14 @@ def rerank(reranker: Reranker, queries: Sequence[str], rankings: Sequence[Rankin
     """Rank rows again by the scores of a reranker; if scores are equal, the row that was better before comes first.
 
     Args:
-        reranker: scores each query with each of its rows.
-        queries: as many as rankings.
+        reranker: Model that scores each query with each of its rows.
+        queries: Queries, one per ranking.
         rankings: Rows of each query; all are scored.
-        index: has the rows.
+        index: Index with the texts of the rows.
     """
-    numbers = sorted({hit.row for ranking in rankings for hit in ranking})
-    texts = {row: record["text"] for row, record in zip(numbers, index.rows(numbers), strict=True)}
+    # Queries share rows, and each row is read from disk once, in the order of the file.
+    rows = sorted({hit.row for ranking in rankings for hit in ranking})
+    texts = {row: record["text"] for row, record in zip(rows, index.rows(rows), strict=True)}
     pairs = [(query, texts[hit.row]) for query, ranking in zip(queries, rankings, strict=True) for hit in ranking]
     scores = iter(reranker.score(pairs).tolist())
     scored = ([Hit(hit.row, next(scores)) for hit in ranking] for ranking in rankings)
@@ -119,9 +120,9 @@ def search(index: Index, queries: Sequence[str], vectors: np.ndarray | None, met
 
     Args:
         index: The index to search.
-        queries: at least one.
+        queries: Queries, at least one.
         vectors: Vectors of the queries, or None for a search by words.
-        method: how rows are ranked, and how many are returned.
+        method: Method by which rows are ranked, and number of results.
     """
     depth = method.k if method.reranker is None else max(method.k, method.candidates)
     if vectors is None:
@@ -144,7 +145,7 @@ Relevance = dict[str, dict[str, float]]
 
 
 def read_relevance(file: Path) -> Relevance:
-    """Read the queries of a file and what is relevant to each; a query may have several rows.
+    """Read the queries of a file and what is relevant to each; a query can have several rows.
 
     A row has a ``query``, the id that is ``relevant`` (in JSON and Parquet also a list of them) and, if not all are
     equally relevant, a ``grade``.

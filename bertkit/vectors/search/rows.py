@@ -89,14 +89,15 @@ class TextRows:
             document, text = row.record.pop("id"), row.record.pop("text")
             passages, coverage = self.splitter.split(text)
             rows = []
-            for number, passage in enumerate(passages, 1):
-                begin = {"id": f"{document}#{number}", "text": text[passage.start : passage.end]}
+            for position, passage in enumerate(passages, 1):
+                begin = {"id": f"{document}#{position}", "text": text[passage.start : passage.end]}
                 place = {"document": document, "file": str(self.file), "start": passage.start, "end": passage.end}
                 rows.append(IndexRow(row.line, {**begin, **place, **row.record}))
             yield rows, coverage
 
     def _read_rows(self) -> Iterator[IndexRow]:
         row_id = self.first_id
+        # With passages, a text file is one document; otherwise each of its lines is a row.
         is_document = self.splitter is not None and guess_format(self.file.name)[1].startswith(".txt")
         data = self.data.model_copy(update={"format": "documents"}) if is_document else self.data
         records = read_records(self.file, data)

@@ -12,7 +12,7 @@ import pytest
 from bertkit.errors import ModelError, UsageError
 from bertkit.modeling.sentence.folder import Normalize, SentenceModules, write_modules
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.search.models import choose_prompts, describe, embedder_of
+from bertkit.vectors.search.models import choose_prompts, describe, open_embedder
 
 PROMPTS = {"query": "query: ", "passage": "passage: "}
 
@@ -37,7 +37,7 @@ def test_each_side_has_its_prompt(folder):
     manifest = build(folder)
     assert (manifest.dimension, manifest.similarity, manifest.model) == (32, "cosine", str(folder))
     assert manifest.prompts["query"] == {"name": "query", "text": "query: "}
-    query = embedder_of(manifest, "query", folder=folder)
+    query = open_embedder(manifest, "query", folder=folder)
     plain = Embedder(str(folder)).encode(["query: a film"])
     np.testing.assert_allclose(query.encode(["a film"]), plain, atol=1e-6)
     assert build(folder, document="passage").prompts["document"] == {"name": "passage", "text": "passage: "}
@@ -47,8 +47,8 @@ def test_the_model_may_move_and_the_options_stay(folder, tmp_path):
     manifest = describe(choose_prompts(Embedder(str(folder), pooling="cls", max_length=16), {}), "dot")
     folder.rename(tmp_path / "moved")
     with pytest.raises(ModelError, match="--model"):
-        embedder_of(manifest, "query", folder=tmp_path)
-    moved = embedder_of(manifest, "query", folder=tmp_path, model=str(tmp_path / "moved"))
+        open_embedder(manifest, "query", folder=tmp_path)
+    moved = open_embedder(manifest, "query", folder=tmp_path, model=str(tmp_path / "moved"))
     assert (moved.pooling, moved.max_length) == ("cls", 16)
 
 
@@ -69,7 +69,7 @@ def test_another_model_is_refused(changed, folder, tmp_path):
     manifest = build(folder)
     changed(folder)
     with pytest.raises(ModelError, match="build") as refused:
-        embedder_of(manifest, "query", folder=tmp_path)
+        open_embedder(manifest, "query", folder=tmp_path)
     assert "\n" not in str(refused.value)
 
 
@@ -81,7 +81,7 @@ def test_a_similarity_that_is_none_of_an_index_is_refused(folder):
 
 def test_an_index_without_a_model_is_searched_from_python(folder, tmp_path):
     with pytest.raises(UsageError, match="without a model"):
-        embedder_of(replace(build(folder), model=None), "query", folder=tmp_path)
+        open_embedder(replace(build(folder), model=None), "query", folder=tmp_path)
 
 
 def test_a_prompt_that_the_model_lacks_is_refused(folder):
