@@ -268,7 +268,7 @@ def test_a_wrong_row_is_told_in_one_line(model, rows, message):
     [
         ("runs/none", ModelError, "no such run: runs/none - `bertkit runs list` shows"),
         ("cola", ModelError, "no such run: cola"),
-        ("{tiny}", UsageError, r"no recipe.yaml beside the model.* - name a run folder, or the recipe: load\("),
+        ("{tiny}", UsageError, r"no recipe.yaml in the model folder.* - name a run folder, or the recipe: load\("),
     ],
 )
 def test_a_model_that_cannot_be_loaded_is_told_in_one_line(name, error, message, here, tiny_model):
