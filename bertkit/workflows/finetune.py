@@ -86,7 +86,7 @@ def finetune_rows(data: FinetuneData, *, fresh: bool, compare: Compare | None = 
 
 
 def _with_recorded_batching(data: FinetuneData, record: Mapping[str, Any]) -> FinetuneData:
-    """Return the data with the batching that the run began with, because `auto` is resolved when a run is opened."""
+    """Return the data with the batching in the run's record, because `auto` is resolved when a run is opened."""
     batching = record["identity"]["recipe"]["training"]["batching"]
     return replace(data, recipe=data.recipe.changed("training", batching=batching))
 
@@ -104,7 +104,7 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     #    that is drawn in between would change the initial weights.
     with stage(f"loading {recipe.model_name}"):
         set_seed(recipe.training.seed)
-        context = load_setup(data)
+        context = load_context(data)
         checkpoint = Checkpoint(load_model(data, context), task, context, run.machine)
         baselines = score_baselines(data, context)
         if recipe.training.layer_keys:
@@ -147,8 +147,8 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     return save_results(data, run, fit_result, checkpoint, scored_splits, baselines, truncated, compared)
 
 
-def load_setup(data: FinetuneData) -> TaskContext:
-    """Load the tokenizer, and log if the model reads fewer tokens than the recipe asks for."""
+def load_context(data: FinetuneData) -> TaskContext:
+    """Load the tokenizer, and log if the model reads fewer tokens than the recipe requires."""
     context = TaskContext(data.recipe, load_tokenizer(data.model_folder), data.labels)
     max_length, readable = data.recipe.training.max_length, max_tokens(context)
     if readable < max_length:
@@ -169,6 +169,7 @@ def score_baselines(data: FinetuneData, context: TaskContext) -> ScoredBaselines
     """Fit baselines (most frequent label, linear model over words, ...) to the training rows, and score them."""
     validation = {name: split.rows for name, split in data.splits.items() if is_validation(name)}
     baselines = fit_and_score(data.task, data.splits["train"].rows, validation, context)
+    # Custom metrics have unknown names until rows are scored. Scores of a baseline show them before the training.
     for scores in baselines.scores[data.validation.name].values():
         check_best_metric(data.recipe, scores)
     return baselines
@@ -185,7 +186,7 @@ def encode_splits(data: FinetuneData, context: TaskContext) -> dict[str, Feature
 
 
 def report_truncation(data: FinetuneData, context: TaskContext, features: Mapping[str, Features]) -> dict[str, int]:
-    """Log how many training rows are truncated or read in windows, and return what a run's record keeps of it."""
+    """Log how many training rows are truncated or read in windows, and return the counts for the run's record."""
     from bertkit.tokens.feature_cache import get_lengths, get_max_lengths
 
     readable, tokenizer_limit, rows = max_tokens(context), int(context.tokenizer.model_max_length), data.rows["train"]
@@ -202,6 +203,7 @@ def report_truncation(data: FinetuneData, context: TaskContext, features: Mappin
         kind = "sequences" if "questions" in data.task.COLUMNS.optional else "overlapping windows"
         log.info(f"training: {rows:,} rows in {windows:,} {kind} of up to {readable} tokens")
         return facts
+    # A row that fills the maximum exactly counts too: features do not show whether it was longer.
     if full := int((get_max_lengths(train) >= readable).sum()):
         share = 100 * full / len(train)
         remedies = [f"--max-length {tokenizer_limit}"] if tokenizer_limit > readable else []
@@ -260,7 +262,7 @@ def training_job(
     features: Features,
     compute_metrics: Callable[[Model, int], dict[str, float]],
 ) -> Iterator[TrainingJob]:
-    """Yield what the Trainer needs: model, batches, collator, loss terms and metrics.
+    """Yield the arguments of the Trainer: model, batches, collator, loss terms and metrics.
 
     Args:
         data: Rows and recipe of the run.
