@@ -72,7 +72,7 @@ def test_a_metric_that_predictions_do_not_determine_is_left_out(tmp_path):
     runs = [make(tmp_path / "a", (), scores=recorded), make(tmp_path / "b", ())]
     found = compare(runs)
     assert list(found.differences["b"]) == ["accuracy"]
-    assert found.notes == ["matthews_correlation: left out, for stored predictions do not determine it.", ONE_SEED]
+    assert found.notes == ["matthews_correlation: left out, because stored predictions do not determine it.", ONE_SEED]
     make(tmp_path / "c", (), scores={"accuracy": 0.25})
     with pytest.raises(DataError, match="they are not those that it wrote"):
         compare([tmp_path / "c", tmp_path / "b"])
@@ -82,7 +82,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     make(tmp_path / "a", ())
     make(tmp_path / "s" / "seed-1", ())
     for paths, message in (
-        ([tmp_path / "a"], "nothing to be compared with"),
+        ([tmp_path / "a"], "one run cannot be compared"),
         ([tmp_path / "a", f"{tmp_path}/a/"], "named twice"),
         ([tmp_path / "s", tmp_path / "a" / ".."], "neither a run folder"),
     ):

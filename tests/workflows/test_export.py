@@ -81,9 +81,7 @@ def test_the_recipe_is_that_of_the_run_or_named(trained):
         assert (recipe.data.source, recipe.data.limit) == ("rows.csv", 5)
     of_run, named = (open_trained(str(trained), name).recipe.data.source for name in (None, "classify"))
     assert of_run and of_run != named
-    with pytest.raises(
-        UsageError, match=r"nothing says what it was trained for .* - name a run folder, or say --recipe RECIPE"
-    ):
+    with pytest.raises(UsageError, match=r"so its task is unknown .* - name a run folder, or add --recipe RECIPE"):
         open_trained("demo")
 
 
