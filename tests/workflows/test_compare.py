@@ -74,7 +74,7 @@ def test_a_metric_that_predictions_do_not_determine_is_left_out(tmp_path):
     assert list(found.differences["b"]) == ["accuracy"]
     assert found.notes == ["matthews_correlation: left out, because stored predictions do not determine it.", ONE_SEED]
     make(tmp_path / "c", (), scores={"accuracy": 0.25})
-    with pytest.raises(DataError, match="they are not those that it wrote"):
+    with pytest.raises(DataError, match="do not give the accuracy that the run recorded"):
         compare([tmp_path / "c", tmp_path / "b"])
 
 
@@ -89,7 +89,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
         with pytest.raises(UsageError, match=message):
             compare(paths)
     make(tmp_path / "t" / "seed-1", ())
-    with pytest.raises(UsageError, match="the spread of seeds takes at least two"):
+    with pytest.raises(UsageError, match="the spread of seeds needs at least two"):
         compare([tmp_path / "s", tmp_path / "t"])
 
 

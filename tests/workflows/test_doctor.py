@@ -194,7 +194,7 @@ def test_a_hub_that_answers_is_good_and_one_that_does_not_a_doubt(loopback, monk
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     finding = by_name(check_hub)["hub"]
     assert finding.level == "warn"
-    assert "the hub cannot be reached" in finding.text
+    assert "the Hub cannot be reached" in finding.text
     assert "HF_ENDPOINT" in finding.text
 
 

@@ -57,7 +57,7 @@ def test_words_of_training_rows_are_copied_on_request_only(trained, tmp_path):
         (
             "---\ntags: [a]\n---\nlicense: mit\n",
             "model: google-bert/bert-base-uncased\n",
-            "that of google-bert/bert-base-uncased, which it was trained from: Apache-2.0",
+            "the license of google-bert/bert-base-uncased, from which it was trained: Apache-2.0",
         ),
         (None, "model: own/model\n", None),
         ("no front matter", ": [", None),

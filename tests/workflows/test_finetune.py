@@ -223,7 +223,7 @@ def test_a_run_on_added_rows_keeps_the_head_of_the_run_it_starts_from(run, train
     rows = [{**row, "label": {"good": "5", "bad": "1"}[row["label"]]} for row in toy_rows(40, seed=5)]
     write_csv(Path("stars.csv"), rows)
     new = finetune(run, trained, "stars.csv", "--epochs", 1, "--output", "new")
-    why = f"because that of {trained} is for the labels bad, good, not 1, 5"
+    why = f"because the head of {trained} is for the labels bad, good, not 1, 5"
     assert f"the head is new: it starts from random weights, {why}\n" in new.err
 
 

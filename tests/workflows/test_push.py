@@ -121,7 +121,7 @@ def test_an_upload_that_breaks_off_leaves_nothing_and_is_repeated(hub, run, trai
     hub.fail("PUT /lfs/*", 503)
     ended = run("push", trained, "me/toy")
     assert (ended.code, len(ended.last.splitlines())) == (5, 1)
-    assert ended.last.startswith("error: me/toy: the hub fails (503 Service Unavailable) - try again later")
+    assert ended.last.startswith("error: me/toy: the Hub failed (503 Service Unavailable) - try again later")
     assert set(hub.newest("me/toy")) == {".gitattributes"}
     hub.forget()
     hub.fail("POST */commit/main", cut_after=3)  # the commit is made, and nobody hears of it
@@ -151,7 +151,7 @@ def test_what_cannot_be_pushed_ends_in_one_line(hub, run, trained, finished, tin
     assert "an exported model" in line(4, tmp_path / "exported", "me/toy")
     assert "me/public exists already, and is public" in line(2, trained, "me/public", "--private")
     hub.fail("POST /api/repos/create", 403, times=1)
-    assert "me/toy: the hub forbids it (403) - check what your token permits" in line(5, trained, "me/toy")
+    assert "me/toy: the Hub forbids it (403) - check what your token permits" in line(5, trained, "me/toy")
     card = (finished / "README.md").read_text()
     (finished / "README.md").write_text(card.replace("# license: apache-2.0", "license: Of My Own"))
     assert 'does not accept the metadata of the card (- "license" must be one of a list)' in line(4, finished, "me/toy")
@@ -162,7 +162,7 @@ def test_what_cannot_be_pushed_ends_in_one_line(hub, run, trained, finished, tin
     runs.write_record(finished, {**runs.read_record(finished), "status": "stopped"})
     assert "the run is not finished (stopped)" in line(4, finished, "me/toy")
     monkeypatch.delenv("HF_TOKEN")
-    assert "there is no token for the hub - log in with `hf auth login`, or set HF_TOKEN" in line(5, trained, "me/toy")
+    assert "there is no token for the Hub - log in with `hf auth login`, or set HF_TOKEN" in line(5, trained, "me/toy")
     assert ("models", "me/toy") not in hub.main or set(hub.newest("me/toy")) == {".gitattributes"}
 
 
