@@ -38,7 +38,7 @@ def choose_layers(count: int, keep: int, measure: Callable[[list[int]], float], 
         while len(layers) > keep:
             losses = []
             for layer in layers[fixed:]:
-                losses.append((measure([other for other in layers if other != layer]), -layer))
+                losses.append((measure([index for index in layers if index != layer]), -layer))
                 advance(1)
             layers.remove(-min(losses)[1])  # Negative indices sort the last layer first in a tie.
     return layers

@@ -116,7 +116,7 @@ class PruningMetadata:
 def write_pruned_files(metadata: PruningMetadata, folder: Path) -> None:
     """Write the files of a pruned model that do not depend on rows, next to its weights, config and tokenizer."""
     _copy_modules(metadata.source, folder)
-    facts = {
+    origin = {
         "model": metadata.model,
         "fingerprint": fingerprint(metadata.source),
         "layers": metadata.units.layers,
@@ -124,7 +124,7 @@ def write_pruned_files(metadata: PruningMetadata, folder: Path) -> None:
         "neurons": metadata.units.neurons,
         "tokens": metadata.tokens,
     }
-    write_json(folder / PRUNED_FILE, facts)
+    write_json(folder / PRUNED_FILE, origin)
     # safetensors creates files that only their owner can read. Other files show the mode that the user's umask gives.
     mode = (folder / PRUNED_FILE).stat().st_mode
     for file in folder.rglob("*.safetensors"):
@@ -132,11 +132,11 @@ def write_pruned_files(metadata: PruningMetadata, folder: Path) -> None:
 
 
 def write_pruned_run(
-    metadata: PruningMetadata, folder: Path, saved: CheckpointInfo, compared: ComparedSides, split: Split
+    metadata: PruningMetadata, folder: Path, saved: CheckpointInfo, comparison: ComparedSides, split: Split
 ) -> None:
     """Write the recipe and, if the original model is a run, the predictions and the record of a pruned model."""
     # 1. Write the recipe, and copy the files that stay valid: training rows and baselines do not depend on the model.
-    task, scored = saved.task, compared.scored[1]
+    task, scored = saved.task, comparison.scored[1]
     recipe = scored.context.recipe.model_copy(update={"model": metadata.model})
     write_yaml(saved.kept(recipe).model_dump(mode="json", exclude_defaults=True), folder / _RECIPE)
     for name in (runs.TRAINING_ROWS, BASELINES_FILE, _IGNORE):

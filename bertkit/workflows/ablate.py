@@ -269,15 +269,15 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> dict[st
     if len(paths) < 2:
         log.warning(f"{task}: nothing to compare, because fewer than two encoders were fine-tuned")
         return None
-    compared = compare(list(paths.values()))
-    metric, scores, notes = compared.best_metric, list[dict[str, Any]](), list[str]()
+    comparison = compare(list(paths.values()))
+    metric, scores, notes = comparison.best_metric, list[dict[str, Any]](), list[str]()
 
     # 2. Add what the comparison lacks: the seeds that failed, and the score of a model that reads nothing.
-    for variant, system in zip(paths, compared.systems, strict=True):
+    for variant, system in zip(paths, comparison.systems, strict=True):
         # A failed seed still counts for the mean: to leave it out would favor unstable encoders.
         summary = read_seeds(job.folder / task / variant) or {}
         failures = {run["seed"]: run["failure"] for run in summary.get("runs", ()) if run["failure"]}
-        difference = compared.differences.get(system.name, {}).get(metric)
+        difference = comparison.differences.get(system.name, {}).get(metric)
         notes += [f"failed: {variant}, seed {seed}. {reason}" for seed, reason in failures.items()]
         scores.append(
             {
@@ -291,7 +291,7 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> dict[st
     # The first baseline is the null model. It does not depend on the encoder, so any result has it.
     baselines: Baselines = dict(list(results[0]["baselines"].items())[:1])
     baseline = next((values.get(metric) for values in baselines.values()), None)
-    notes += [*compared.notes, *find_unlearned(task, [score["mean"] for score in scores], baselines, metric)]
+    notes += [*comparison.notes, *find_unlearned(task, [score["mean"] for score in scores], baselines, metric)]
     if baseline is not None:
         notes.append(f"The null model, which reads nothing, has {metric} {baseline:.4f}.")
 
@@ -299,8 +299,8 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> dict[st
     page = job.folder / f"{task}.html"
     with disk_errors(job.folder), claimed(page):
         failed = [f"failed: {variant}. {error}" for variant, error in job.failures.items()]
-        write_page(page, replace(compared, notes=[*failed, *notes]))
-    header = {"recipe": task, "split": compared.split, "rows": compared.rows, "metric": metric}
+        write_page(page, replace(comparison, notes=[*failed, *notes]))
+    header = {"recipe": task, "split": comparison.split, "rows": comparison.rows, "metric": metric}
     return {**header, "scores": scores, "notes": notes, "baseline": baseline}
 
 

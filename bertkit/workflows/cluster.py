@@ -113,7 +113,7 @@ def cluster(
         if save is not None:
             claims.enter_context(disk_errors(save.parent))
             staging = claims.enter_context(staged(save))
-            facts = {
+            metadata = {
                 "method": method,
                 "seed": seed,
                 "rows": len(rows_with_text),
@@ -123,7 +123,7 @@ def cluster(
                 "dimension": vectors.shape[1],
                 "vectors": source.describe(),
             }
-            save_clusters(staging, SavedClusters(clustering, topics, facts))
+            save_clusters(staging, SavedClusters(clustering, topics, metadata))
             _write_map(staging, vectors, clusters, texts_with_text, topics)
         noise = _write_rows(output, texts, contents, clusters, topics)
         return ClusterResult(method, len(contents), topics, noise, silhouettes)

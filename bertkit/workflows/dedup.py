@@ -79,35 +79,35 @@ def dedup(
 
         # 3. Compare the rows, from cheap to expensive: equal digests, similar signatures of the wording, then vectors
         #    of the rows that remain. The rows of all files are numbered in one sequence, the file to clean last.
-        scanned = duplicate_search.scan([*against, texts], keep, near=near < 1)
-        duplicates = duplicate_search.find_wording(scanned, near)
+        all_rows = duplicate_search.scan([*against, texts], keep, near=near < 1)
+        duplicates = duplicate_search.find_wording(all_rows, near)
         by_meaning: dict[str, Any] = {}
         if source is not None:
-            remaining = duplicate_search.remaining_rows(scanned, duplicates)
-            vectors = _read_vectors(scanned, remaining, source)
+            remaining = duplicate_search.remaining_rows(all_rows, duplicates)
+            vectors = _read_vectors(all_rows, remaining, source)
             # Without a threshold, no row is removed by meaning; the curve shows how many each threshold would remove.
             if threshold is None:
-                by_meaning["curve"] = _draw_curve(scanned, remaining, vectors)
+                by_meaning["curve"] = _draw_curve(all_rows, remaining, vectors)
             else:
                 by_meaning["threshold"] = threshold
-                duplicates += duplicate_search.find_meaning(remaining, vectors, threshold, scanned.fixed)
+                duplicates += duplicate_search.find_meaning(remaining, vectors, threshold, all_rows.fixed)
 
         # 4. Follow chains of duplicates to a row that is kept, and write the outputs.
-        removed = duplicate_search.resolve(duplicates, scanned.fixed)
+        removed = duplicate_search.resolve(duplicates, all_rows.fixed)
         if report is not None:
-            write_records(group_rows(scanned, removed), report)
+            write_records(group_rows(all_rows, removed), report)
         if output is not None and not dry_run:
-            _write_clean(scanned, removed, output)
+            _write_clean(all_rows, removed, output)
 
         # 5. Count the removed rows, also by the file that has the kept row. For files of 3 and 2 rows, `ends` is
         #    [3, 5], so `searchsorted` returns file 0 for row 2, and file 1 for row 3.
-        reasons, ends = Counter(duplicate.reason for duplicate in removed.values()), np.cumsum(scanned.totals)
+        reasons, ends = Counter(duplicate.reason for duplicate in removed.values()), np.cumsum(all_rows.totals)
         kept_in = Counter(int(np.searchsorted(ends, duplicate.kept, side="right")) for duplicate in removed.values())
         return DedupResult(
-            rows=scanned.totals[-1],
-            kept=scanned.totals[-1] - len(removed),
+            rows=all_rows.totals[-1],
+            kept=all_rows.totals[-1] - len(removed),
             duplicates={reason: reasons[reason] for reason in ("exact", "near", "meaning")},
-            of_files={str(file.path): kept_in[index] for index, file in enumerate(scanned.files)},
+            of_files={str(file.path): kept_in[index] for index, file in enumerate(all_rows.files)},
             written=[str(file) for file in outputs if file != output or not dry_run],
             **by_meaning,
         )
@@ -143,30 +143,30 @@ def _check_outputs(
         raise UsageError("two outputs have the same name", "name different files")
 
 
-def _read_vectors(scanned: ScannedRows, rows: Rows, source: VectorSource) -> Matrix:
+def _read_vectors(all_rows: ScannedRows, rows: Rows, source: VectorSource) -> Matrix:
     """Return the vectors of some rows, scaled to length 1, in the order of these rows.
 
     Files are read from their start, so vectors are computed by ascending row. For the rows [4, 0, 2], `ascending` is
     [0, 2, 4], and `searchsorted` returns [2, 0, 1], by which the vectors are sorted back.
     """
-    is_read = np.zeros(len(scanned.digests), dtype=bool)
+    is_read = np.zeros(len(all_rows.digests), dtype=bool)
     is_read[rows] = True
     ascending = np.flatnonzero(is_read)
-    texts = (row.text for index, _, row in scanned.read() if is_read[index])
+    texts = (row.text for index, _, row in all_rows.read() if is_read[index])
     # --vectors names the vectors of the file to clean first, but its rows are numbered last.
     ordered = replace(source, files=(*source.files[1:], *source.files[:1]))
-    vectors = ordered.read(texts, ascending, scanned.totals)
+    vectors = ordered.read(texts, ascending, all_rows.totals)
     return to_unit_length(vectors[np.searchsorted(ascending, rows)])
 
 
-def _draw_curve(scanned: ScannedRows, rows: Rows, vectors: Matrix) -> list[dict[str, Any]]:
+def _draw_curve(all_rows: ScannedRows, rows: Rows, vectors: Matrix) -> list[dict[str, Any]]:
     """Return the fraction of rows with a neighbor at each threshold, and the texts of the least similar such pair."""
     if len(rows) < 2:
         return []
     steps = measure_similarity(vectors)
     # Pairs have indices into `rows`. Only the texts of these pairs are kept in memory.
     positions = {int(rows[position]): position for step in steps for position in step.pair or ()}
-    texts = {positions[index]: row.text for index, _, row in scanned.read() if index in positions}
+    texts = {positions[index]: row.text for index, _, row in all_rows.read() if index in positions}
     curve = []
     for threshold, share, pair in steps:
         example = {} if pair is None else {"text": texts[pair[0]], "text_pair": texts[pair[1]]}
@@ -174,11 +174,11 @@ def _draw_curve(scanned: ScannedRows, rows: Rows, vectors: Matrix) -> list[dict[
     return curve
 
 
-def _write_clean(scanned: ScannedRows, removed: Mapping[int, Duplicate], output: Path) -> None:
+def _write_clean(all_rows: ScannedRows, removed: Mapping[int, Duplicate], output: Path) -> None:
     """Write the rows that are not removed, with the types of a Parquet file, or the dialect of a csv or tsv file."""
-    cleaned = scanned.files[-1]
+    cleaned = all_rows.files[-1]
     if cleaned.path.suffix == output.suffix == ".parquet":
-        copy_parquet(cleaned.path, output, [row not in removed for row in range(scanned.fixed, len(scanned.digests))])
+        copy_parquet(cleaned.path, output, [row not in removed for row in range(all_rows.fixed, len(all_rows.digests))])
         return
-    records = (row.record for index, row in enumerate(cleaned, scanned.fixed) if index not in removed)
+    records = (row.record for index, row in enumerate(cleaned, all_rows.fixed) if index not in removed)
     write_records(records, output, follow_source(PLAIN, output, cleaned.path, cleaned.data))

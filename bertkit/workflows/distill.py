@@ -118,10 +118,10 @@ def _compare_models(
     paces = measure_latency([(checkpoint, model_scored) for *_, checkpoint, model_scored in models])
 
     # 3. Describe each model; teachers have the difference to the student.
-    compared = []
+    compared_models = []
     for (role, name, folder, checkpoint, model_scored), pace in zip(models, paces, strict=True):
         intervals = find_intervals(task, model_scored)
-        compared.append(
+        compared_models.append(
             ComparedModel(
                 role=role,
                 model=name,
@@ -134,7 +134,7 @@ def _compare_models(
                 **({} if checkpoint is student else _find_differences(task, scored, model_scored)),
             )
         )
-    return [dataclasses.asdict(model) for model in compared]
+    return [dataclasses.asdict(model) for model in compared_models]
 
 
 def _find_differences(task: Task, student: EvalOutput, teacher: EvalOutput) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _find_differences(task: Task, student: EvalOutput, teacher: EvalOutput) -> d
         teacher_scores = score(teacher, rows)
         return {name: value - teacher_scores[name] for name, value in score(student, rows).items()}
 
-    rows = len(next(iter(student.row_scores.values())))  # in rankings, queries
+    rows = len(next(iter(student.row_scores.values())))  # or queries of a ranking
     return {
         "difference": null_for_nan({name: value - teacher.scores[name] for name, value in student.scores.items()}),
         "difference_intervals": bootstrap_intervals(subtract, rows),

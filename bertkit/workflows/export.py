@@ -154,14 +154,14 @@ def export(
             from bertkit.modeling.inference.graphs import TextGraph, convert
 
             file = graph_file(to, precision)
-            facts = {
+            metadata = {
                 "recipe": saved.recipe.name,
                 "task": saved.recipe.task,
                 "labels": json.dumps(before.context.labels),
             }
-            facts["license"] = find_license(saved.folder) or "unknown"
+            metadata["license"] = find_license(saved.folder) or "unknown"
             path = staging / file
-            converted = convert(before.model, names, to, path, calibration=calibration, metadata=facts)
+            converted = convert(before.model, names, to, path, calibration=calibration, metadata=metadata)
             described = describe_export(saved, before, converted, file, backend=to, precision=precision)
             write_supporting_files(staging, saved, before, *copied)
             write_manifest(staging, described)  # The graph is opened in stage 4, which requires a manifest.
@@ -263,8 +263,8 @@ def measure(
     if split is None:
         return Parity(largest, cosine, times, notes=notes)
     # Close outputs can still decide otherwise, so scores on the same rows are compared too.
-    compared = compare_scores(before, after, split)
-    return Parity(largest, cosine, times, split.name, len(split.rows), notes=notes, **compared)
+    comparison = compare_scores(before, after, split)
+    return Parity(largest, cosine, times, split.name, len(split.rows), notes=notes, **comparison)
 
 
 def check_loss(parity: Parity, *, saved: CheckpointInfo, margin: float) -> None:

@@ -139,12 +139,12 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     if recipe.training.lora:
         merge_adapters(checkpoint.model, data.plan.folder if is_main_process() else None, recipe.model_name)
     best = scored_splits[data.validation.name]
-    compared = compare(replace(checkpoint, context=best.context), best, fit_result.best) if compare else []
+    compared_models = compare(replace(checkpoint, context=best.context), best, fit_result.best) if compare else []
 
     # 5. The run folder: checkpoint, predictions, scores, report and card. Reports and cards are imported only here.
     from bertkit.workflows.finetune_results import save_results
 
-    return save_results(data, run, fit_result, checkpoint, scored_splits, baselines, truncated, compared)
+    return save_results(data, run, fit_result, checkpoint, scored_splits, baselines, truncated, compared_models)
 
 
 def load_context(data: FinetuneData) -> TaskContext:
@@ -193,7 +193,7 @@ def report_truncation(data: FinetuneData, context: TaskContext, features: Mappin
     train, find_truncated_answers = features["train"], data.task.find_truncated_answers
     validation = features[data.validation.name]
     lost_gold = find_truncated_answers(validation, data.validation.rows, context) if find_truncated_answers else ()
-    facts = {"max_tokens": readable, "lost_gold": len(lost_gold), "training_rows": 0}
+    counts = {"max_tokens": readable, "lost_gold": len(lost_gold), "training_rows": 0}
     # A feature may hold several windows of one text, padded to the longest of them. So its number of windows is its
     # number of tokens divided by that length; both are arrays over features.
     has_choice = "long_text" in data.task.OPTIONS
@@ -202,7 +202,7 @@ def report_truncation(data: FinetuneData, context: TaskContext, features: Mappin
     if windows > rows:
         kind = "sequences" if "questions" in data.task.COLUMNS.optional else "overlapping windows"
         log.info(f"training: {rows:,} rows in {windows:,} {kind} of up to {readable} tokens")
-        return facts
+        return counts
     # A row that fills the maximum exactly counts too: features do not show whether it was longer.
     if full := int((get_max_lengths(train) >= readable).sum()):
         share = 100 * full / len(train)
@@ -211,7 +211,7 @@ def report_truncation(data: FinetuneData, context: TaskContext, features: Mappin
         more = f" (to read more: {' or '.join(remedies)})" if remedies else ""
         count = f"{full:,} ({share:.1f}%)"
         log.info(f"training rows that reach {readable} tokens: {count}; longer ones are truncated{more}")
-    return {**facts, "training_rows": full}
+    return {**counts, "training_rows": full}
 
 
 @dataclass

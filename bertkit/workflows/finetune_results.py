@@ -121,9 +121,9 @@ def save_results(
     )
 
     # 3. The pages, which show the record. `finish` writes the record last.
-    facts = _gather_facts(outcome, record)
-    write_report(folder, facts)
-    (folder / "README.md").write_text(_make_card(data, facts, model), encoding="utf-8")
+    report = _gather_facts(outcome, record)
+    write_report(folder, report)
+    (folder / "README.md").write_text(_make_card(data, report, model), encoding="utf-8")
     finish(run, record, fit_result, [*published, runs.TRAINING_ROWS])
     return outcome.results
 
@@ -336,7 +336,7 @@ def _find_decisions(outcome: _Outcome) -> tuple[str, np.ndarray, np.ndarray] | N
     return decisions.per, decisions.probabilities.max(axis=1), is_right.astype(float)
 
 
-def _make_card(data: FinetuneData, facts: ReportData, model: Model) -> str:
+def _make_card(data: FinetuneData, report: ReportData, model: Model) -> str:
     recipe, columns = data.recipe, data.task.COLUMNS
     # The tag of the pipeline and the auto class follow from the class: BertForTokenClassification has the head
     # TokenClassification and the tag token-classification. Classes of bertkit count as the classes that they resemble.
@@ -363,7 +363,7 @@ def _make_card(data: FinetuneData, facts: ReportData, model: Model) -> str:
         language=recipe.data.language,
         fingerprint=data.plan.identity["data"]["train"],
     )
-    return model_card(name_models(facts, recipe), card)
+    return model_card(name_models(report, recipe), card)
 
 
 def _teachers(recipe: Recipe) -> list[str]:

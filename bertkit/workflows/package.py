@@ -182,7 +182,7 @@ def _write_instructions(target: Path, result: PackageResult, saved: CheckpointIn
     """Write the README, and the Dockerfile of a server."""
     row, columns = saved.example_row(), saved.recipe.data.columns
     names = [columns.get(name, name) for name in row]
-    facts = {
+    variables = {
         "name": result.name,
         "package": result,
         "task": saved.recipe.task,
@@ -196,4 +196,4 @@ def _write_instructions(target: Path, result: PackageResult, saved: CheckpointIn
     for name, template in {"README.md": "package.md.j2", "Dockerfile": "package.Dockerfile.j2"}.items():
         if serve or name == "README.md":
             loaded = load_template(template, quote=quote, json=partial(json.dumps, ensure_ascii=False))
-            (target / name).write_text(loaded.render(facts), encoding="utf-8")
+            (target / name).write_text(loaded.render(variables), encoding="utf-8")

@@ -24,7 +24,7 @@ from bertkit.workflows.pretrain_plan import fit_to_budget
 from bertkit.workflows.pretrain_results import Pretrained, save_results
 
 _FEW_TOKENS = 5000  # held-out tokens; at a rate of 15%, 750 of them are masked and scored
-_COMPARED_METRICS = ("perplexity", "pair_accuracy", "f1")  # a warning reports each one that is no better than baselines
+_COMPARED_METRICS = ("perplexity", "pair_accuracy", "f1")  # scores that are compared with baselines
 
 
 @with_progress

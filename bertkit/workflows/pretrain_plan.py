@@ -89,10 +89,10 @@ def estimate(
     for length, amount in planned.items():
         timed = _time_steps(data, model, batches.only(length, _MAX_STEPS), machine, steps)
         lengths = [length for step in timed for length in step.lengths]
-        taken = sum(step.seconds for step in timed)
-        times = amount / (taken if budget else sum(lengths))
+        timed_seconds = sum(step.seconds for step in timed)
+        times = amount / (timed_seconds if budget else sum(lengths))
         tokens += times * sum(lengths)
-        seconds += times * taken
+        seconds += times * timed_seconds
         operations += times * training_operations(sizes, lengths) if sizes else 0
 
     # 3. Compare the speed with the fastest matrix products of this machine.

@@ -166,22 +166,22 @@ def prune(
             vocabulary=None if ids is None else len(ids),
             texts=texts,
         )
-        facts = PruningMetadata(model, source, units, shape, ids, start)
+        metadata = PruningMetadata(model, source, units, shape, ids, start)
 
         # 4. Load the model from the folder, and compare it with the original. Without rows, only sizes are known.
         if saved is None or before is None or validation is None:
-            write_pruned_files(facts, staging)
+            write_pruned_files(metadata, staging)
             return pruned
-        compared = compare(saved, before, staging, validation)
-        write_pruned_files(facts, staging)
-        write_pruned_run(facts, staging, saved, compared, validation)
-        old, new = (scored.features for scored in compared.scored)
-        after = compared.describe(1, pruned.after.parameters, staging)
-        ece = measure_ece(saved.task, compared.scored[1], validation.rows)
+        comparison = compare(saved, before, staging, validation)
+        write_pruned_files(metadata, staging)
+        write_pruned_run(metadata, staging, saved, comparison, validation)
+        old, new = (scored.features for scored in comparison.scored)
+        after = comparison.describe(1, pruned.after.parameters, staging)
+        ece = measure_ece(saved.task, comparison.scored[1], validation.rows)
         figures = after.scores, after.intervals, ece, after.disk_bytes
         return replace(
             pruned,
-            before=compared.describe(0, parameters, source),
+            before=comparison.describe(0, parameters, source),
             after=after,
             gates=judge_scores(saved.recipe.gates, validation.name, *figures),
             measured_rows=min(measured_rows, len(train.rows)) if train and shape.is_measured else 0,
@@ -190,7 +190,7 @@ def prune(
             rows=len(validation.rows),
             changed_rows=0 if ids is None else count_changed(old, new, ids),
             best_metric=saved.recipe.best_metric,
-            differences=compared.differences,
+            differences=comparison.differences,
         )
 
 
@@ -205,7 +205,7 @@ def _find_recipe(source: Path, name: str | None, changes: Mapping[str, Any]) -> 
             return None
         name = str(file)
     recipe = load_recipe(name, {**changes, "model": str(source)})
-    # The run may be a student, and its teachers may be gone. Pruning does not train, so it needs no teachers.
+    # A run can be a student whose teachers no longer exist. Pruning does not train, so it needs no teachers.
     return recipe.model_copy(update={"distillation": None})
 
 
@@ -213,7 +213,7 @@ def _load_as_saved(source: Path, saved: CheckpointInfo | None, before: Checkpoin
     """Load the model with all saved weights; return also the names of weights that the checkpoint lacks."""
     if saved is not None and before is not None:
         return saved.task.load_model(source, replace(before.context, inference=False), new_head=False), []
-    # Without a recipe, the head is the one that the checkpoint has, such as the head of pretraining.
+    # Without a recipe, the model keeps the head of its checkpoint, such as the head of pretraining.
     import transformers
 
     config = load_config(source)

@@ -185,8 +185,8 @@ def dry_run(job: Sweep, *, fresh: bool = False) -> dict[str, Any]:
     for settings, name in ((job.propose(job.names[0]), job.names[0]), (last, "a trial")):
         with _named(name, settings):
             plan = plan_run(job.recipe(settings), output=unused, is_timed=False)
-    facts = {"folder": str(job.folder), "trials": search.trials, "settings": points}
-    return {**facts, "rows": plan.rows, "disk_bytes": search.trials * plan.disk_bytes}
+    header = {"folder": str(job.folder), "trials": search.trials, "settings": points}
+    return {**header, "rows": plan.rows, "disk_bytes": search.trials * plan.disk_bytes}
 
 
 def check_sweep(
@@ -226,7 +226,7 @@ def check_sweep(
     if not fresh:
         run_sets.check_space(folder, job.space)
 
-    # 3. The rows. Trials are compared with each other, so all must score the same rows, whatever settings are searched.
+    # 3. The rows. Trials are compared with each other, so all score the same rows, even if data settings vary.
     gold = load_task(job.recipe({})).COLUMNS.gold
     check_scored_rows(search, lambda point: read_labeled(job.recipe(point))[1]["validation"], gold)
     return job

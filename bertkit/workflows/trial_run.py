@@ -250,8 +250,8 @@ def choose_rows(split: Split, gold: str) -> Split:
         if new:
             labels |= new
             indices.append(index)
-    others = (index for index in range(len(split.rows)) if index not in indices)
-    indices += list(islice(others, max(0, SMOKE_ROWS - len(indices))))
+    remaining = (index for index in range(len(split.rows)) if index not in indices)
+    indices += list(islice(remaining, max(0, SMOKE_ROWS - len(indices))))
     return split.select(sorted(indices))
 
 
