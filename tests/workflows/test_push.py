@@ -126,7 +126,7 @@ def test_an_upload_that_breaks_off_leaves_nothing_and_is_repeated(hub, run, trai
     hub.forget()
     hub.fail("POST */commit/main", cut_after=3)  # the commit is made, and nobody hears of it
     ended = run("push", trained, "me/toy")
-    assert ended.code == 5 and "the connection broke off" in ended.last
+    assert ended.code == 5 and "the connection was interrupted" in ended.last
     hub.forget()
     ask_again()
     ended = run("push", trained, "me/toy")

@@ -81,7 +81,7 @@ def test_without_a_file_small_changes_are_told_and_not_judged(run, trained):
         ("tests: []", 2, "tests = [] is wrong"),
         ("tests: [{chage: typo}]", 2, "unknown key 'tests.0.chage'"),
         ("tests: [{change: typos}]", 2, "did you mean typo"),
-        ("tests: [{rows: [{text: a, label: god}]}]", 3, "'god' is none of the labels"),
+        ("tests: [{rows: [{text: a, label: god}]}]", 3, "'god' is not one of the labels"),
         ("tests: [{rows: [{txt: a, label: good}]}]", 3, "no column is called 'txt'"),
         ("tests: [{rows: [{text: a}]}]", 3, "the row has no 'label'"),
         ("tests: [{rows: none.csv}]", 3, "none.csv"),
