@@ -19,8 +19,8 @@ from bertkit.tokens.features import Features, count_items
 def choose_layers(count: int, keep: int, measure: Callable[[list[int]], float], *, fixed: int = 0) -> list[int]:
     """Return the indices of the layers to keep.
 
-    Each step measures the loss without each remaining layer, and removes the layer without which the loss is lowest
-    (the last one in a tie). Layers depend on each other, so the remaining layers are measured again.
+    Each step measures the loss without each remaining layer, and removes the layer whose removal gives the lowest loss
+    (in a tie, the last such layer). Layers depend on each other, so each step measures all remaining layers again.
 
     >>> choose_layers(4, 2, lambda layers: -sum(layers))
     [2, 3]
@@ -32,25 +32,26 @@ def choose_layers(count: int, keep: int, measure: Callable[[list[int]], float], 
         fixed: Number of first layers that always stay.
     """
     layers = list(range(count))
+    # From 12 to 6 layers, the steps measure 12 + 11 + ... + 7 candidates.
     total = sum(remaining - fixed for remaining in range(keep + 1, count + 1))
-    with stage("choosing layers", total) as tick:
+    with stage("choosing layers", total) as advance:
         while len(layers) > keep:
             losses = []
             for layer in layers[fixed:]:
-                losses.append((measure([kept_layer for kept_layer in layers if kept_layer != layer]), -layer))
-                tick(1)
-            layers.remove(-min(losses)[1])
+                losses.append((measure([index for index in layers if index != layer]), -layer))
+                advance(1)
+            layers.remove(-min(losses)[1])  # Negative indices sort the last layer first in a tie.
     return layers
 
 
 def loss_with_layers(checkpoint: Checkpoint, features: Features) -> Callable[[list[int]], float]:
-    """Return a function that computes the mean loss of a model on features with only some of its layers.
+    """Return a function that computes the mean loss of a model on features, with only the layers of its argument.
 
     The function raises a UsageError if the model computes no loss.
     """
     import torch
 
-    from bertkit.compression.importance import loss_of
+    from bertkit.compression.importance import get_loss
     from bertkit.modeling.students.narrow import truncate_layers
 
     model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.context)
@@ -59,12 +60,13 @@ def loss_with_layers(checkpoint: Checkpoint, features: Features) -> Callable[[li
     batches = sorted_batches(get_lengths(features).tolist())
 
     def measure(layers: list[int]) -> float:
+        # The loss of a batch is a mean over its items (rows or labeled tokens), so batches are weighted by their items.
         total, items = 0.0, 0
         with truncate_layers(model, layers), torch.inference_mode():
             for indices in batches:
                 batch = collate([features[index] for index in indices])
                 outputs = model(**{name: value.to(model.device) for name, value in batch.items()})
-                total, items = total + float(loss_of(outputs)) * count_items(batch), items + count_items(batch)
+                total, items = total + float(get_loss(outputs)) * count_items(batch), items + count_items(batch)
         return total / max(items, 1)
 
     return measure
@@ -76,7 +78,7 @@ class PruningPlan:
 
     layers: list[int] | None = None
     heads: list[list[int]] | None = None
-    """Heads per layer that is kept."""
+    """Indices of the heads to keep, for each layer that is kept; so is `neurons`."""
     neurons: list[list[int]] | None = None
 
 
@@ -94,13 +96,13 @@ def load_to_measure(saved: CheckpointInfo, checkpoint: Checkpoint) -> Checkpoint
     return Checkpoint(model.to(checkpoint.machine.device), saved.task, context, checkpoint.machine)
 
 
-def choose(checkpoint: Checkpoint, features: Features, shape: PruningTarget) -> PruningPlan:
+def plan_pruning(checkpoint: Checkpoint, features: Features, shape: PruningTarget) -> PruningPlan:
     """Choose the units to keep by their importance on some rows; the model is changed in the process.
 
     Args:
         checkpoint: Result of `load_to_measure`.
         features: Features of rows with gold answers.
-        shape: Shape with fewer layers, heads or neurons.
+        shape: Requested number of layers, heads and neurons.
 
     Raises:
         UsageError: If the model computes no loss.
@@ -111,18 +113,21 @@ def choose(checkpoint: Checkpoint, features: Features, shape: PruningTarget) -> 
 
     model = checkpoint.model
     config = model.config
+
+    # 1. Choose and remove layers first, because the importance of heads depends on the layers that remain.
     layers = list(shape.layers) if isinstance(shape.layers, tuple) else None
     if isinstance(shape.layers, int):
         fixed = int(get_architecture(config).first_layer_differs)
         measure = loss_with_layers(checkpoint, features)
         layers = choose_layers(config.num_hidden_layers, shape.layers, measure, fixed=fixed)
-    # Layers first: which heads matter depends on the layers that are left.
     if layers is not None:
         keep_layers(model, layers)
     if shape.heads is None and shape.intermediate is None:
         return PruningPlan(layers)
+
+    # 2. Score the heads and neurons of the remaining layers in one pass. Query heads that share keys and values are
+    #    kept or removed together.
     scores = score_units(checkpoint, features)
-    # Query heads that share keys are kept or removed together.
     group_size = config.num_attention_heads // key_value_heads(config)
     return PruningPlan(
         layers,
@@ -131,13 +136,13 @@ def choose(checkpoint: Checkpoint, features: Features, shape: PruningTarget) -> 
     )
 
 
-def keep(model: Model, units: PruningPlan) -> None:
-    """Remove all other units from a model."""
+def apply_plan(model: Model, plan: PruningPlan) -> None:
+    """Remove the units that a plan does not keep from a model."""
     from bertkit.modeling.students.narrow import keep_heads, keep_layers, keep_neurons
 
-    if units.layers is not None:
-        keep_layers(model, units.layers)
-    if units.heads is not None:
-        keep_heads(model, units.heads)
-    if units.neurons is not None:
-        keep_neurons(model, units.neurons)
+    if plan.layers is not None:
+        keep_layers(model, plan.layers)
+    if plan.heads is not None:
+        keep_heads(model, plan.heads)
+    if plan.neurons is not None:
+        keep_neurons(model, plan.neurons)

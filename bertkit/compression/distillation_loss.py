@@ -23,7 +23,10 @@ TEACHER_PREFIX = "teacher_"
 
 
 def teacher_collator(collate: Collator) -> Collator:
-    """Build a collator that also pads the teachers' logits; missing tokens and choices are -inf."""
+    """Build a collator that also pads the teachers' logits; missing tokens and choices are -inf.
+
+    For rows of 2 and 3 choices, the logits [1, 2] and [3, 4, 5] become [[1, 2, -inf], [3, 4, 5]].
+    """
     import torch
 
     def pad(arrays: Sequence[Any], width: int) -> Tensor:
@@ -34,6 +37,7 @@ def teacher_collator(collate: Collator) -> Collator:
         return torch.from_numpy(padded)
 
     def collate_both(features: Features) -> dict[str, Tensor]:
+        # The collator of the task ignores keys that it does not know, so the logits are collated here.
         teacher_outputs = [name for name in features[0] if name.startswith(TEACHER_PREFIX)]
         batch = collate(features)
         for name in teacher_outputs:
@@ -64,12 +68,15 @@ def distillation_terms(
         return {**gold.count(inputs), "soft": count_items(inputs), **more}
 
     def sums(model: Model, batch: Batch) -> Batch:
+        # The model runs once: gold terms get its outputs from a function that ignores its arguments, and the matching
+        # reads the hidden states that hooks stored in this pass.
         inputs = _student_inputs(batch)
         outputs = model(**inputs)
         more = matching.sums(inputs) if matching else {}
         soft = soft_sum(soft_loss, outputs, batch, distillation.temperature)
         return {**gold.sums(lambda **_: outputs, inputs), "soft": soft, **more}
 
+    # The weights of the gold terms shrink by the weight of the soft term; the weights of a matching stay.
     weights = {name: weight * (1 - distillation.soft_weight) for name, weight in gold.weights.items()}
     return LossTerms(
         {**weights, "soft": distillation.soft_weight, **(matching.weights if matching else {})}, count, sums
@@ -81,19 +88,23 @@ SoftLoss = Callable[[Tensor, Tensor, float], Tensor]
 
 
 def choose_loss(problem_type: str | None) -> SoftLoss:
-    """Return the loss for the logits of a problem type: one class, several labels at once, or a number."""
+    """Return the soft loss of a problem type: one of several classes, several independent labels, or a number."""
     losses: dict[str | None, SoftLoss] = {"regression": _squared, "multi_label_classification": _yes_or_no}
     return losses.get(problem_type, _one_of_several)
 
 
 def soft_sum(loss: SoftLoss, outputs: Batch, batch: Batch, temperature: float) -> Tensor:
-    """Sum a loss over rows, or over labeled tokens if tokens have logits; return the mean over several outputs."""
+    """Sum a loss over rows, or over labeled tokens if tokens have logits; with several outputs, return the mean.
+
+    Question answering has two outputs, for the start and the end of the answer.
+    """
     teacher_outputs = {
         name.removeprefix(TEACHER_PREFIX): values for name, values in batch.items() if name.startswith(TEACHER_PREFIX)
     }
     total: Any = 0
     for name, teacher in teacher_outputs.items():
         student = outputs[name].float()
+        # Logits of tokens have the shape (rows, tokens, labels), and logits of rows (rows, labels).
         if teacher.dim() == 3:
             labeled = find_indices(batch["labels"], lambda labels: labels != IGNORE_INDEX)
             student, teacher = student[labeled], teacher[labeled]
@@ -102,7 +113,7 @@ def soft_sum(loss: SoftLoss, outputs: Batch, batch: Batch, temperature: float) -
 
 
 def _one_of_several(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Compute T² KL(teacher || student) at temperature T; T² keeps gradients as large at any T (section 2).
+    """Compute T² KL(teacher || student) at temperature T; T² gives gradients the same scale at any T (section 2).
 
     >>> import torch
     >>> student, teacher = torch.zeros(1, 3), torch.tensor([[2.0, 0.0, -torch.inf]])  # the third choice is missing
@@ -118,7 +129,7 @@ def _one_of_several(student: Tensor, teacher: Tensor, temperature: float) -> Ten
 
 
 def _yes_or_no(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Compute the same for independent labels, as the mean over labels."""
+    """Compute the loss for independent labels: the mean over labels of T² KL between two yes-or-no distributions."""
     from torch.nn.functional import logsigmoid
 
     student, teacher = student / temperature, teacher / temperature

@@ -1,8 +1,9 @@
 """Importance of heads and neurons, by the gradient of a mask, which one backward pass gives.
 
-It is a Taylor score of the first order. The loss changes by the gradient of the loss with respect to a mask of
-ones if the mask becomes zero, as far as it is linear (Molchanov et al. 2017, section 2.2). The absolute value is taken
-row by row, so that rows that need a unit and rows that it hurts do not cancel out (Michel et al. 2019, section 4.1).
+Each unit is multiplied by a mask of 1. If the mask became 0, which removes the unit, the loss would change by about the
+negative gradient of the loss with respect to the mask. This is a Taylor expansion of first order (Molchanov et al.
+2017, section 2.2). The absolute value is taken row by row. Otherwise, rows that need a unit and rows that it hurts
+would cancel out (Michel et al. 2019, section 4.1).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bertkit.tokens.features import Batch, Features, count_items
 
 @dataclass(frozen=True)
 class UnitScores:
-    """The importance of the units of each layer, per row: (layers, units)."""
+    """Importance of the units of each layer as a mean over rows, (layers, units)."""
 
     heads: np.ndarray
     neurons: np.ndarray
@@ -43,6 +44,8 @@ def score_units(checkpoint: Checkpoint, features: Features) -> UnitScores:
         UsageError: If the model computes no loss on these rows, or its encoder is frozen.
         ModelError: If its layers are unknown.
     """
+    # 1. Find the linear layers whose inputs are the units: the output layer of attention reads the concatenated heads,
+    #    and the second layer of a feed-forward network reads its neurons.
     model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.context)
     if not any(parameter.requires_grad for parameter in model.base_model.parameters()):
         message = "the encoder of this model is frozen under its head, so the importance of its units is unknown"
@@ -52,36 +55,41 @@ def score_units(checkpoint: Checkpoint, features: Features) -> UnitScores:
     units = [*[model.config.num_attention_heads] * len(attentions), *(layer.in_features for layer in narrow)]
     layers = [*attentions, *narrow]
     totals = [np.zeros(count) for count in units]
-    # Submodules stay in evaluation mode, so no dropout is drawn. A head over vectors computes a loss only in training.
+
+    # 2. Prepare the model. Submodules stay in evaluation mode, so no dropout is drawn. A head over vectors computes a
+    #    loss only in training mode. Without gradients of weights, a backward pass needs less memory.
     model.eval()
     model.training = True
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.requires_grad_(False)
-    with stage("measuring importance", len(features)) as tick, unit_masks(layers, units) as masks:
+
+    # 3. Sum the absolute gradients of the masks over rows, batch by batch.
+    with stage("measuring importance", len(features)) as advance, unit_masks(layers, units) as masks:
         for indices in sorted_batches(get_lengths(features).tolist()):
             batch = collate([features[index] for index in indices])
             outputs = model(**{name: value.to(model.device) for name, value in batch.items()})
-            loss = loss_of(outputs)
+            loss = get_loss(outputs)
+            # The loss is a mean over the batch; as a sum, the gradients of a row do not depend on the batch size.
             (loss * count_items(batch)).backward()
             for layer, total in zip(layers, totals, strict=True):
-                # A mask (rows, 1, units) has one number per row and unit. Layers that share weights have several masks.
+                # A mask (rows, 1, units) has one value per row and unit. Layers that share weights have several masks.
                 gradients = [mask.grad for mask in masks[layer] if mask.grad is not None]
                 if gradients:
                     summed = torch.stack([gradient.flatten(1) for gradient in gradients]).sum(dim=0)
                     total += summed.abs().sum(dim=0).cpu().double().numpy()
                 masks[layer].clear()
-            tick(len(indices))
+            advance(len(indices))
     for parameter in trainable:
         parameter.requires_grad_(True)
     count = len(attentions)
     return UnitScores(*(np.stack(part) / len(features) for part in (totals[:count], totals[count:])))
 
 
-def loss_of(outputs: Batch) -> Any:
-    """Return the loss that a model has computed.
+def get_loss(outputs: Batch) -> Any:
+    """Return the loss in the outputs of a model.
 
     Raises:
-        UsageError: If it has computed none.
+        UsageError: If the outputs have no loss.
     """
     loss = outputs.get("loss")
     if loss is None:
@@ -91,10 +99,12 @@ def loss_of(outputs: Batch) -> Any:
 
 
 def choose_units(scores: np.ndarray, keep: int, group_size: int = 1) -> list[list[int]]:
-    """Return the indices of the most important units of each layer, in order; ties go to the first unit.
+    """Return the ascending indices of the most important units of each layer; in a tie, the first unit is kept.
 
     >>> choose_units(np.array([[1.0, 3.0, 2.0], [5.0, 0.0, 5.0]]), 2)
     [[1, 2], [0, 2]]
+    >>> choose_units(np.array([[1.0, 3.0, 2.0, 5.0]]), keep=2, group_size=2)  # the groups have the scores 4 and 7
+    [[2, 3]]
 
     Args:
         scores: Importance of units, (layers, units).

@@ -1,6 +1,6 @@
-"""A pruned model: its comparison with the original model, and the files next to its weights.
+"""Comparison of a pruned model with the original model, and the files next to its weights.
 
-The folder is a run if the original model is one.
+If the original model is a run, the folder of the pruned model is a run too: `eval`, `compare` and `push` accept it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KEPT_KEYS = ("identity_version", "machine", "platform", "rows", "split_file", "
 
 @dataclass(frozen=True)
 class PrunedSide:
-    """A model before or after pruning: its size, and its speed (see `InferenceSpeed`) and scores on validation rows."""
+    """Size of a model before or after pruning, and its speed (see `InferenceSpeed`) and scores on validation rows."""
 
     parameters: int
     disk_bytes: int
@@ -53,7 +53,7 @@ class PrunedSide:
 
 @dataclass(frozen=True)
 class ComparedSides:
-    """Both models on the validation rows, before and after."""
+    """Scores and speeds of the original and of the pruned model, in this order, on the validation rows."""
 
     after: Checkpoint
     scored: tuple[EvalOutput, EvalOutput]
@@ -62,7 +62,7 @@ class ComparedSides:
     """Metric -> score after minus score before, on the same rows."""
 
     def describe(self, index: int, parameters: int, folder: Path) -> PrunedSide:
-        """Return the figures of a model, before (0) or after (1) pruning, whose weights are in a folder."""
+        """Return the figures of the model before (index 0) or after (1) pruning, whose weights are in a folder."""
         scored = self.scored[index]
         return PrunedSide(
             parameters=parameters,
@@ -85,10 +85,13 @@ def compare(saved: CheckpointInfo, before: Checkpoint, folder: Path, validation:
     Raises:
         ModelError: If the pruned model does not load.
     """
+    # 1. Load the model from the folder, as users will. The folder has no record yet, so the options that were tuned for
+    #    the original model come from its context.
     pruned = open_checkpoint(saved.recipe.model_copy(update={"model": str(folder)}), saved.task, folder)
     after = pruned.load(before.machine, inference=True, calibrated=False)
-    # Both are scored with the options that were tuned for the original model.
     after = replace(after, context=replace(before.context, tokenizer=after.context.tokenizer))
+
+    # 2. Score and time both models.
     first, second = (score_split(checkpoint, validation) for checkpoint in (before, after))
     paces = measure_latency([(before, first), (after, second)])
     with stage("comparing", total=1):
@@ -97,64 +100,69 @@ def compare(saved: CheckpointInfo, before: Checkpoint, folder: Path, validation:
 
 
 @dataclass(frozen=True)
-class PrunedFacts:
-    """Names, paths and units of a pruned model."""
+class PruningMetadata:
+    """Origin of a pruned model, and the units that it keeps."""
 
     model: str
     source: Path
     units: PruningPlan
     shape: PruningTarget
     tokens: Sequence[int] | None
-    """Original token ids, in the order of the new ids."""
+    """Original token ids in the order of the new ids, or None if the vocabulary is complete."""
     start_time: float
-    """Start of the command, by `time.perf_counter`."""
+    """Start of the command, in seconds of `time.perf_counter`."""
 
 
-def publish(published: PrunedFacts, folder: Path) -> None:
-    """Write the files of any pruned model next to its weights, config and tokenizer."""
-    _copy_modules(published.source, folder)
-    facts = {
-        "model": published.model,
-        "fingerprint": fingerprint(published.source),
-        "layers": published.units.layers,
-        "heads": published.units.heads,
-        "neurons": published.units.neurons,
-        "tokens": published.tokens,
+def write_pruned_files(metadata: PruningMetadata, folder: Path) -> None:
+    """Write the files of a pruned model that do not depend on rows, next to its weights, config and tokenizer."""
+    _copy_modules(metadata.source, folder)
+    origin = {
+        "model": metadata.model,
+        "fingerprint": fingerprint(metadata.source),
+        "layers": metadata.units.layers,
+        "heads": metadata.units.heads,
+        "neurons": metadata.units.neurons,
+        "tokens": metadata.tokens,
     }
-    write_json(folder / PRUNED_FILE, facts)
-    # safetensors creates files that only their owner can read
+    write_json(folder / PRUNED_FILE, origin)
+    # safetensors creates files that only their owner can read. Other files show the mode that the user's umask gives.
     mode = (folder / PRUNED_FILE).stat().st_mode
     for file in folder.rglob("*.safetensors"):
         file.chmod(mode)
 
 
-def publish_run(
-    published: PrunedFacts, folder: Path, saved: CheckpointInfo, compared: ComparedSides, split: Split
+def write_pruned_run(
+    metadata: PruningMetadata, folder: Path, saved: CheckpointInfo, comparison: ComparedSides, split: Split
 ) -> None:
     """Write the recipe and, if the original model is a run, the predictions and the record of a pruned model."""
-    task, scored = saved.task, compared.scored[1]
-    recipe = scored.context.recipe.model_copy(update={"model": published.model})
+    # 1. Write the recipe, and copy the files that stay valid: training rows and baselines do not depend on the model.
+    task, scored = saved.task, comparison.scored[1]
+    recipe = scored.context.recipe.model_copy(update={"model": metadata.model})
     write_yaml(saved.restore_limit(recipe).model_dump(mode="json", exclude_defaults=True), folder / _RECIPE)
     for name in (runs.TRAINING_ROWS, BASELINES_FILE, _IGNORE):
-        if (published.source / name).is_file():
-            shutil.copyfile(published.source / name, folder / name)
+        if (metadata.source / name).is_file():
+            shutil.copyfile(metadata.source / name, folder / name)
     if not saved.record:
         return
+
+    # 2. Write the predictions. The other files are listed before, because the record has checksums of them.
     written = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
     private = {BASELINES_FILE, _IGNORE, PRUNED_FILE}
     details = task.details(scored.predictions, split.rows, scored.context)
     write_predictions(folder, split, scored.predictions, details)
-    seconds = round(time.perf_counter() - published.start_time, 3)
-    scores = replace(make_result(task, split, scored, details, {}), model=published.model, seconds=seconds)
-    shape = {name: value for name, value in asdict(published.shape).items() if value and name != "layers"}
-    pruned: dict[str, Any] = {"from": fingerprint(published.source), "layers": published.units.layers, **shape}
+    seconds = round(time.perf_counter() - metadata.start_time, 3)
+
+    # 3. Write the record. Its identity includes the shape, so that no command resumes the folder as the original run.
+    scores = replace(make_result(task, split, scored, details, {}), model=metadata.model, seconds=seconds)
+    shape = {name: value for name, value in asdict(metadata.shape).items() if value and name != "layers"}
+    pruned: dict[str, Any] = {"from": fingerprint(metadata.source), "layers": metadata.units.layers, **shape}
     record: RunRecord = {
         **select_entries(saved.record, *_KEPT_KEYS),
         "status": "finished",
         "started": runs.now(),
         "finished": runs.now(),
         "seconds": seconds,
-        "model": published.model,
+        "model": metadata.model,
         "command": runs.command(),
         "versions": runs.versions(),
         "identity": {**saved.record.get("identity", {}), "pruned": pruned},

@@ -1,4 +1,4 @@
-"""Comparison of a student with its teacher: parameters, bytes, and speed of their encoders."""
+"""Comparison of a pretrained student with its teacher: parameters, bytes, and speed of their encoders."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from bertkit.tokens.features import Collator, Features
 
 _SINGLE = 8  # blocks that are timed one at a time
 _BATCHED = 64  # blocks that are timed in batches
+# Heads are not timed, so batches are reduced to the inputs of the encoder.
 _ENCODER_INPUTS = ("input_ids", "attention_mask", "position_ids")
 
 
@@ -45,7 +46,7 @@ def compare_with_teacher(
     batched = sorted_batches(get_lengths(features[:_BATCHED]).tolist())
     # Single blocks are like requests to a server, batches like a job over files. A student can be faster in only one.
     singles = [collate([feature]) for feature in features[:_SINGLE]]
-    batches = [collate([features[number] for number in numbers]) for numbers in batched]
+    batches = [collate([features[index] for index in indices]) for indices in batched]
     for encoder in models.values():
         encoder.to(machine.device).eval()
     runs = [partial(_run_encoder, encoder, machine) for encoder in models.values()]

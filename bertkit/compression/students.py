@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertkit.compression.distillation_loss import TEACHER_PREFIX, distillation_terms, teacher_collator
-from bertkit.compression.teachers import Teacher, compute_teacher_logits, teacher_names
+from bertkit.compression.teachers import Teacher, compute_teacher_logits, get_teacher_names
 from bertkit.data.rows import Split
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint
@@ -21,23 +21,24 @@ from bertkit.training.losses import LossTerms
 
 
 def student_recipe(recipe: Recipe, distillation: DistillationConfig) -> Recipe:
-    """Return the recipe of a student, whose model is the first teacher if it takes layers from that.
+    """Return the recipe of a student; if it takes layers from its first teacher, that teacher is its model.
 
     Raises:
         UsageError: If the recipe names no teacher.
     """
     if distillation.student_layers is None:
         return recipe
-    return recipe.model_copy(update={"model": teacher_names(distillation)[0]})
+    return recipe.model_copy(update={"model": get_teacher_names(distillation)[0]})
 
 
 def load_student(task: Task, folder: Path, context: TaskContext, distillation: DistillationConfig) -> Model:
-    """Load the student, with some layers of the first teacher if the recipe names them.
+    """Load the student, with some layers of the first teacher if the recipe has `student_layers`.
 
     Raises:
         ModelError: If the model cannot learn from teachers, or its layers cannot be taken.
         RecipeError: If the teacher does not have the layers.
     """
+    # A student with layers of its teacher is loaded as the teacher, and then loses the other layers.
     model = task.load_model(folder, _with_complete_layers(context, distillation), new_head=True)
     if tagger_head(model.config):
         message = f"{context.recipe.name} trains a head over a frozen encoder, or nothing"
@@ -71,14 +72,16 @@ def learning_from_teachers(
     Raises:
         ModelError: If a teacher does not fit the student; see `Teacher.load` and `matched`.
     """
-    # Once, before training: an epoch then costs no more than one without teachers.
+    # 1. Compute the logits once, before the training. So an epoch takes as long as without teachers.
     logits = compute_teacher_logits(teachers, student, split, features)
     for name, values in logits.items():
         add_values(features, f"{TEACHER_PREFIX}{name}", values)
+
+    # 2. Match layers if the recipe requires it. Hidden states are a thousand times as large as logits, so they are not
+    #    stored: the teacher stays in memory and reads each batch.
     model, machine = student.model, student.machine
     with ExitStack() as hooks:
         matching = None
-        # Hidden states are a thousand times as large as logits, so the teacher stays in memory.
         if distillation.matches_layers:
             from bertkit.modeling.students.matching import matched
 
@@ -92,7 +95,7 @@ def learning_from_teachers(
 
 
 def _with_complete_layers(context: TaskContext, distillation: DistillationConfig) -> TaskContext:
-    """Turn the CLS-only last layer off if layers are matched token by token."""
+    """Turn off the shortcut of a last layer that computes only the first token, if layers are matched by token."""
     if not distillation.matches_layers:
         return context
     return replace(context, recipe=context.recipe.changed("training", cls_only_last_layer=False))

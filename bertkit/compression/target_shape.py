@@ -13,7 +13,7 @@ from bertkit.modeling.layers import count_layers
 from bertkit.recipe.records import read_layers
 
 ROWS, TRAINING = "rows", "train"
-"""Names of two vocabularies: the tokens of all rows of a run, or of its training rows."""
+"""Values of `--vocabulary` for the tokens of all rows of a run, or of its training rows."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,16 @@ def make_shape(
         if count is not None and count < 1:
             raise UsageError(f"--{name} {count}", "keep at least 1")
     try:
-        chosen = read_layers(layers)
+        selection = read_layers(layers)
     except ValueError:
         remedy = "give a number of layers, or indices from 0: --layers 0,2,4; `--layers 0,` keeps only the first"
         raise UsageError(f"--layers {layers}", remedy) from None
-    return PruningTarget(
-        tuple(chosen) if isinstance(chosen, list) else chosen, heads, intermediate, tuple(vocabulary or ())
-    )
+    indices = tuple(selection) if isinstance(selection, list) else selection
+    return PruningTarget(indices, heads, intermediate, tuple(vocabulary or ()))
 
 
 def check_shape(shape: PruningTarget, config: Mapping[str, Any]) -> PruningTarget:
-    """Check that a model is larger than a shape; layers that share weights need no choice.
+    """Check that a model is larger than a shape, and name the layers to keep if all layers share their weights.
 
     Args:
         shape: Requested shape.
@@ -70,6 +69,7 @@ def check_shape(shape: PruningTarget, config: Mapping[str, Any]) -> PruningTarge
         UsageError: If the model has fewer units than the shape.
         ModelError: If configs of this model type have no key for fewer heads or fewer layers.
     """
+    # 1. The model has enough layers, neurons and heads.
     architecture = find_architecture(config["model_type"])
     count = count_layers(config)
     min_layers = max(shape.layers) + 1 if isinstance(shape.layers, tuple) else shape.layers
@@ -83,6 +83,9 @@ def check_shape(shape: PruningTarget, config: Mapping[str, Any]) -> PruningTarge
         raise UsageError(message, f"keep at most {width}")
     if shape.heads is not None:
         _check_heads(shape.heads, config)
+
+    # 2. Layers of the model can be removed. Groups of layers with shared weights, heads that read certain layers, and
+    #    first layers of another shape do not allow it, or not for all layers.
     if config.get("num_hidden_groups", 1) != 1 and shape.layers is not None:
         message = f"--layers: {config['num_hidden_groups']} groups of layers share their weights"
         raise ModelError(message, "prune --intermediate or --vocabulary")
@@ -92,7 +95,8 @@ def check_shape(shape: PruningTarget, config: Mapping[str, Any]) -> PruningTarge
     if architecture.first_layer_differs and isinstance(shape.layers, tuple) and shape.layers[0] != 0:
         message = f"--layers without 0: the first layer of a {config['model_type']} model differs from the others"
         raise UsageError(message, "keep layer 0")
-    # ALBERT's layers share weights, so their number is enough.
+
+    # 3. ALBERT's layers share their weights, so none is more important: the first layers are kept without measurement.
     if "num_hidden_groups" in config and isinstance(shape.layers, int):
         return PruningTarget(tuple(range(shape.layers)), shape.heads, shape.intermediate, shape.vocabulary)
     return shape

@@ -1,4 +1,4 @@
-"""Teachers, which are checked before anything heavy is imported, and their logits for the training rows."""
+"""Teachers of a student: checks before anything heavy is imported, and their logits for the training rows."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class Teacher:
     fingerprint: str
 
     def load(self, student: Checkpoint) -> Checkpoint:
-        """Load the teacher for a student: it reads the same tokens as the student, possibly with other ids.
+        """Load the teacher for a student. It must read the same tokens as the student, whose ids can differ.
 
         Raises:
             ModelError: If it has another vocabulary, a smaller maximum length, or no head for this task.
         """
         context = student.context
         tokenizer = load_tokenizer(self.folder)
-        if not _is_trimmed(context.tokenizer, tokenizer) and _content(tokenizer) != _content(context.tokenizer):
-            raise _other_vocabulary(self)
+        if not _is_trimmed(context.tokenizer, tokenizer) and _describe(tokenizer) != _describe(context.tokenizer):
+            raise _vocabulary_error(self)
         if tokenizer.model_max_length < max_tokens(context):
             message = f"the teacher {self.name} takes at most {tokenizer.model_max_length} tokens, the student more"
             raise ModelError(message, f"--max-length {tokenizer.model_max_length}")
@@ -63,7 +63,7 @@ class Teacher:
         return replace(student, model=model.to(student.machine.device).eval(), context=context)
 
 
-def teacher_names(distillation: DistillationConfig) -> list[str]:
+def get_teacher_names(distillation: DistillationConfig) -> list[str]:
     """Return the teachers that a recipe names.
 
     Raises:
@@ -84,7 +84,8 @@ def find_teachers(
         RecipeError: If the first teacher does not have the layers.
         ModelError: If a teacher is not fine-tuned, or has other labels, another vocabulary or a frozen encoder.
     """
-    names = teacher_names(distillation)
+    # 1. Check the recipe.
+    names = get_teacher_names(distillation)
     if "long_text" in task.OPTIONS and reads_windows(recipe):
         message = f"options.long_text={long_text(recipe)}: a student learns from one input per row"
         raise RecipeError(message, "--set options.long_text=head_tail")
@@ -94,13 +95,15 @@ def find_teachers(
         raise UsageError(
             "hidden states and attention can be matched with one teacher only", "name one, or match neither"
         )
+
+    # 2. Find the teachers, and check their vocabularies and layers by their files.
     teachers = tuple(_find_teacher(name, recipe, task, labels) for name in names)
     for teacher in teachers:
         if is_sentence_folder(teacher.folder):
             message = f"the teacher {teacher.name} makes vectors and no logits"
             raise ModelError(message, "learn from the margins of a reranker: --set options.loss=margin_mse")
-        # A teacher with another vocabulary reads other tokens of the same text.
-        _check_vocabulary(teacher, _vocabulary(student), matches_layers=distillation.matches_layers)
+        # With another vocabulary, a teacher splits a text into other tokens, so its logits belong to other positions.
+        _check_vocabulary(teacher, _read_vocabulary(student), matches_layers=distillation.matches_layers)
     count = count_layers(read_config(teachers[0].folder))
     if distillation.student_layers is not None and count is not None:
         layers_to_take(distillation.student_layers, count)
@@ -114,15 +117,16 @@ def compute_teacher_logits(
 
     The logits of each teacher are stored on disk, in a file whose name is a hash of everything they depend on.
     """
-    by_teacher = [_logits_of(teacher, student, split, features) for teacher in teachers]
+    by_teacher = [_load_logits(teacher, student, split, features) for teacher in teachers]
     ends = np.cumsum(by_teacher[0]["sizes"])
     names = [name for name in by_teacher[0] if name != "sizes"]
     means = {name: sum(logits[name] for logits in by_teacher) / len(by_teacher) for name in names}
     return {name: np.split(logits, ends[:-1]) for name, logits in means.items()}
 
 
-def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Features) -> Logits:
-
+def _load_logits(teacher: Teacher, student: Checkpoint, split: Split, features: Features) -> Logits:
+    """Read the logits of a teacher from the cache, or compute and store them."""
+    # 1. Look in the cache. Code of the user can change without a new name, so its features are not cached.
     task, context, machine = student.task, student.context, student.machine
     is_cached = context.recipe.data.cache and is_ours(task.encode)
     key = [content_key(split, context), teacher.fingerprint, teacher.labels, machine.precision, machine.device]
@@ -131,13 +135,17 @@ def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Fe
     if stored is not None:
         log.info(f"logits of {teacher.name} for {len(features):,} texts: read from {file}")
         return stored
+
+    # 2. Load the teacher, and make features with its token ids.
     with stage(f"loading {teacher.name}"):
         loaded = teacher.load(student)
-    # The inputs differ if only one of the two models has token types.
+    # Texts are encoded again if only one of the models has token types. Otherwise, translating ids is faster.
     if loaded.context.tokenizer.model_input_names != context.tokenizer.model_input_names:
         features = encode_split(split, loaded.context, task.encode)
     elif (ids := context.tokenizer.get_vocab()) != (teacher_ids := loaded.context.tokenizer.get_vocab()):
         features = _translate_ids(features, {ids[token]: teacher_ids[token] for token in ids})
+
+    # 3. Compute the logits.
     outputs, _ = run_model(loaded, features, f"running {teacher.name}")
     logits = _gather_logits(outputs, features, [teacher.labels.index(name) for name in context.labels])
     if is_cached:
@@ -146,9 +154,11 @@ def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Fe
 
 
 def _gather_logits(outputs: Sequence[Mapping[str, Any]], features: Features, order: Sequence[int]) -> Logits:
-    """Join the logits of all features in one array per output, labels in the student's order, padding left out.
+    """Join the logits of all features into one array per output, without padding, labels in the student's order.
 
-    Features differ in length, so flat arrays with ``sizes`` (features,) take no room for padding on disk.
+    Features differ in length, so joined arrays with ``sizes`` (features,) need no disk space for padding. Logits of two
+    and one tokens, [[1, 2], [3, 4]] and [[5, 6]], become [[2, 1], [4, 3], [6, 5]] with the sizes [2, 1], if the student
+    has both labels in the other order.
     """
     gathered: dict[str, list[Any]] = {}
     for output, feature in zip(outputs, features, strict=True):
@@ -175,7 +185,7 @@ def _find_teacher(name: str, recipe: Recipe, task: Task, labels: tuple[str, ...]
     return Teacher(name, folder, saved.labels, fingerprint(folder))
 
 
-def _vocabulary(folder: Path) -> Any:
+def _read_vocabulary(folder: Path) -> Any:
     """Return the vocabulary in a model's tokenizer.json, or None if it cannot be read."""
     try:
         return json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
@@ -184,24 +194,27 @@ def _vocabulary(folder: Path) -> Any:
 
 
 def _check_vocabulary(teacher: Teacher, student: Any, *, matches_layers: bool) -> None:
-    """Check by files that a teacher has all tokens of a student, with the same ids if layers are matched."""
-    vocabulary = _vocabulary(teacher.folder)
+    """Check by files that a teacher has all tokens of a student, and the same vocabulary if layers are matched."""
+    vocabulary = _read_vocabulary(teacher.folder)
     if not student or not vocabulary or vocabulary == student:
         return
-    if not _tokens(student) < _tokens(vocabulary):
-        raise _other_vocabulary(teacher)
+    if not _list_tokens(student) < _list_tokens(vocabulary):
+        raise _vocabulary_error(teacher)
     if matches_layers:  # The teacher would read the student's batches.
         message = f"the student has only a part of the vocabulary of the teacher {teacher.name}"
         raise ModelError(message, "match no layers, or prune the vocabulary afterwards")
 
 
-def _tokens(vocabulary: Any) -> set[str]:
-    """Return the tokens of a vocabulary, whose tokens have ids or, in a list, scores."""
+def _list_tokens(vocabulary: Any) -> set[str]:
+    """Return the tokens of a vocabulary: a dictionary with ids, or a list of pairs with scores."""
     return set(vocabulary) if isinstance(vocabulary, dict) else {token for token, _ in vocabulary}
 
 
 def _is_trimmed(tokenizer: Tokenizer, original: Tokenizer) -> bool:
-    """Return whether a tokenizer has a part of the tokens of another, and splits texts in the same way."""
+    """Return whether a tokenizer has a part of another's tokens, but normalizes and splits texts alike.
+
+    `bertkit prune --vocabulary` makes such tokenizers; texts of the rows keep their tokens, with new ids.
+    """
     contents = [json.loads(compared.backend_tokenizer.to_str()) for compared in (tokenizer, original)]
     same = all(contents[0][part] == contents[1][part] for part in ("normalizer", "pre_tokenizer"))
     types = [content["model"]["type"] for content in contents]
@@ -211,19 +224,20 @@ def _is_trimmed(tokenizer: Tokenizer, original: Tokenizer) -> bool:
 def _translate_ids(features: Features, ids: Mapping[int, int]) -> list[Feature]:
     """Return features with the teacher's ids of the tokens that the student reads."""
 
-    def translate(numbers: Any) -> Any:
-        return [translate(number) if hasattr(number, "__len__") else ids[int(number)] for number in numbers]
+    # A feature has a list of ids, or a list per text, such as for choices.
+    def translate(values: Any) -> Any:
+        return [translate(value) if hasattr(value, "__len__") else ids[int(value)] for value in values]
 
     return [{**feature, "input_ids": translate(feature["input_ids"])} for feature in features]
 
 
-def _other_vocabulary(teacher: Teacher) -> ModelError:
+def _vocabulary_error(teacher: Teacher) -> ModelError:
     message = f"the teacher {teacher.name} tokenizes texts differently from the student"
     return ModelError(message, "use two models with the same tokenizer, or --student-layers")
 
 
-def _content(tokenizer: Tokenizer) -> list[Any]:
-    """Return the settings of a tokenizer that decide the tokens of a text; the tokenizer is not changed."""
+def _describe(tokenizer: Tokenizer) -> list[Any]:
+    """Return the settings of a tokenizer that determine the tokens of a text; the tokenizer is not changed."""
     tokenizer = copy.deepcopy(tokenizer)
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     templates = [find_template(tokenizer, pair=pair) for pair in (False, True)]

@@ -1,4 +1,4 @@
-"""Vocabularies trimmed to the texts of rows and files, in tokenizer and model; texts keep their tokens."""
+"""Trim the vocabulary of a tokenizer and its model to the tokens of rows and files; these texts keep their tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bertkit.tokens.trim import check_unchanged, collect_tokens, trim_files
 
 @dataclass(frozen=True)
 class TokenCorpus:
-    """The texts whose tokens are kept."""
+    """Texts whose tokens are kept."""
 
     source: Path
     checkpoint: Checkpoint | None
@@ -32,7 +32,7 @@ class TokenCorpus:
     files: tuple[str, ...]
 
     def read_texts(self) -> Iterator[str]:
-        """Read the strings of rows and the documents of files; yield them in lower case too if the model reads that."""
+        """Read the strings of rows and the documents of files; yield also lower case if the model reads it."""
         lowers = bool(read_encoder_settings(self.source).get("do_lower_case"))
         for text in self._read_as_written():
             yield text
@@ -52,7 +52,7 @@ class TokenCorpus:
             columns = self.checkpoint.task.COLUMNS  # type: ignore[union-attr]
             for row in split.rows:
                 for name in (*columns.inputs, *columns.optional):
-                    yield from _strings(row.get(name))
+                    yield from _find_strings(row.get(name))
         for name in self.files:
             source = find_corpus(CorpusConfig(source=name))
             for part in ("train", "validation") if has_validation(source) else ("train",):
@@ -86,15 +86,21 @@ def trim_vocabulary(model: Model, tokenizer: Tokenizer, corpus: TokenCorpus, fol
     """
     from bertkit.modeling.students.narrow import keep_tokens
 
+    # 1. Collect the tokens. The encoded rows add tokens that no text contains, such as the prompts of a task.
     used = collect_tokens(tokenizer, corpus.read_texts()) | corpus.collect_encoded()
+
+    # 2. Trim the files of the tokenizer, and tokenize all texts again: each must have the same tokens with the new ids.
     ids = trim_files(folder, tokenizer, used, first_position(model.config))
     texts = check_unchanged(tokenizer, read_tokenizer(folder), ids, corpus.read_texts())
+
+    # 3. Keep the rows of these tokens in the embeddings and in the layers that are tied to them.
     keep_tokens(model, ids)
     return ids, texts
 
 
 def count_changed(before: Features, after: Features, tokens: Sequence[int]) -> int:
     """Count the rows whose features have other tokens than before; `tokens` maps new ids to original ids."""
+    # With the tokens [0, 5, 9], the new ids [1, 2] are compared with the original ids [5, 9].
     original_ids, changed = np.array(tokens), set()
     for old, new in zip(before, after, strict=False):
         if not np.array_equal(join_ids(old), original_ids[join_ids(new)]):
@@ -102,9 +108,9 @@ def count_changed(before: Features, after: Features, tokens: Sequence[int]) -> i
     return len(changed)
 
 
-def _strings(value: object) -> Iterator[str]:
+def _find_strings(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, tuple)):
         for inner in value:
-            yield from _strings(inner)
+            yield from _find_strings(inner)

@@ -14,7 +14,7 @@ from bertkit.evaluation.stored import StoredPredictionScorer, StoredRun
 from bertkit.metrics.intervals import count_examples, take
 from bertkit.metrics.registry import is_lower_better
 from bertkit.recipe.sections import Row
-from bertkit.reports.examples import Example, find_labeled, make_example
+from bertkit.reports.examples import Example, find_labeled, get_confidence, make_example
 from bertkit.reports.text import is_finite
 from bertkit.storage.disk import offload_to_disk
 from bertkit.tasks import RowScores

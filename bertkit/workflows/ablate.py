@@ -42,8 +42,8 @@ SUMMARY = "ablation.json"
 _SCHEMA = 1
 _PRETRAINED = "pretrained"
 
-ThenTask = tuple[str, Mapping[str, Any]]
-"""A recipe, and the changes of it."""
+TaskRecipe = tuple[str, Mapping[str, Any]]
+"""Name or file of a recipe, and its changes: dotted key -> value."""
 
 
 @dataclass
@@ -56,14 +56,14 @@ class Ablation(RunSet):
         search: Grid over keys of the pretraining recipe.
         points: Variant -> its values of these keys.
         recipes: Variant -> its pretraining recipe.
-        tasks: Name of a task -> its recipe and the changes of it.
+        tasks: Name of a task -> its recipe and changes.
         failures: Variant -> the error that ended it.
     """
 
     search: SweepSpace
     points: dict[str, Point]
     recipes: dict[str, PretrainRecipe]
-    tasks: dict[str, ThenTask]
+    tasks: dict[str, TaskRecipe]
     failures: Failures = field(default_factory=dict)
     contents = "an ablation"
     keeps_going = True
@@ -101,18 +101,24 @@ def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[dict[str, Any], Bertkit
         The content of ``ablation.json`` with the ``folder``, and the error of the first variant that failed.
     """
     with job.claimed():
+        # 1. Read all rows and texts: an ablation takes days, so a wrong row of the last task must not end it.
         _check_inputs(job)
+
+        # 2. Pretrain the variants.
         job.failures |= train_all(job)
-        # Task by task, so that a table is complete as soon as its task is done. All tasks leave out a failed encoder.
+
+        # 3. Fine-tune task by task, so that a table is complete as soon as its task is done. A variant that has failed
+        #    is left out of all further tasks.
         for task, variant in product(job.tasks, job.recipes):
             if variant not in job.failures:
                 log.info(f"{variant}: {task}")
-                with continue_on_error(variant, job.failures, refused=UsageError), _for_another(job):
+                with continue_on_error(variant, job.failures, fatal=UsageError), _for_another(job):
                     folder = job.folder / task / variant
                     _, diverged = finetune_seeds(job.task_recipe(task, variant), seeds, output=folder)
                     if diverged is not None:
                         raise diverged
-        # Each page is written when its task is compared, and the summary last.
+
+        # 4. Compare the variants, which also writes a page per task. The summary comes last.
         summary = {
             "space": {axis.key: axis.text for axis in job.search.axes},
             "seeds": list(seeds),
@@ -121,8 +127,8 @@ def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[dict[str, Any], Bertkit
         }
         recipe = next(iter(job.recipes.values())).name
         with disk_errors(job.folder):
-            facts = {"schema_version": _SCHEMA, "command": runs.command(), "recipe": recipe}
-            write_json(job.folder / SUMMARY, {**facts, **summary})
+            header = {"schema_version": _SCHEMA, "command": runs.command(), "recipe": recipe}
+            write_json(job.folder / SUMMARY, {**header, **summary})
     return {"recipe": recipe, "folder": str(job.folder), **summary}, first_failure(job.failures)
 
 
@@ -145,18 +151,20 @@ def dry_run(job: Ablation, seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def check_ablation(
-    name: str, search: SweepSpace, tasks: Sequence[ThenTask], changes: Mapping[str, Any], output: str | Path | None
+    name: str, search: SweepSpace, tasks: Sequence[TaskRecipe], changes: Mapping[str, Any], output: str | Path | None
 ) -> Ablation:
     """Load all recipes, and check the folder, before anything is read.
 
     `search` is a grid over keys of the pretraining recipe; its first point is what the others are compared with.
     """
+    # 1. Check the options against each other.
     if not tasks:
         raise UsageError("no task to compare the encoders by", "name a recipe: --finetune sst2")
     for axis in search.axes:
         if axis.key in changes:
             raise UsageError(f"{axis.key} is both set and varied", "leave one of them out")
-    # All recipes are loaded before any is trained: a wrong value is an error now, and not after hours.
+
+    # 2. Load the recipes of all variants and tasks: a wrong value is an error now, and not after hours of training.
     points = name_variants(list(search.points(0)))
     recipes = {}
     for variant, point in points.items():
@@ -165,15 +173,18 @@ def check_ablation(
             load_objective(recipes[variant])
         except RecipeError as error:
             raise error.named("--space") from None
-    tasks_by_name: dict[str, ThenTask] = {}
+    tasks_by_name: dict[str, TaskRecipe] = {}
     for task, settings in tasks:
         if "model" in settings:
             raise UsageError("--finetune names a model", "leave it out: each encoder that is pretrained is fine-tuned")
         task_name = load_recipe(task, settings).name
+        # Each task has a folder of its name, next to the folder of the pretrainings.
         if task_name in tasks_by_name or task_name == _PRETRAINED:
             message = f"--finetune: two recipes are called {task_name}"
             raise UsageError(message, "give one another name: --finetune 'RECIPE name=other'")
         tasks_by_name[task_name] = task, settings
+
+    # 3. Check the folder.
     folder = runs.run_folder(output, f"{next(iter(recipes.values())).name}-ablation")
     job = Ablation(folder, [f"{_PRETRAINED}/{variant}" for variant in recipes], search, points, recipes, tasks_by_name)
     job.check()
@@ -184,11 +195,12 @@ def _check_inputs(job: Ablation) -> dict[str, dict[str, int]]:
     """Read the rows of all tasks, prepare all text and build the held-out examples before anything is trained.
 
     Returns:
-        Recipe of a task -> split -> rows.
+        Name of a task -> split -> number of rows.
 
     Raises:
-        BertkitError: some are missing or wrong, or a run in the folder has other settings.
+        BertkitError: If rows or texts are missing or wrong, or a run in the folder has other settings.
     """
+    # The encoders are not pretrained yet. Rows do not depend on the encoder, so any variant can stand for all.
     rows = {task: read_rows(job.task_recipe(task, next(iter(job.recipes)))) for task in job.tasks}
     for variant, recipe in job.recipes.items():
         inputs = read_pretrain_data(recipe, job.pretrained(variant))
@@ -214,11 +226,12 @@ def name_variants(points: Sequence[Point]) -> dict[str, Point]:
     >>> list(name_variants([{"objective": "mlm", "options.mask_rate": 0.15}, {"size": "a/b"}]))
     ['mlm-mask_rate=0.15', 'b']
     """
+    # Names that occur twice, or that would be `.` or `..`, end with the index of their point.
     names = ["-".join(_name_setting(key, value) for key, value in point.items()) for point in points]
     counts = Counter(names)
     return {
-        name if counts[name] == 1 and name.strip(".") else f"{name}-{number}": point
-        for number, (name, point) in enumerate(zip(names, points, strict=True), start=1)
+        name if counts[name] == 1 and name.strip(".") else f"{name}-{index}": point
+        for index, (name, point) in enumerate(zip(names, points, strict=True), start=1)
     }
 
 
@@ -230,10 +243,10 @@ def _name_setting(key: str, value: object) -> str:
 def _describe_variant(job: Ablation, name: str) -> dict[str, Any]:
     """Describe a variant by its settings and, if it is finished, by the result of its pretraining."""
     record, error = runs.read_record(job.pretrained(name)), job.failures.get(name)
-    facts: dict[str, Any] = {"scores": {}, "parameters": 0, "steps": 0, "tokens": 0, "seconds": 0.0}
+    result: dict[str, Any] = {"scores": {}, "parameters": 0, "steps": 0, "tokens": 0, "seconds": 0.0}
     if record is not None and record["status"] == "finished":
-        facts = {key: record["result"][key] for key in facts}
-    return {"name": name, "settings": job.points[name], **facts, "failure": "" if error is None else str(error)}
+        result = {key: record["result"][key] for key in result}
+    return {"name": name, "settings": job.points[name], **result, "failure": "" if error is None else str(error)}
 
 
 def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> dict[str, Any] | None:
@@ -256,15 +269,15 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> dict[st
     if len(paths) < 2:
         log.warning(f"{task}: nothing to compare, because fewer than two encoders were fine-tuned")
         return None
-    compared = compare(list(paths.values()))
-    metric, scores, notes = compared.best_metric, list[dict[str, Any]](), list[str]()
+    comparison = compare(list(paths.values()))
+    metric, scores, notes = comparison.best_metric, list[dict[str, Any]](), list[str]()
 
     # 2. Add what the comparison lacks: the seeds that failed, and the score of a model that reads nothing.
-    for variant, system in zip(paths, compared.systems, strict=True):
+    for variant, system in zip(paths, comparison.systems, strict=True):
         # A failed seed still counts for the mean: to leave it out would favor unstable encoders.
         summary = read_seeds(job.folder / task / variant) or {}
         failures = {run["seed"]: run["failure"] for run in summary.get("runs", ()) if run["failure"]}
-        difference = compared.differences.get(system.name, {}).get(metric)
+        difference = comparison.differences.get(system.name, {}).get(metric)
         notes += [f"failed: {variant}, seed {seed}. {reason}" for seed, reason in failures.items()]
         scores.append(
             {
@@ -275,9 +288,10 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> dict[st
                 "failures": failures,
             }
         )
+    # The first baseline is the null model. It does not depend on the encoder, so any result has it.
     baselines: Baselines = dict(list(results[0]["baselines"].items())[:1])
     baseline = next((values.get(metric) for values in baselines.values()), None)
-    notes += [*compared.notes, *find_unlearned(task, [score["mean"] for score in scores], baselines, metric)]
+    notes += [*comparison.notes, *find_unlearned(task, [score["mean"] for score in scores], baselines, metric)]
     if baseline is not None:
         notes.append(f"The null model, which reads nothing, has {metric} {baseline:.4f}.")
 
@@ -285,9 +299,9 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> dict[st
     page = job.folder / f"{task}.html"
     with disk_errors(job.folder), lock_output(page):
         failed = [f"failed: {variant}. {error}" for variant, error in job.failures.items()]
-        write_page(page, replace(compared, notes=[*failed, *notes]))
-    facts = {"recipe": task, "split": compared.split, "rows": compared.rows, "metric": metric}
-    return {**facts, "scores": scores, "notes": notes, "baseline": baseline}
+        write_page(page, replace(comparison, notes=[*failed, *notes]))
+    header = {"recipe": task, "split": comparison.split, "rows": comparison.rows, "metric": metric}
+    return {**header, "scores": scores, "notes": notes, "baseline": baseline}
 
 
 def find_unlearned(task: str, means: Sequence[float], baselines: Baselines, metric: str) -> list[str]:

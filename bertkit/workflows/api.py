@@ -42,7 +42,7 @@ from bertkit.workflows.predict import answer, load_to_predict
 if TYPE_CHECKING:
     from bertkit.workflows.explain import ExplainedRow
 
-_SHOWN = 50  # rows of a table in a notebook
+_MAX_SHOWN = 50  # rows of a table in a notebook
 # Models compute one at a time, in any thread: each uses all cores, and the settings of torch apply to the process.
 _COMPUTING = threading.RLock()
 
@@ -54,13 +54,13 @@ class Predictions(list[dict[str, Any]]):
     """Records of predicted rows, in order; a notebook shows them as a table."""
 
     def _repr_html_(self) -> str:
-        names = list(dict.fromkeys(name for record in self[:_SHOWN] for name in record))
+        names = list(dict.fromkeys(name for record in self[:_MAX_SHOWN] for name in record))
         head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
         rows = "".join(
             "<tr>" + "".join(f"<td>{html.escape(_as_text(record.get(name)))}</td>" for name in names) + "</tr>"
-            for record in self[:_SHOWN]
+            for record in self[:_MAX_SHOWN]
         )
-        more = f"<p>{len(self) - _SHOWN:,} more</p>" if len(self) > _SHOWN else ""
+        more = f"<p>{len(self) - _MAX_SHOWN:,} more</p>" if len(self) > _MAX_SHOWN else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
 
 
@@ -172,6 +172,7 @@ class LoadedModel:
         if rows is not None:
             records, split = as_records(rows), ALL
             columns = saved.task.COLUMNS
+            # The caller has chosen the rows, so neither a column of splits nor a limit of the recipe selects from them.
             data = map_canonical_names(list(records[0]) if records else [], [*columns.names], saved.recipe.data)
             data = data.with_rows({ALL: records}).model_copy(update={"split_column": None, "limit": None})
             saved = replace(saved, recipe=saved.recipe.model_copy(update={"data": data}))
@@ -197,6 +198,7 @@ class LoadedModel:
             return []
         with _COMPUTING:
             saved = self._saved_for(tuple(records[0]))
+            # Another model may have set the matrix products of torch, which are global, to its own precision.
             self._to_explain.use_machine()
             chunks = read_chunks(saved, enumerate(records, 1), ROWS)
             return list(explain_chunks(self._to_explain, chunks, **settings))
@@ -208,6 +210,7 @@ class LoadedModel:
 
     def _saved_for(self, names: tuple[str, ...]) -> CheckpointInfo:
         """Return the checkpoint with a recipe that reads rows of these columns, and warn of columns that it ignores."""
+        # Programs call `predict` for one row after the other, and a warning once per row would be noise.
         if names not in self._by_columns:
             saved = self.saved
             data = map_canonical_names(names, [*row_columns(saved.task, saved.recipe), "id"], saved.recipe.data)
@@ -334,7 +337,7 @@ def finetune(
     Raises:
         BertkitError: If the recipe, the rows, the model or the machine do not allow the run; see `bertkit.errors`.
     """
-    # Arguments become changes of the recipe, as options of the command line do.
+    # 1. Turn the arguments into changes of the recipe, as the command does with its options.
     in_memory = data is not None and not isinstance(data, (str, Path))
     settings = {**{f"training.{key}": value for key, value in (training or {}).items()}, **(changes or {})}
     if model is not None:
@@ -344,10 +347,13 @@ def finetune(
     if in_memory and not isinstance(recipe, Recipe):
         # Rows in memory replace the source that the recipe names.
         settings.setdefault("data.source", "")
-    # The recipe determines how columns and labels are read, also for rows in memory.
+
+    # 2. Load the recipe. It determines how columns and labels are read, also for rows in memory.
     loaded = _load_recipe(recipe, settings)
     if in_memory:
         loaded = with_rows(loaded, data)
+
+    # 3. Train.
     with use_progress(None if events is None else Events(events)):
         results = finetune_recipe(loaded, pinned=pinned, output=output, fresh=fresh)
         return Finetuned(results, run_folder(output, loaded.name))
@@ -369,12 +375,14 @@ def with_rows(recipe: Recipe, data: Any) -> Recipe:
     Raises:
         DataError: If `data` does not contain rows.
     """
+    # A mapping is a `DatasetDict` of splits, or by mistake a batch of columns, as pandas and datasets accept them.
     if is_dataframe(data) or not isinstance(data, Mapping):
         rows = {ALL: as_records(data)}
     elif any(isinstance(values, list) and values and isinstance(values[0], (str, float)) for values in data.values()):
         message = f"a dictionary of columns: {', '.join(map(str, data))}"
         raise DataError(message, "give datasets.Dataset.from_dict(DATA), or a list of one dictionary per row")
     else:
+        # Splits may have the names that files have, such as "dev"; several names can mean the same split.
         sources = {str(name): as_records(source) for name, source in data.items()}
         splits = find_splits(sources, {})
         rows = {split: list(chain(*map(sources.__getitem__, names))) for split, names in splits.items()}

@@ -38,15 +38,20 @@ def show(
     Raises:
         BertkitError: If the model, an input or a setting is wrong; see `bertkit.errors`.
     """
+    # 1. Load the encoder.
     folder = hub.find_model(model)
     with stage(f"loading {model}"):
         from bertkit.insight.attention import attend, load_attention_model
 
         loaded = load_attention_model(folder, model)
+
+    # 2. Compute the attention, which is an array (layers, heads, tokens, tokens).
     attended = attend(loaded, text, pair, max_tokens=max_tokens)
     layers, heads = attended.weights.shape[:2]
     if at[0] >= layers or at[1] >= heads:
         raise UsageError(f"the model has {layers} layers of {heads} heads", "count them from 0")
+
+    # 3. Write the page.
     if output is not None:
         from bertkit.reports.attention import write_attention
 
@@ -70,6 +75,7 @@ def measure(
     Raises:
         BertkitError: If the model, a row or a setting is wrong; see `bertkit.errors`.
     """
+    # 1. Read the rows before the model is loaded: a wrong column is reported at once.
     folder = hub.find_model(model)
     from bertkit.insight.syntax import parse_row
 
@@ -78,17 +84,20 @@ def measure(
     column = settings.columns.get("text", "text")
     if not isinstance(column, str):
         raise UsageError("a text has one column", "name it with --column")
-    # Rows are parsed before the model is loaded: a wrong column is reported at once.
     with stage(f"reading {name}", total=1):
         records = take_first(read_records(file, settings), settings.limit)
         rows = [parse_row(record, column, name) for record in records]
     if not rows:
         raise DataError("no rows", "name a file that has some", file=name)
+
+    # 2. Measure the heads.
     with stage(f"loading {model}"):
         from bertkit.insight.attention import PATTERNS, load_attention_model, measure_heads
 
         loaded = load_attention_model(folder, model)
     measured = measure_heads(loaded, rows, name, max_tokens=max_tokens)
+
+    # 3. Write the page.
     if output is not None:
         from bertkit.reports.attention import write_heads
 

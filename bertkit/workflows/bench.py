@@ -1,4 +1,4 @@
-"""Measure how fast this machine trains a model by a recipe, before training is started."""
+"""Measure how fast this machine trains a model with a recipe, before the training starts."""
 
 from __future__ import annotations
 
@@ -111,6 +111,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     Raises:
         UsageError: If there are no steps, a batch is larger than all training rows, or there are several processes.
     """
+    # 1. Read the rows.
     if steps < 1:
         raise UsageError(f"--steps {steps}", "give at least 1")
     check_not_launched("bench measures one process", "start it without torchrun or accelerate launch")
@@ -120,7 +121,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
         context = TaskContext(recipes[0], load_tokenizer(data.model_folder), data.labels)
     import torch
 
-    # Batch size and precision do not change features, so rows are encoded once.
+    # 2. Encode the rows once: batch size and precision do not change features.
     rows = _encode(data, context)
     train, config = rows.features["train"], read_config(data.model_folder)
     recipes = [choose_training(recipe, data.rows, len(data.labels), config)[0] for recipe in recipes]
@@ -128,7 +129,8 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
         if recipe.training.batch_size > len(train):
             message = f"a batch of {recipe.training.batch_size} is larger than all {len(train)} training rows"
             raise UsageError(message, f"give --batch-size at most {len(train)}")
-    # Detecting the hardware runs a trial, so each precision is detected once.
+
+    # 3. Find the precisions to measure. The detection of the hardware runs a trial, so each precision is detected once.
     detect = partial(detect_machine, model_type=data.plan.model_type, widths=data.plan.widths)
     machines = dict[str, list[ComputeConfig]]()
     for precision in dict.fromkeys(recipe.training.precision for recipe in recipes):
@@ -137,6 +139,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
         compares_fp32 = precision == "auto" and machine.precision == "bf16"
         machines[precision] = [detect("fp32"), machine] if compares_fp32 else [machine]
 
+    # 4. Measure.
     with handle_signals() as stop, use_progress(_Stoppable(stop)):
         speeds = [
             _measure(replace(data, recipe=recipe), replace(context, recipe=recipe), rows, machine, steps)
@@ -154,6 +157,7 @@ def measure_some(data: FinetuneData, context: TaskContext, model: Model) -> Spee
     Raises:
         BertkitError: If the first steps of the run fail.
     """
+    # Every n-th row, because files can be sorted by label or length; -(-a // b) rounds a / b up.
     splits = {
         name: split.select(range(0, len(split.rows), -(-len(split.rows) // _SOME_ROWS)))
         for name, split in data.splits.items()
@@ -221,13 +225,13 @@ def _measure(
             if is_complete:
                 speed = replace(speed, notes=(f"{context.recipe.name} trains nothing: it only prepares and evaluates",))
             else:
-                to_time = training_to_time(training, len(features["train"]), steps)
-                trained = replace(data, recipe=context.recipe.model_copy(update={"training": to_time}))
+                few_steps = training_to_time(training, len(features["train"]), steps)
+                timed_data = replace(data, recipe=context.recipe.model_copy(update={"training": few_steps}))
                 start = time.perf_counter()
-                with training_job(trained, checkpoint, features["train"], lambda model, step: {}) as job:
-                    # Teachers predict in this time.
+                with training_job(timed_data, checkpoint, features["train"], lambda model, step: {}) as job:
+                    # Teachers have predicted all rows when the block starts.
                     preparing += time.perf_counter() - start
-                    timed = time_steps(job, to_time, machine, steps=steps, seconds=seconds)
+                    timed = time_steps(job, few_steps, machine, steps=steps, seconds=seconds)
 
             # 4. Evaluate a sample of all lengths. The first pass warms up.
             sample = features[validation][:: max(1, _count_tokens(features[validation]) // _EVALUATED)]
@@ -236,7 +240,7 @@ def _measure(
                 run_model(checkpoint, sample, "evaluating")
                 evaluating_rate = len(sample) / (time.perf_counter() - start)
             memory = peak_memory(machine.device) if knows_memory else None
-            # A run restores the weights of its best checkpoint at the end, next to those in memory.
+            # A run loads the weights of its best checkpoint at the end, next to the weights in memory.
             if memory is not None and machine.device == "cpu":
                 memory += loaded_weight_bytes(data.model_folder)
     except (MemoryError, RuntimeError) as error:
@@ -244,7 +248,7 @@ def _measure(
             raise
         return replace(speed, notes=(f"{speed.precision}, batch {speed.batch_size}: out of memory",))
 
-    # 5. Estimate the time of all rows.
+    # 5. Estimate the time of all rows; `rows.scale` is above 1 if only a part of them has features.
     speed = replace(speed, peak_memory_bytes=memory, evaluation_rows_per_second=evaluating_rate)
     preparing *= rows.scale["train"]
     evaluating = rows.scale[validation] * len(features[validation]) / evaluating_rate
@@ -271,7 +275,7 @@ def _measure(
 
 @contextmanager
 def _temporary_cache() -> Iterator[None]:
-    """Use a temporary cache: a later training has no use for the hidden states of a bench."""
+    """Set a temporary cache inside the `with` block: no later training reads the hidden states of a bench."""
     before = os.environ.get("BERTKIT_CACHE")
     with TemporaryDirectory(prefix="bertkit-bench-") as folder:
         os.environ["BERTKIT_CACHE"] = folder

@@ -31,12 +31,12 @@ from bertkit.recipe.records import Recipe
 from bertkit.storage.outputs import lock_output
 
 _MIN_ROWS = 20
-_PRECISIONS = (0.9, 0.95, 0.99)
+_PRECISIONS = (0.9, 0.95, 0.99)  # listed with their thresholds in the result and on the page
 
 
 @dataclass(frozen=True)
 class CalibrationResult:
-    """Result of a calibration; ``before`` and ``after`` are measured on rows that the temperature was not fitted to."""
+    """Result of a calibration; ``after`` is measured on rows that the temperature was not fitted to."""
 
     model: str
     split: str
@@ -52,14 +52,14 @@ class CalibrationResult:
     """Unit of a decision: ``row``, ``label`` of a row, ``word`` or ``question``."""
     thresholds: dict[str, float] | None = None
     f1_macro: dict[str, float] | None = None
-    """F1 of rows with several labels: ``before`` with 0.5 for all labels, ``after`` with thresholds of other rows."""
+    """Macro F1 of rows with several labels: ``before`` at 0.5, ``after`` at thresholds that other rows determine."""
     abstention: list[dict[str, Any]] = field(default_factory=list)
-    """Requested precision with ``threshold``, ``coverage`` and ``precision``, which are absent if none can be shown.
+    """Requested precisions (``asked``) with ``threshold``, ``coverage`` and ``precision``.
 
-    Typed questions have entries for each ``type``."""
+    These three are absent if no threshold reaches the precision. If questions have types, each ``type`` has entries."""
     risk_coverage: list[dict[str, float]] = field(default_factory=list)
     prediction_sets: list[dict[str, Any]] = field(default_factory=list)
-    """Requested coverage, with the results of `bertkit.metrics.calibration.measure_sets`."""
+    """Requested coverages (``asked``) with the results of `bertkit.metrics.calibration.measure_sets`."""
     training_rows: int = 0
 
 
@@ -73,15 +73,21 @@ def calibrate(
 ) -> CalibrationResult:
     """Calibrate the checkpoint or the folder of seeds `recipe.model` on the first validation split, or on `split`.
 
-    With `coverages`, prediction sets are measured too. With a `precision`, predictions abstain by its threshold from
-    then on. A page next to calibration.json shows the result.
+    A page next to calibration.json shows the result.
+
+    Args:
+        recipe: Recipe of the checkpoint.
+        split: Split with labeled rows; by default the first validation split.
+        coverages: Fractions of rows whose prediction set must contain the gold label; the sets are measured.
+        precision: Precision of the predictions. From now on, `predict` abstains from rows below its threshold.
+        training_rows: Treatment of rows that the checkpoint was trained on; see `judge_training_rows`.
 
     Raises:
         UsageError: If the task family has no probabilities, the checkpoint is not in a folder, there are too few rows,
             or a coverage or precision is not between 0 and 1.
         BertkitError: If the checkpoint or the rows cannot be read; see `bertkit.errors`.
     """
-    # 1. Check the checkpoint, and read its rows.
+    # 1. Check the options and the checkpoint, and read the rows.
     for coverage in coverages:
         check_fraction("--coverage", coverage)
     check_fraction("--min-precision", precision)
@@ -96,6 +102,7 @@ def calibrate(
             message = f"{recipe.model} is not a folder, and a calibration is stored next to the weights"
             raise UsageError(message, f"hf download {recipe.model} --local-dir DIR, then --model DIR")
         rows = next(iter(judge_training_rows(saved, splits_to_score(saved, split), training_rows).values()))
+        # Repeated rows add no information, so only rows with different inputs count.
         digests = digest_rows(rows.rows, columns.gold)
         count = len(np.unique(digests))
         if count < _MIN_ROWS:
@@ -108,24 +115,27 @@ def calibrate(
             checkpoint = saved.load(inference=True, calibrated=False)
         scored = score_split(checkpoint, rows)
         labels, decisions = scored.context.labels, decide(scored.predictions, rows.rows, scored.context)
+        # `raw` has the shape (decisions, labels), `gold`, `row_indices` and `types` have the shape (decisions,). A row
+        # with several labels, words or questions has several decisions.
         raw, gold, row_indices, per, types = decisions
 
-        # 3. Fit. The calibration has a temperature fitted to all rows. What it changes is measured across folds, on
-        # rows that it was not fitted to; rows with the same input are in one fold.
+        # 3. Fit a temperature to all rows, for later predictions. Its effect is measured across folds: each fold gets
+        #    the temperature of the other folds, and rows with the same input are in one fold.
         groups = digests[row_indices]
-        fits = metrics.fit_folds(decisions, groups, len(labels))
+        folds = metrics.fit_folds(decisions, groups, len(labels))
         temperature = metrics.fit_temperatures(decisions)
-        tempered, across = metrics.temper_decisions(decisions, temperature), metrics.temper_across(decisions, fits)
+        tempered, across = metrics.temper_decisions(decisions, temperature), metrics.temper_across(decisions, folds)
         is_right = tempered.argmax(axis=1) == gold
         thresholds, f1 = None, None
-        # Labels that are decided one by one get thresholds, if these raise F1 on rows that they were not tuned on.
+        # A family that decides each label separately gets one threshold per label, if F1 rises on the held-out folds.
         if per == "label":
-            f1 = _compare_f1(across[:, 1], gold, fits)
+            f1 = _compare_f1(across[:, 1], gold, folds)
             if f1["after"] > f1["before"]:
                 tuned = metrics.tune_thresholds(tempered[:, 1], gold, len(labels))
                 thresholds = dict(zip(labels, tuned, strict=True))
 
-        # 4. Write what predictions need. A promised precision needs decisions that are independent of each other.
+        # 4. Write calibration.json. It has the confidence and the correctness of all independent decisions, from which
+        #    later commands compute the threshold of any precision or coverage.
         independent = np.concatenate([np.array([], dtype=int), *decisions.by_type().values()])
         calibration = SavedCalibration(
             model=fingerprint_all(saved.folder, saved.member_folders),
@@ -139,13 +149,13 @@ def calibrate(
             types=" ".join(types[independent]) if types is not None else "",
             right=_join_numbers(is_right[independent].astype(int)),
             gold=_join_numbers(tempered[independent, gold[independent]]),
-            folds=[_describe_fold(fold, groups, labels if thresholds else ()) for fold in fits],
+            folds=[_describe_fold(fold, groups, labels if thresholds else ()) for fold in folds],
         )
         if precision is not None:
             calibration = replace(calibration, promised=choose_thresholds(calibration, saved.recipe, precision, None))
         write_calibration(saved.calibration_folder, calibration)
 
-        # 5. Measure what it changes, and write the page.
+        # 5. Measure the effect, and write the page.
         from bertkit.reports.confidence import write_calibration_page
 
         calibrated = CalibrationResult(
@@ -172,9 +182,9 @@ def calibrate(
 def _measure_by_type(
     decisions: Decisions, tempered: np.ndarray, groups: np.ndarray, coverages: Sequence[float]
 ) -> dict[str, Any]:
-    """Find the thresholds of precisions, and measure prediction sets, for each type of decisions.
+    """Find the threshold of each precision, and measure prediction sets, separately for each type of decisions.
 
-    The precision at each level of coverage is over all types.
+    ``risk_coverage``, the precision at each level of coverage, is over all types.
 
     Args:
         decisions: Decisions with the probabilities before calibration.
@@ -186,13 +196,13 @@ def _measure_by_type(
     by_type = decisions.by_type()
     measured: dict[str, list[dict[str, Any]]] = {"abstention": [], "prediction_sets": [], "risk_coverage": []}
     for name, indices in by_type.items():
-        selected, labeled = decisions.select(indices), {"type": name} if name else {}
+        selected, type_field = decisions.select(indices), {"type": name} if name else {}
         for precision in _PRECISIONS:
             point = metrics.find_abstention(confidence[indices], right[indices], precision)
-            measured["abstention"].append({**labeled, "asked": precision, **(point._asdict() if point else {})})
+            measured["abstention"].append({**type_field, "asked": precision, **(point._asdict() if point else {})})
         for coverage in coverages:
             sets = metrics.measure_sets(selected.probabilities, selected.gold, groups[indices], coverage)
-            measured["prediction_sets"].append({**labeled, "asked": coverage, **sets})
+            measured["prediction_sets"].append({**type_field, "asked": coverage, **sets})
     if by_type:
         independent = np.concatenate(list(by_type.values()))
         for level in metrics.risk_coverage(confidence[independent], right[independent]):
@@ -203,6 +213,7 @@ def _measure_by_type(
 def _describe_fold(fold: Fold, digests: np.ndarray, labels: Sequence[str]) -> dict[str, Any]:
     """Return the record of a fold, from the digest of each decision's row and the labels that have thresholds."""
     thresholds = {"thresholds": dict(zip(labels, fold.thresholds, strict=True))} if labels else {}
+    # Big-endian bytes give the same text on every machine.
     rows = np.unique(digests[fold.is_held_out]).astype(">u8").tobytes().hex()
     return {"rows": rows, "options": {"temperature": fold.temperature, **thresholds}}
 
@@ -212,21 +223,22 @@ def _join_numbers(values: np.ndarray) -> str:
     return " ".join(f"{value:.7g}" for value in values)
 
 
-def _compare_f1(yes: np.ndarray, gold: np.ndarray, fits: Sequence[Fold]) -> dict[str, float]:
+def _compare_f1(probabilities: np.ndarray, gold: np.ndarray, folds: Sequence[Fold]) -> dict[str, float]:
     """Compute macro F1 at 0.5, and at thresholds that were tuned to the rows of other folds.
 
     Args:
-        yes: Probabilities of all labels of all rows, row by row, with the temperature of their fold, (decisions,).
+        probabilities: Probability of each label of each row, row by row, tempered across folds, (decisions,).
         gold: Whether a row has the label, 0 or 1, (decisions,).
-        fits: Folds with their thresholds.
+        folds: Folds with their thresholds.
     """
-    labels = len(fits[0].thresholds)
-    chosen = np.zeros_like(gold, dtype=bool)
-    for fold in fits:
-        fold_answers = yes[fold.is_held_out].reshape(-1, labels) >= np.array(fold.thresholds)
-        chosen[fold.is_held_out] = fold_answers.ravel()
-    by_row, is_gold = (yes >= 0.5).reshape(-1, labels), gold.reshape(-1, labels) == 1
-    return {"before": f1_macro(is_gold, by_row), "after": f1_macro(is_gold, chosen.reshape(-1, labels))}
+    labels = len(folds[0].thresholds)
+    tuned = np.zeros_like(gold, dtype=bool)
+    for fold in folds:
+        # A fold has complete rows, so its decisions have the shape (rows of the fold, labels).
+        is_above = probabilities[fold.is_held_out].reshape(-1, labels) >= np.array(fold.thresholds)
+        tuned[fold.is_held_out] = is_above.ravel()
+    at_half, is_gold = (probabilities >= 0.5).reshape(-1, labels), gold.reshape(-1, labels) == 1
+    return {"before": f1_macro(is_gold, at_half), "after": f1_macro(is_gold, tuned.reshape(-1, labels))}
 
 
 def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float | None) -> Recipe:
@@ -242,10 +254,10 @@ def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float 
 
 
 def _check_sets(saved: CheckpointInfo) -> None:
-    """Check that a task family has abstention and prediction sets.
+    """Check that a checkpoint predicts one label per row, which abstention and prediction sets require.
 
     Raises:
-        UsageError: If it has none.
+        UsageError: If its task family does not, or if its rows have several labels.
     """
     if "set_above" not in saved.task.OPTIONS:
         message = f"--min-precision and --coverage are for one label per row, not for {saved.recipe.task}"

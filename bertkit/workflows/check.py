@@ -64,11 +64,12 @@ def check(
     Raises:
         BertkitError: If the data cannot be read or the copy cannot be written; see `bertkit.errors`.
     """
+    # 1. Lock the folder of the copy before the work starts.
     task = load_task(recipe)
-    # The folder of the copy is locked before the work starts.
     folder = None if fix is None else expand_path(fix)
     sources = {} if folder is None else find_sources(recipe.data, folder)
     with nullcontext() if folder is None else lock_output_folder(folder):
+        # 2. Read all splits. A row that cannot be read becomes a finding, and the next row is read.
         with stage("reading the data", total=1):
             readings = read_all(recipe, task)
         checked = CheckResult(
@@ -84,7 +85,9 @@ def check(
         if "train" not in readings.splits:
             checked.left_out.append("everything else: no training row can be read")
             return checked
-        # The cheapest checks come first: rows, then tokens, then vectors of a model.
+
+        # 3. Check the rows: gold values, labels, repeated rows, words that give the label away. The cheap checks come
+        #    first; tokens need a tokenizer, and label errors the vectors of a model.
         with stage("comparing rows", total=1):
             repeats = find_repeats(readings.splits, task.COLUMNS)
         splits, gold = readings.splits, task.COLUMNS.gold
@@ -102,9 +105,12 @@ def check(
         with stage("looking for shortcuts", total=1):
             checked.findings.extend(find_shortcuts(splits, task, recipe, readings.labels))
             checked.findings.extend(find_shift(splits, task.COLUMNS))
+
+        # 4. Check tokens and labels with the model.
         _check_tokens(checked, readings, recipe, task, needs_model=needs_model)
         _check_labels(checked, readings, recipe, task, is_requested=label_errors)
-        # The copy is written last, because it leaves out rows that the checks have found.
+
+        # 5. Write the copy, without the rows that the checks found.
         if folder is not None:
             removable = find_removable(splits, repeats, readings.faults)
             checked.removed.update(write_copies(sources, recipe.data, removable, folder))
@@ -112,7 +118,7 @@ def check(
 
 
 def _check_tokens(result: CheckResult, readings: ReadResult, recipe: Recipe, task: Task, *, needs_model: bool) -> None:
-    """Add the findings that need the tokenizer of the model. A model that the user did not name may be missing."""
+    """Add the findings that need the tokenizer; only with `needs_model`, a missing model is an error."""
     try:
         with hub.without_weights():
             folder = hub.find_model(recipe.model)
@@ -127,19 +133,19 @@ def _check_tokens(result: CheckResult, readings: ReadResult, recipe: Recipe, tas
 
 
 def _check_labels(result: CheckResult, readings: ReadResult, recipe: Recipe, task: Task, *, is_requested: bool) -> None:
-    """Add the label errors, which need the vectors of all texts, so they are only searched for on request."""
+    """Add the label errors on request: the search computes vectors of all texts, which takes long."""
     if not is_requested:
         result.left_out.append("label errors: --label-errors searches for them, which computes vectors of all texts")
         return
     try:
-        found_errors = find_label_errors(readings.splits, task.COLUMNS, Embedder(recipe.model))
+        errors = find_label_errors(readings.splits, task.COLUMNS, Embedder(recipe.model))
     except UnavailableError as error:
         result.unavailable.append(f"label errors: {error.message}; {error.remedy}")
         return
-    if found_errors is None:
+    if errors is None:
         result.left_out.append("label errors: the search needs a single label per row or word")
         return
-    result.findings.append(found_errors.finding)
-    result.label_errors.extend(found_errors.ranked)
-    if found_errors.count is not None:
-        result.label_error_count.update(found_errors.count._asdict())
+    result.findings.append(errors.finding)
+    result.label_errors.extend(errors.ranked)
+    if errors.count is not None:
+        result.label_error_count.update(errors.count._asdict())

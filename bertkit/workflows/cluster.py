@@ -33,7 +33,7 @@ from bertkit.vectors.clusters import (
 from bertkit.vectors.text_files import TextFile, VectorSource
 from bertkit.vectors.vector_files import Matrix
 
-_TOPIC_WORDS = 5  # in the topic of a row
+_TOPIC_WORDS = 5  # words per cluster in the column `topic` and on the map
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ClusterResult:
     noise: int
     """Number of rows in no cluster: rows outside of the dense regions of HDBSCAN, and rows without text."""
     silhouettes: dict[int, float] = field(default_factory=dict)
-    """Number of clusters -> mean silhouette, where the number was chosen."""
+    """Number of clusters -> mean silhouette; empty unless the number was chosen by it."""
 
 
 def cluster(
@@ -63,18 +63,19 @@ def cluster(
     """Find clusters of the texts of a file, and name them by their words.
 
     Args:
-        texts: the file.
-        source: where the vectors come from.
-        method: ``kmeans`` or ``hdbscan``.
-        count: Number of clusters; None chooses it by silhouette. HDBSCAN finds its own.
+        texts: File with the texts.
+        source: Source of the vectors.
+        method: Clustering method, ``kmeans`` or ``hdbscan``.
+        count: Number of clusters of k-means; None chooses it by silhouette. HDBSCAN determines its number itself.
         min_size: Minimum number of rows per cluster of HDBSCAN.
         seed: Random seed of k-means and of samples.
-        output: a file for the rows with ``cluster`` and ``topic``.
-        save: a folder for the clusters and a map of the rows.
+        output: File for the rows with ``cluster`` and ``topic``.
+        save: Folder for the clusters and a map of the rows.
 
     Raises:
         BertkitError: If a file, an option or the model is wrong; see `bertkit.errors`.
     """
+    # 1. Check the options and read the texts. `source.embedder` checks the model, but does not load it.
     _check_outputs(texts, source, output, save)
     if method == "hdbscan" and count is not None:
         raise UsageError("--clusters with --method hdbscan", "HDBSCAN finds their number: set --min-size instead")
@@ -84,30 +85,35 @@ def cluster(
     rows_with_text = [row for row, text in enumerate(contents) if text]
     texts_with_text = [contents[row] for row in rows_with_text]
     if count is not None and count > len(rows_with_text):
-        raise UsageError(f"--clusters {count}, but {len(rows_with_text):,} rows have text", "request fewer clusters")
-    with ExitStack() as held:  # Outputs that cannot be written are rejected before the work.
+        raise UsageError(f"--clusters {count}, but {len(rows_with_text):,} rows have text", "ask for fewer clusters")
+    with ExitStack() as claims:
+        # 2. Claim the outputs, so that outputs that cannot be written are rejected before the work.
         if output is not None:
-            held.enter_context(lock_output(output))
+            claims.enter_context(lock_output(output))
         if save is not None:
-            held.enter_context(lock_output_folder(save))
+            claims.enter_context(lock_output_folder(save))
+
+        # 3. Compute the vectors, cluster them, and name each cluster by its most typical words.
         vectors = source.read(texts_with_text, np.array(rows_with_text), [len(contents)])
-        # HDBSCAN finds the number of clusters itself; k-means tries several, unless it is given.
         silhouettes: dict[int, float] = {}
         if method == "kmeans" and count is None:
             count, silhouettes = choose_count(vectors, seed)
         with stage("clustering"):
             clustering, clusters = fit_clusters(vectors, method, count or 0, min_size=min_size, seed=seed)
+            # The cluster -1 of HDBSCAN means noise, and has neither size nor topic.
             sizes, words = np.bincount(clusters[clusters >= 0]).tolist(), find_words(texts_with_text, clusters)
             examples = find_examples(vectors, clusters, find_centroids(vectors, clusters), texts_with_text)
             topics = [
                 Topic(index, size, words[index], [texts_with_text[row] for row in examples[index]])
                 for index, size in enumerate(sizes)
             ]
+
+        # 4. Write the folder and the rows. The folder gets its name when the stack closes, after the rows are written.
+        #    So a killed command leaves no folder, and the same command can be repeated.
         if save is not None:
-            # The folder gets its name when the stack closes, after the rows: the same command continues after a kill.
-            held.enter_context(disk_errors(save.parent))
-            staging = held.enter_context(stage_folder(save))
-            facts = {
+            claims.enter_context(disk_errors(save.parent))
+            staging = claims.enter_context(stage_folder(save))
+            metadata = {
                 "method": method,
                 "seed": seed,
                 "rows": len(rows_with_text),
@@ -117,7 +123,7 @@ def cluster(
                 "dimension": vectors.shape[1],
                 "vectors": source.describe(),
             }
-            save_clusters(staging, SavedClusters(clustering, topics, facts))
+            save_clusters(staging, SavedClusters(clustering, topics, metadata))
             _write_map(staging, vectors, clusters, texts_with_text, topics)
         noise = _write_rows(output, texts, contents, clusters, topics)
         return ClusterResult(method, len(contents), topics, noise, silhouettes)
@@ -127,7 +133,7 @@ def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output
     """Assign the texts of a file to the clusters of a folder; each joins the cluster of the nearest point.
 
     Args:
-        texts: the file.
+        texts: File with the texts.
         source: Source of the vectors; by default, the model that the clusters were made with.
         folder: Folder that `cluster` saved.
         output: File for the rows with ``cluster`` and ``topic``.
@@ -136,6 +142,7 @@ def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output
         ModelError: If the folder is damaged, or belongs to another model.
         BertkitError: If a file or an option is wrong; see `bertkit.errors`.
     """
+    # 1. Read the clusters and the texts, and check that both have the same prompt.
     saved = load_clusters(folder)
     if source is None:
         if saved.settings["model"] is None:
@@ -148,12 +155,14 @@ def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output
         raise UsageError(message, "leave --model out to use the same")
 
     with nullcontext() if output is None else lock_output(output):
+        # 2. Compute the vectors. The model is checked before, the dimension afterwards.
         described = source.describe()
-        # Check the model before the vectors are computed, and their dimension afterwards.
         check_same_vectors(saved, described, None, folder)
         rows_with_text = [row for row, text in enumerate(contents) if text]
         vectors = source.read([contents[row] for row in rows_with_text], np.array(rows_with_text), [len(contents)])
         check_same_vectors(saved, described, vectors, folder)
+
+        # 3. Assign them, and write the rows.
         labels = saved.clustering.assign(vectors)
         sizes = np.bincount(labels[labels >= 0], minlength=len(saved.topics)).tolist()
         topics = [replace(topic, rows=sizes[topic.cluster]) for topic in saved.topics]
@@ -162,7 +171,7 @@ def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output
 
 
 def _check_outputs(texts: TextFile, source: VectorSource, output: Path | None, save: Path | None) -> None:
-    """Check that nothing that is read, or that exists as a folder of clusters, would be overwritten."""
+    """Check that the outputs overwrite neither an input nor an existing folder of clusters."""
     if save is not None:
         check_empty(save, *([] if output is None else [output]))
     if output is not None:
@@ -172,10 +181,10 @@ def _check_outputs(texts: TextFile, source: VectorSource, output: Path | None, s
 
 
 def _read_texts(texts: TextFile) -> list[str]:
-    """Read all texts.
+    """Read the text of each row, and log how many rows have none.
 
     Raises:
-        DataError: If no row has text, or a column would be lost.
+        DataError: If no row has text, or a column has the name of a column of the output.
     """
     contents: list[str] = []
     for row in texts:
@@ -193,14 +202,15 @@ def _read_texts(texts: TextFile) -> list[str]:
 def _write_rows(
     output: Path | None, texts: TextFile, contents: Sequence[str], labels: Labels, topics: Sequence[Topic]
 ) -> int:
-    """Write the rows with the labels of those that have text; return how many rows are in no cluster."""
+    """Write all rows with their clusters, and return how many are in none; `labels` has only the rows with text."""
+    # For the texts ["a", "", "b"] and the labels [1, 0], the rows have the clusters [1, -1, 0].
     filled_labels = iter(labels.tolist())
     row_labels = [next(filled_labels) if text else -1 for text in contents]
 
     def records() -> Iterator[dict[str, Any]]:
-        for number, (row, label) in enumerate(zip(texts, row_labels, strict=True)):
+        for index, (row, label) in enumerate(zip(texts, row_labels, strict=True)):
             topic = ", ".join(topics[label].words[:_TOPIC_WORDS]) if label >= 0 else ""
-            yield {"id": row.record.get("id", number), **row.record, "cluster": label, "topic": topic}
+            yield {"id": row.record.get("id", index), **row.record, "cluster": label, "topic": topic}
 
     if output is not None:
         write_records(records(), output)
@@ -208,7 +218,7 @@ def _write_rows(
 
 
 def _write_map(folder: Path, vectors: Matrix, labels: Labels, texts: Sequence[str], topics: Sequence[Topic]) -> None:
-    """Write map.parquet with all rows, and map.html with a picture of them."""
+    """Write map.parquet with the coordinates of all rows with text, and map.html with their picture."""
     from bertkit.reports.map import MapLayer, MapPage, MapPoint, write_map
 
     plane = project(vectors)
@@ -218,7 +228,7 @@ def _write_map(folder: Path, vectors: Matrix, labels: Labels, texts: Sequence[st
     ]
     write_records(rows, folder / "map.parquet")
     names = {topic.cluster: f"{topic.cluster}  {', '.join(topic.words[:_TOPIC_WORDS])}" for topic in topics}
-    points = [MapPoint(number, row["text"], row["cluster"]) for number, row in enumerate(rows)]
+    points = [MapPoint(index, row["text"], row["cluster"]) for index, row in enumerate(rows)]
     notes = ["Each point is a text; its color is its cluster. The axes are the first two principal components."]
     about = f"{sum(plane.explained or ()):.0%} of the variance of the vectors"
     page = MapPage(f"{len(topics)} clusters of {len(rows):,} texts", notes)

@@ -134,7 +134,7 @@ def compare(
     positive = find_positive_label(scorer.task, scorer.recipe, scorer.labels)
     notes += [*left_out, *describe_positive_label(scorer.recipe.metrics, positive)]
     if gate:
-        gate.choose(scorer, sides[0])  # Raises for a wrong metric before the resampling.
+        gate.choose(scorer, sides[0])  # An unknown metric is an error before the resampling, which takes longer.
     notes += [f"{system.name}: left out {', '.join(system.unfinished)}." for system in systems if system.unfinished]
     notes += [ONE_SEED] * (not systems[0].has_seeds and any(system.runs[0].seed is not None for system in systems))
 
@@ -148,13 +148,14 @@ def compare(
             changes[name] = find_changes(scorer, rows, (sides[0], side), extra, max_rows)
     # Gates correct p values themselves, so they read the uncorrected ones.
     gates = judge_systems(scorer, rows, dict(zip(names, sides, strict=True)), differences, extra, gate)
-    # The systems are a family of tests per metric.
+    # With several systems, some p-value is low by chance. So the tests of a metric are corrected together (Holm 1979).
     corrected: dict[str, dict[str, Difference]] = {name: {} for name in differences}
     for metric in differences[names[1]]:
         family = correct_differences([by_metric[metric] for by_metric in differences.values()])
         for name, difference in zip(differences, family, strict=True):
             corrected[name][metric] = difference
 
+    # 5. Collect the result. Seeds share their settings, so the first run of a system shows them.
     first_runs = {name: system.runs[0] for name, system in zip(names, systems, strict=True)}
     return Comparison(
         recipe=scorer.recipe.name,
@@ -235,6 +236,7 @@ def _short_names(names: Sequence[str]) -> list[str]:
     (['a', 'b'], ['a/seed-1', 'b/seed-1'])
     """
     parts = [Path(name).parts for name in names]
+    # Count the parent folders that all paths share. The loop ends because no two paths are equal.
     shared = 0
     while len({name_parts[: shared + 1] for name_parts in parts}) == 1:
         shared += 1
@@ -271,6 +273,7 @@ def predict_unseen(
         DataError: If all rows are training rows.
         BertkitError: If the source or a model cannot be loaded; see `bertkit.errors`.
     """
+    # 1. Find the model of each run: one list of checkpoints per system.
     checkpoints: list[list[CheckpointInfo]] = []
     for system in systems:
         checkpoints.append([])
@@ -280,18 +283,22 @@ def predict_unseen(
             recipe = read_recipe(run, {"model": run.model, "data.source": source})
             data = recipe.data.model_copy(update={"files": {}, "limit": None})
             checkpoints[-1].append(find_checkpoint(recipe.model_copy(update={"data": data})))
-    # A label that one run lacks is still a label of the rows, so all runs read them with the labels of all.
+
+    # 2. Read the rows once per run, because each recipe has its own columns. A label that one run lacks is still a
+    #    label of the rows, so all runs read them with the labels of all runs.
     labels = tuple(dict.fromkeys(name for members in checkpoints for saved in members for name in saved.labels))
     splits: list[list[Split]] = []
     with stage(f"reading {source}", total=1):
         for members in checkpoints:
             splits.append([])
             for saved in members:
-                chosen = split or (ALL if unsplit_file(saved.recipe.data) else "validation")
-                to_score = splits_to_score(replace(saved, labels=labels), chosen)
-                splits[-1].append(judge_training_rows(replace(saved, labels=labels), to_score, "keep")[chosen])
-    # Training rows of any run are left out for all, so that every system answers the same rows.
-    trained = [{read.lines[row] for read in members for row in read.training_rows} for members in splits]
+                split_name = split or (ALL if unsplit_file(saved.recipe.data) else "validation")
+                to_score = splits_to_score(replace(saved, labels=labels), split_name)
+                splits[-1].append(judge_training_rows(replace(saved, labels=labels), to_score, "keep")[split_name])
+
+    # 3. Leave out the training rows of any run, so that every system answers the same rows. Lines of the file identify
+    #    rows, because each run has read the same file.
+    trained = [{part.lines[row] for part in parts for row in part.training_rows} for parts in splits]
     seen, count = set().union(*trained), len(splits[0][0].rows)
     counts = ", ".join(f"{system.name} {len(lines):,}" for system, lines in zip(systems, trained, strict=True))
     notes = []
@@ -300,9 +307,11 @@ def predict_unseen(
     if len(seen) == count:
         message = f"all {count:,} rows are training rows of one run or another ({counts})"
         raise DataError(message, "name a file with rows that are new to all of them: --data FILE", file=source)
+
+    # 4. Predict the remaining rows.
     predicted = []
-    for system, members, read in zip(systems, checkpoints, splits, strict=True):
-        runs = [_predict_rows(*parts, seen, labels) for parts in zip(system.runs, members, read, strict=True)]
+    for system, members, parts in zip(systems, checkpoints, splits, strict=True):
+        runs = [_predict_rows(*job, seen, labels) for job in zip(system.runs, members, parts, strict=True)]
         predicted.append(replace(system, runs=runs))
         if missing := [name for name in labels if name not in members[0].labels]:
             notes.append(f"{system.name} does not know {shorten(', '.join(missing))}: it answers no such row right.")

@@ -14,7 +14,7 @@ import numpy as np
 from bertkit.data.output import PLAIN, copy_parquet, find_writer, follow_source, write_records
 from bertkit.errors import UsageError
 from bertkit.storage.outputs import check_not_inputs, lock_output
-from bertkit.vectors import duplicates as found_rows
+from bertkit.vectors import duplicates as duplicate_search
 from bertkit.vectors.duplicates import Duplicate, ScannedRows, group_rows, measure_similarity
 from bertkit.vectors.text_files import Rows, TextFile, VectorSource
 from bertkit.vectors.vector_files import Matrix, to_unit_length
@@ -53,11 +53,11 @@ def dedup(
 
     Args:
         texts: The file to clean.
-        against: Files whose rows are all kept. Rows of `texts` that repeat one of them go.
+        against: Files whose rows are all kept. Rows of `texts` that repeat one of them are removed.
         source: Source of vectors; None compares only the wording.
-        near: Minimum share of common runs of five characters of two long texts; 1 compares only complete texts.
-        threshold: Minimum cosine of duplicates; None measures how near rows are, and removes none by it.
-        keep: Row that is kept of several: ``first``, ``longest`` or ``best:COLUMN``.
+        near: Minimum fraction of five-character sequences that two long texts share; 1 compares only complete texts.
+        threshold: Minimum cosine of duplicates in meaning; None only measures how similar the rows are.
+        keep: Row of a group of duplicates that is kept: ``first``, ``longest`` or ``best:COLUMN``.
         output: File for the remaining rows.
         report: File for all groups of duplicates, with one row of a file per line.
         dry_run: Whether to check that `output` can be written, but not to write it.
@@ -65,54 +65,63 @@ def dedup(
     Raises:
         BertkitError: If files or options are wrong; see `bertkit.errors`.
     """
+    # 1. Check the options and the files.
     for name, value, lowest in (("threshold", threshold, -1), ("near", near, 0)):
         if value is not None and not lowest <= value <= 1:
             raise UsageError(f"--{name} {value:g}", f"give a number from {lowest} to 1")
     outputs = [file for file in (output, report) if file is not None]
     _check_source(source, threshold, len(against) + 1, has_output=output is not None)
     _check_outputs(outputs, texts, against, source)
-    with ExitStack() as held:  # Outputs that cannot be written are rejected before the work.
+    with ExitStack() as claims:
+        # 2. Claim the outputs, so that outputs that cannot be written are rejected before the work.
         for file in outputs:
-            held.enter_context(lock_output(file))
-        # From cheap to expensive: digests, then signatures of the wording, then vectors of the remaining rows.
-        scanned = found_rows.scan_rows([*against, texts], keep, with_signatures=near < 1)
-        duplicates = found_rows.find_repeated_texts(scanned, near)
-        facts: dict[str, Any] = {}
+            claims.enter_context(lock_output(file))
+
+        # 3. Compare the rows, from cheap to expensive: equal digests, similar signatures of the wording, then vectors
+        #    of the rows that remain. The rows of all files are numbered in one sequence, the file to clean last.
+        all_rows = duplicate_search.scan_rows([*against, texts], keep, with_signatures=near < 1)
+        duplicates = duplicate_search.find_repeated_texts(all_rows, near)
+        by_meaning: dict[str, Any] = {}
         if source is not None:
-            remaining = found_rows.get_remaining_rows(scanned, duplicates)
-            vectors = _read_vectors(scanned, remaining, source)
-            # Without a threshold, nothing goes by meaning: the curve shows what each one would remove.
+            remaining = duplicate_search.get_remaining_rows(all_rows, duplicates)
+            vectors = _read_vectors(all_rows, remaining, source)
+            # Without a threshold, no row is removed by meaning; the curve shows how many each threshold would remove.
             if threshold is None:
-                facts["curve"] = _draw_curve(scanned, remaining, vectors)
+                by_meaning["curve"] = _draw_curve(all_rows, remaining, vectors)
             else:
-                facts["threshold"] = threshold
-                duplicates += found_rows.find_similar_rows(remaining, vectors, threshold, scanned.fixed)
-        removed = found_rows.resolve_chains(duplicates, scanned.fixed)
+                by_meaning["threshold"] = threshold
+                duplicates += duplicate_search.find_similar_rows(remaining, vectors, threshold, all_rows.fixed)
+
+        # 4. Follow chains of duplicates to a row that is kept, and write the outputs.
+        removed = duplicate_search.resolve_chains(duplicates, all_rows.fixed)
         if report is not None:
-            write_records(group_rows(scanned, removed), report)
+            write_records(group_rows(all_rows, removed), report)
         if output is not None and not dry_run:
-            _write_clean(scanned, removed, output)
-        reasons, ends = Counter(duplicate.reason for duplicate in removed.values()), np.cumsum(scanned.totals)
+            _write_clean(all_rows, removed, output)
+
+        # 5. Count the removed rows, also by the file that has the kept row. For files of 3 and 2 rows, `ends` is
+        #    [3, 5], so `searchsorted` returns file 0 for row 2, and file 1 for row 3.
+        reasons, ends = Counter(duplicate.reason for duplicate in removed.values()), np.cumsum(all_rows.totals)
         kept_in = Counter(
             int(np.searchsorted(ends, duplicate.kept_row, side="right")) for duplicate in removed.values()
         )
         return DedupResult(
-            rows=scanned.totals[-1],
-            kept=scanned.totals[-1] - len(removed),
+            rows=all_rows.totals[-1],
+            kept=all_rows.totals[-1] - len(removed),
             duplicates={reason: reasons[reason] for reason in ("exact", "near", "meaning")},
-            of_files={str(file.path): kept_in[index] for index, file in enumerate(scanned.files)},
+            of_files={str(file.path): kept_in[index] for index, file in enumerate(all_rows.files)},
             written=[str(file) for file in outputs if file != output or not dry_run],
-            **facts,
+            **by_meaning,
         )
 
 
 def _check_source(source: VectorSource | None, threshold: float | None, files: int, *, has_output: bool) -> None:
-    """Check the source of vectors against the options and the number of files of rows."""
+    """Check that the source of vectors fits the options, and has a file of vectors per file of rows."""
     if source is None:
         if threshold is not None:
             raise UsageError("--threshold without vectors", "name a --model, or a file with --vectors")
         return
-    _ = source.embedder
+    _ = source.embedder  # An unknown model is an error now.
     if has_output and threshold is None:
         message = "no --threshold: from which cosine on are texts duplicates?"
         raise UsageError(message, "leave --output out to see how many rows each would remove")
@@ -124,7 +133,7 @@ def _check_source(source: VectorSource | None, threshold: float | None, files: i
 def _check_outputs(
     outputs: Sequence[Path], texts: TextFile, against: Sequence[TextFile], source: VectorSource | None
 ) -> None:
-    """Check that outputs differ, and that none is an input."""
+    """Check that the outputs are different files, and that no output is an input."""
     reads = [("the file to clean", texts.path)]
     reads += [("a file of --against", file.path) for file in against]
     reads += [("a file with vectors", file) for file in (source.files if source else ())]
@@ -136,25 +145,30 @@ def _check_outputs(
         raise UsageError("two outputs have the same name", "name different files")
 
 
-def _read_vectors(scanned: ScannedRows, rows: Rows, source: VectorSource) -> Matrix:
-    """Return the vectors of some rows, of length 1, in the order of these rows."""
-    is_read = np.zeros(len(scanned.digests), dtype=bool)
+def _read_vectors(all_rows: ScannedRows, rows: Rows, source: VectorSource) -> Matrix:
+    """Return the vectors of some rows, scaled to length 1, in the order of these rows.
+
+    Files are read from their start, so vectors are computed by ascending row. For the rows [4, 0, 2], `ascending` is
+    [0, 2, 4], and `searchsorted` returns [2, 0, 1], by which the vectors are sorted back.
+    """
+    is_read = np.zeros(len(all_rows.digests), dtype=bool)
     is_read[rows] = True
     ascending = np.flatnonzero(is_read)
-    texts = (row.text for number, _, row in scanned.read() if is_read[number])
-    # the files of vectors are named for the file to clean first, which is the last one of the rows
+    texts = (row.text for index, _, row in all_rows.read() if is_read[index])
+    # --vectors names the vectors of the file to clean first, but its rows are numbered last.
     ordered = replace(source, files=(*source.files[1:], *source.files[:1]))
-    vectors = ordered.read(texts, ascending, scanned.totals)
+    vectors = ordered.read(texts, ascending, all_rows.totals)
     return to_unit_length(vectors[np.searchsorted(ascending, rows)])
 
 
-def _draw_curve(scanned: ScannedRows, rows: Rows, vectors: Matrix) -> list[dict[str, Any]]:
-    """Return the share of rows that have a neighbor at each threshold, with the texts of the farthest such pair."""
+def _draw_curve(all_rows: ScannedRows, rows: Rows, vectors: Matrix) -> list[dict[str, Any]]:
+    """Return the fraction of rows with a neighbor at each threshold, and the texts of the least similar such pair."""
     if len(rows) < 2:
         return []
     steps = measure_similarity(vectors)
-    numbers = {int(rows[index]): index for step in steps for index in step.pair or ()}
-    texts = {numbers[number]: row.text for number, _, row in scanned.read() if number in numbers}
+    # Pairs have indices into `rows`. Only the texts of these pairs are kept in memory.
+    positions = {int(rows[position]): position for step in steps for position in step.pair or ()}
+    texts = {positions[index]: row.text for index, _, row in all_rows.read() if index in positions}
     curve = []
     for threshold, share, pair in steps:
         example = {} if pair is None else {"text": texts[pair[0]], "text_pair": texts[pair[1]]}
@@ -162,11 +176,11 @@ def _draw_curve(scanned: ScannedRows, rows: Rows, vectors: Matrix) -> list[dict[
     return curve
 
 
-def _write_clean(scanned: ScannedRows, removed: Mapping[int, Duplicate], output: Path) -> None:
-    """Write the rows that stay; a Parquet file keeps its types, and a csv or tsv file is written as it was."""
-    cleaned = scanned.files[-1]
+def _write_clean(all_rows: ScannedRows, removed: Mapping[int, Duplicate], output: Path) -> None:
+    """Write the rows that are not removed, with the types of a Parquet file, or the dialect of a csv or tsv file."""
+    cleaned = all_rows.files[-1]
     if cleaned.path.suffix == output.suffix == ".parquet":
-        copy_parquet(cleaned.path, output, [row not in removed for row in range(scanned.fixed, len(scanned.digests))])
+        copy_parquet(cleaned.path, output, [row not in removed for row in range(all_rows.fixed, len(all_rows.digests))])
         return
-    kept = (row.record for number, row in enumerate(cleaned, scanned.fixed) if number not in removed)
-    write_records(kept, output, follow_source(PLAIN, output, cleaned.path, cleaned.data))
+    records = (row.record for index, row in enumerate(cleaned, all_rows.fixed) if index not in removed)
+    write_records(records, output, follow_source(PLAIN, output, cleaned.path, cleaned.data))

@@ -1,4 +1,4 @@
-"""Distill: fine-tune a student with its teachers, then compare them: size, speed and scores."""
+"""Fine-tune a student with its teachers, and compare their sizes, speeds and scores."""
 
 from __future__ import annotations
 
@@ -72,6 +72,8 @@ def distill(
     Raises:
         BertkitError: If the recipe, the teachers, the rows or the machine do not allow the run; see `bertkit.errors`.
     """
+    # A student is fine-tuned like any other model. `finetune` calls bertkit.compression for the layers that a student
+    # takes from its teacher and for the loss terms, and `_compare_models` for the comparison.
     with stage("reading the data", total=1):
         data = read_finetune_data(with_distillation(recipe), output, fresh=fresh)
     return distill_rows(data, fresh=fresh)
@@ -79,12 +81,13 @@ def distill(
 
 def distill_rows(data: FinetuneData, *, fresh: bool) -> Distilled:
     """Distill on rows that have been read."""
+    # `finetune_rows` writes the comparison into the record, so a finished run has it without loading a model.
     results = finetune_rows(data, fresh=fresh, compare=partial(_compare_models, data))
     wait_for_all()
     folder = data.plan.folder
     record = runs.read_record(folder) or {}
     models = [ComparedModel(**model) for model in record.get("compared_models", [])]
-    # The student comes last. Its run may have been moved.
+    # The student comes last. The record has the folder that it was trained in, which may have been moved.
     if models:
         models[-1] = dataclasses.replace(models[-1], model=str(folder))
     return Distilled(results, models, data.recipe.best_metric)
@@ -99,6 +102,7 @@ def _compare_models(
     data: FinetuneData, student: Checkpoint, scored: EvalOutput, weights: Path | None
 ) -> list[dict[str, Any]]:
     """Load the teachers, score them on the student's validation rows, and time all models in turns."""
+    # 1. Load and score the teachers, one after the other.
     task = data.task
     models = list[tuple[str, str, Path, Checkpoint, EvalOutput]]()
     for teacher in data.teachers:
@@ -109,12 +113,15 @@ def _compare_models(
         teacher_scored = score_split(checkpoint, data.validation)
         models.append(("teacher", teacher.name, teacher.folder, checkpoint, teacher_scored))
     models.append(("student", data.recipe.name, weights or data.plan.folder, student, scored))
-    # Teachers stay in memory until all have been timed: they take turns, so that a busy machine slows all alike.
+
+    # 2. Time all models. They stay in memory and take turns, so that a busy machine slows all of them alike.
     paces = measure_latency([(checkpoint, model_scored) for *_, checkpoint, model_scored in models])
-    compared = []
+
+    # 3. Describe each model; teachers have the difference to the student.
+    compared_models = []
     for (role, name, folder, checkpoint, model_scored), pace in zip(models, paces, strict=True):
         intervals = find_intervals(task, model_scored)
-        compared.append(
+        compared_models.append(
             ComparedModel(
                 role=role,
                 model=name,
@@ -127,7 +134,7 @@ def _compare_models(
                 **({} if checkpoint is student else _find_differences(task, scored, model_scored)),
             )
         )
-    return [dataclasses.asdict(model) for model in compared]
+    return [dataclasses.asdict(model) for model in compared_models]
 
 
 def _find_differences(task: Task, student: EvalOutput, teacher: EvalOutput) -> dict[str, Any]:
@@ -140,7 +147,7 @@ def _find_differences(task: Task, student: EvalOutput, teacher: EvalOutput) -> d
         teacher_scores = score(teacher, rows)
         return {name: value - teacher_scores[name] for name, value in score(student, rows).items()}
 
-    rows = len(next(iter(student.row_scores.values())))  # or queries, of rankings
+    rows = len(next(iter(student.row_scores.values())))  # or queries of a ranking
     return {
         "difference": null_for_nan({name: value - teacher.scores[name] for name, value in student.scores.items()}),
         "difference_intervals": bootstrap_intervals(subtract, rows),

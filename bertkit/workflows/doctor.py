@@ -46,7 +46,7 @@ _ERRORS: dict[str, type[BertkitError]] = {
     "files": ModelError,
     "training": DivergedError,
 }
-"""Group of findings -> the error that a fault in it ends a run with."""
+"""Group of findings -> type of the error that a failed check of the group causes in a run."""
 _SHM = Path("/dev/shm")
 _GB, _MB = 10**9, 10**6
 # The optimizer steps of BERT base take 2 GB of memory, and its run folder up to 4 GB of disk.
@@ -57,14 +57,16 @@ _MIN_SHM = 100 * _MB
 _SLOW_SYNC = 0.5  # seconds per file; a checkpoint has a dozen files
 _HUB_TIMEOUT = 3.0  # seconds
 _SIDE = 64  # rows and columns of the matrices that the device multiplies
-_TRUNCATED = 0.01  # fraction of the rows
-_TINY_RATE = 1e-6  # No loss rises because of a lower learning rate.
+_TRUNCATED = 0.01  # a larger fraction of truncated rows is worth a warning
+# The limits below judge the curves of a training. Most are fractions of the first loss, because the scale of a loss
+# depends on the task: about 0.7 for two labels, about 10 for the tokens of a vocabulary.
+_TINY_RATE = 1e-6  # a learning rate below it is too low to make a loss rise
 _MIN_LINES, _PARTS = 15, 5  # log lines, and parts of them whose means are compared
-# Fractions of the first loss: a last loss above _STUCK has barely fallen, and rises above _RISE or _PEAK count.
-_STUCK, _RISE, _PEAK, _LITTLE = 0.8, 0.1, 0.05, 0.05
-_GENERALIZATION = 0.1  # relative rise of the validation loss above its minimum
+_STUCK = 0.8  # fraction of the first loss; a last loss above it has barely fallen
+_RISE, _PEAK, _LITTLE = 0.1, 0.05, 0.05  # fractions of the first loss; smaller rises do not count
+_GENERALIZATION = 0.1  # fraction of the lowest validation loss; a larger rise above it is overfitting
 _LATE = 2 / 3  # fraction of the steps; after an earlier best step, the remaining steps were wasted
-_STILL = 0.1  # fraction of the first loss by which the last evaluation lowers the validation loss
+_STILL = 0.1  # fraction of the first loss; with a larger last fall of the validation loss, more steps would help
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,11 @@ def examine_machine() -> list[Finding]:
 
 
 def check_packages() -> Iterator[Finding]:
-    """Compare the versions of packages with the requirements of bertkit."""
+    """Compare the installed versions of packages with the versions that bertkit requires."""
     from packaging.requirements import Requirement
 
     requirements, unmet = list[str](), list[str]()
+    # `requires` lists extras too; a marker such as `extra == "serve"` is false without the extra.
     # The copy of bertkit in a package is not installed, and has no metadata.
     for distribution in metadata.distributions(name="bertkit"):
         requirements = distribution.requires or []
@@ -128,7 +131,7 @@ def _find_version(package: str) -> str | None:
 
 
 def check_device() -> Iterator[Finding]:
-    """Compute a small product and its gradient on the device of a run, and time the precisions."""
+    """Multiply small matrices on the device of a run, compute the gradient, and time the precisions."""
     from bertkit.hardware.precision import detect_hardware
 
     try:
@@ -147,6 +150,7 @@ def _multiply(device: Device) -> bool:
     """Return whether a product of two matrices and its gradient are correct."""
     import torch
 
+    # Each number of the product sums 64 times 1 * 2, and each number of the gradient sums a row of 64 twos.
     matrix = torch.ones(_SIDE, _SIDE, device=device.type, requires_grad=True)
     product = matrix @ torch.full((_SIDE, _SIDE), 2.0, device=device.type)
     gradient = torch.autograd.grad(product.sum(), matrix)[0]
@@ -154,7 +158,10 @@ def _multiply(device: Device) -> bool:
 
 
 def check_memory() -> Iterator[Finding]:
-    """Compare the memory and processors that control groups and affinity leave with the needs of a run."""
+    """Compare the memory and the processors that this process can use with the needs of a run.
+
+    Control groups (containers) and affinity can leave a process less than the machine has.
+    """
     if memory := read_memory():
         total, free = memory
         remedy = "end other programs, raise the container's limit, or take a smaller model or --batch-size"
@@ -180,6 +187,7 @@ def check_disks() -> Iterator[Finding]:
 
 
 def _check_folder(name: str, folder: Path) -> Iterator[Finding]:
+    """Check that a folder has free space, that files can be written and locked in it, and that this is fast."""
     label, (free, inodes) = f"{name} {folder}", files.free_space(folder)
     if free is not None:
         is_full = free < _MIN_SPACE or (inodes is not None and inodes < _MIN_FILES)
@@ -231,16 +239,19 @@ def check_hub() -> Iterator[Finding]:
 
 
 def examine_folder(folder: Path) -> list[Finding]:
-    """Read a run, a folder of runs, an index, an exported folder or a package, and compute nothing again.
+    """Check the files of a run, a folder of runs, an index, an exported folder or a package; nothing is recomputed.
 
     Raises:
-        UsageError: If it is another folder, or a file.
+        UsageError: If the folder has another content, or is a file.
     """
+    # 1. Reject other paths.
     if folder.is_file():
         remedy = f"name the folder of a run, or check rows: `bertkit check RECIPE --data {quote(str(folder))}`"
         raise UsageError("a file, not a folder", remedy, file=folder)
     if not folder.is_dir():
         raise UsageError("no such folder", "`bertkit runs list` shows the runs", file=folder)
+
+    # 2. A run, or a folder of runs, whose findings start with the name of their run.
     if (folder / runs.RECORD).is_file():
         return _examine_run(folder)
     if parts := sorted(file.parent for file in folder.glob(f"*/{runs.RECORD}")):
@@ -251,7 +262,8 @@ def examine_folder(folder: Path) -> list[Finding]:
         for part in parts:
             findings += [replace(finding, text=f"{part.name}: {finding.text}") for finding in _examine_run(part)]
         return findings
-    # A package has its exported model in the folder `model`.
+
+    # 3. A folder without a record: only its checksums can be checked. A package has its exported model in `model`.
     exported = [part for part in (folder, folder / "model") if exports.is_exported(part)]
     if exported:
         faults = [*_find_fault(exports.check_export, exported[0])]
@@ -272,7 +284,8 @@ def _find_fault(check: Callable[..., object], *arguments: object) -> Iterator[Fi
 
 
 def _examine_run(folder: Path) -> list[Finding]:
-    """Read a run: whether its files are intact, whether it is finished, and how it learned."""
+    """Check whether the files of a run are intact, whether it is finished, and what its log and scores show."""
+    # 1. Files and state. Nothing more is known about a run that is not finished.
     try:
         record = runs.read_record(folder) or {}
         state = read_state(folder, record)
@@ -281,12 +294,16 @@ def _examine_run(folder: Path) -> list[Finding]:
     findings = [*_find_damage(folder, record)]
     if state != "finished":
         return [*findings, _describe_state(folder, record, state)]
+
+    # 2. Scores and curve. A flat loss is a fault only if the scores show too that nothing was learned.
     log = read_log(folder)
     doubts = [*_judge_baselines(record), *_find_single_answer(folder, record)]
     findings += judge_curve(log, record.get("best_step", 0), has_learned=not doubts)
     findings += [*doubts, *_judge_truncation(record)]
     if findings:
         return findings
+
+    # 3. Without findings, the figures that a reader would check.
     losses = [entry["loss"] for entry in log if "loss" in entry]
     curve = [f"the training loss falls from {losses[0]:.4g} to {losses[-1]:.4g}"] if len(losses) > 1 else []
     figures = ", ".join([f"{len(record.get('files', ()))} files are intact", *curve])
@@ -312,6 +329,7 @@ def _describe_state(folder: Path, record: RunRecord, state: str) -> Finding:
     if state in ("running", "stopped"):
         text = f"{'it is running' if state == 'running' else 'it was stopped'}, and {progress}"
         return judge("training", state, text, warn=f"resume it: {record.get('command')}" if state == "stopped" else "")
+    # The record has the error as it was printed: "message - remedy".
     message, _, remedy = str(record.get("error", "no reason is recorded")).partition(" - ")
     remedy = remedy or f"repeat it: {record.get('command')}"
     return judge("training" if state == "diverged" else "files", state, f"it {state}: {message}", fail=remedy)
@@ -322,6 +340,7 @@ def _judge_baselines(record: RunRecord) -> Iterator[Finding]:
     for result in record.get("results", []):
         if result.get("lead") and not result["lead"]["is_clear"]:
             yield Finding("warn", "scores", "no_better_than_baseline", f"{result['split']}: {result['warnings'][-1]}")
+    # A pretraining has a single result, with the scores of held-out text.
     result = record.get("result", {})
     if unbeaten := find_unbeaten(result.get("scores", {}), result.get("baselines", {}), "perplexity"):
         yield judge("scores", "no_better_than_baseline", unbeaten, warn="train longer, or on more text")
@@ -342,7 +361,7 @@ def _find_single_answer(folder: Path, record: RunRecord) -> Iterator[Finding]:
 
 
 def _judge_truncation(record: RunRecord) -> Iterator[Finding]:
-    """Count the rows that reach the maximum length, and those whose gold values are beyond it."""
+    """Yield a finding if many training rows are truncated, or many validation rows lose their gold values."""
     truncated, rows = record.get("truncated", {}), record.get("rows", {})
     longest = truncated.get("max_tokens", 0)
     for name, split in (("training_rows", "train"), ("lost_gold", "validation")):
@@ -362,9 +381,11 @@ def judge_curve(log: Sequence[Mapping[str, Any]], best_step: int, *, has_learned
         best_step: Step of the best checkpoint.
         has_learned: Whether the model is clearly above its baselines; if it is, a flat loss is not a fault.
     """
+    # Each line has either a training loss or the scores of an evaluation.
     losses = [entry for entry in log if isinstance(entry.get("loss"), float) and "step" in entry]
     evaluations = [entry for entry in log if isinstance(entry.get("eval_loss"), float) and "step" in entry]
     highest_rate = max((entry.get("learning_rate", 0.0) for entry in losses), default=0.0)
+    # A few lines cannot show a trend. A tiny rate needs fewer lines, because then only a loss that barely falls counts.
     if len(losses) < (_PARTS if 0 < highest_rate < _TINY_RATE else _MIN_LINES):
         return []
     rate = [*_judge_rate(losses, highest_rate, has_learned=has_learned)]
@@ -382,6 +403,7 @@ def _judge_rate(losses: Sequence[Mapping[str, Any]], rate: float, *, has_learned
     fifths = [values[part * len(values) // _PARTS : (part + 1) * len(values) // _PARTS] for part in range(_PARTS)]
     means, first, highest = [*map(fmean, fifths)], values[0], max(values)
     last, lowest = means[-1], min(means)
+    # With too high a rate, the loss can also rise at first and then return to its start: a peak in the middle.
     has_risen, is_stuck = last - lowest > _RISE * first, last > _STUCK * first and not has_learned
     if not 0 < rate < _TINY_RATE and (has_risen or (is_stuck and highest - first > _PEAK * first)):
         start, end = (lowest, last) if has_risen else (first, highest)
@@ -399,20 +421,22 @@ def _judge_length(
     """Yield a finding if a model overfits and its best step came early, or if training ended too early.
 
     It overfits if the training loss falls and the validation loss ends 10% above its minimum: the generalization loss
-    of Prechelt 1998, "Early Stopping - But When?". If the best metric continues to rise, as it may, nothing is lost.
+    of Prechelt 1998, "Early Stopping - But When?". A metric such as accuracy can rise while the validation loss rises
+    too. Then the best step is late, and nothing is lost.
     """
     if len(evaluations) < 2:
         return
+    # The training loss counts from the step of the lowest validation loss: if it rises too, the model does not overfit.
     lowest, (before, last) = min(evaluations, key=lambda entry: entry["eval_loss"]), evaluations[-2:]
-    minimum, ends, first = lowest["eval_loss"], last["eval_loss"], losses[0]["loss"]
-    trained = [entry["loss"] for entry in losses if entry["step"] <= lowest["step"]] or [first]
-    has_risen = ends - minimum > max(_GENERALIZATION * minimum, _LITTLE * first) and losses[-1]["loss"] < trained[-1]
+    minimum, final, first = lowest["eval_loss"], last["eval_loss"], losses[0]["loss"]
+    prior = [entry["loss"] for entry in losses if entry["step"] <= lowest["step"]] or [first]
+    has_risen = final - minimum > max(_GENERALIZATION * minimum, _LITTLE * first) and losses[-1]["loss"] < prior[-1]
     if has_risen and best_step <= _LATE * last["step"]:
         text = f"overfitting since epoch {lowest.get('epoch', 0):.3g}: the validation loss rises from {minimum:.4g} to "
-        text += f"{ends:.4g}, the training loss falls from {trained[-1]:.4g} to {losses[-1]['loss']:.4g}, and the best "
+        text += f"{final:.4g}, the training loss falls from {prior[-1]:.4g} to {losses[-1]['loss']:.4g}, and the best "
         text += f"step is {best_step:,} of {last['step']:,}"
         yield judge("training", "overfitting", text, warn=f"more rows, or --set training.steps={best_step}")
-    elif best_step >= last["step"] and before["eval_loss"] - ends > _STILL * first:
+    elif best_step >= last["step"] and before["eval_loss"] - final > _STILL * first:
         text = "the best checkpoint is the last, and the validation loss still falls: "
-        text += f"from {before['eval_loss']:.4g} to {ends:.4g}"
+        text += f"from {before['eval_loss']:.4g} to {final:.4g}"
         yield judge("training", "best_is_last", text, warn=f"train longer: --set training.steps={2 * last['step']}")

@@ -29,7 +29,7 @@ from bertkit.vectors.text_files import Part, TextSource, get_text, read_row_part
 from bertkit.vectors.units import UNITS, Unit, UnitVectors, check_unit
 from bertkit.vectors.vector_files import output_files, write_vector_part, write_vectors
 
-_CHUNK_PAIRS = 4096  # enough to sort their texts by length
+_CHUNK_PAIRS = 4096  # pairs; enough texts to sort them by length, so that batches have little padding
 _RESULT = "cosine"
 
 Pair = tuple[dict[str, Any], str, str]
@@ -42,14 +42,17 @@ def embed(embedder: Embedder, source: TextSource, *, unit: str = "text") -> Iter
     Args:
         embedder: Model.
         source: Rows.
-        unit: Text, word or token that a vector stands for, of `bertkit.vectors.units.UNITS`.
+        unit: Unit with a vector, such as ``text`` or ``word``; a key of `bertkit.vectors.units.UNITS`.
 
     Raises:
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
+    # 1. Check the options and the first rows, before the model is loaded.
     check_not_launched("several processes without an --output", "name the file that all of them work on")
     unit_kind, parts = _open_rows(embedder, source, unit)
     _load_embedder(embedder)
+
+    # 2. Compute part by part. Nine digits are enough to restore each float32 exactly.
     for part in parts:
         vectors = _encode_part(unit_kind, embedder, part, source)
         for index, row in enumerate(vectors.rows):
@@ -76,7 +79,7 @@ def embed_to_file(
         Description of the vectors; empty if another process writes the file.
 
     Raises:
-        UsageError: If the output is one of the inputs, or parts of another model or of other options exist.
+        UsageError: If the output is also an input, or parts of another model or of other options exist.
         ResourceError: If another process is writing the output, or it cannot be written.
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
@@ -99,10 +102,12 @@ def embed_to_file(
         vectors = _encode_part(unit_kind, embedder, part, source)
         write_vector_part(file, [part.ids[row] for row in vectors.rows], vectors.vectors, vectors.columns)
 
-    # 2. Compute the parts of this process. 3. One process joins the parts of all.
+    # 2. Compute the parts of this process. Parts that exist already are not computed again.
     parts = PartFolder(output, _identity(embedder, unit), launch)
     with parts.opened(load, fresh=fresh):
         part_files = parts.compute(row_parts, write_part)
+
+        # 3. Join the parts of all processes; one process does it.
         with parts.joined(part_files) as joins:
             if not joins:
                 return {}
@@ -112,7 +117,7 @@ def embed_to_file(
 
 
 def _open_rows(embedder: Embedder, source: TextSource, unit: str) -> tuple[Unit, Iterator[Part]]:
-    """Check the model and the options, and read the first part; all of it happens before the model is loaded."""
+    """Check the model and the options, and read the first part, before the model is loaded."""
     if unit not in UNITS:
         raise UsageError(f"--unit {unit}", did_you_mean(unit, UNITS))
     if source.file is None and source.text is None:
@@ -145,7 +150,7 @@ def _load_embedder(embedder: Embedder) -> str:
 
 
 def _identity(embedder: Embedder, unit: str) -> dict[str, Any]:
-    """Return everything except the rows that vectors depend on, by the names of options."""
+    """Return everything except the rows that vectors depend on, by option, so that an error can name the option."""
     return {
         "--model": embedder.fingerprint,
         "--unit": unit,
@@ -215,6 +220,7 @@ def _compare_pairs(embedder: Embedder, pairs: Iterable[Pair]) -> Iterator[dict[s
         # A text that recurs in a chunk is embedded once.
         texts = list(dict.fromkeys(text for _, *pair in chunk for text in pair))
         vectors = embedder.encode(texts).astype(np.float64)
+        # The minimum keeps a vector of zeros at zero; a division by its norm would make it NaN.
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
         text_vectors = dict(zip(texts, vectors, strict=True))
         for row, text, pair_text in chunk:

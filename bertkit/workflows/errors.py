@@ -58,7 +58,7 @@ def find_errors(
     sort: str = "confidence",
     recipe: Recipe | None = None,
 ) -> Mistakes:
-    """Find the wrong answers of a run, from the predictions that it has stored.
+    """Find the wrong answers of a run in its stored predictions.
 
     Args:
         path: A run folder, or the output of `bertkit eval --output`.
@@ -70,15 +70,20 @@ def find_errors(
     Raises:
         BertkitError: If the predictions or the rows cannot be read; see `bertkit.errors`.
     """
+    # 1. Compare the stored predictions with the gold values; no model is loaded.
     with stage("reading the predictions", total=1):
         scorer, run, rows = read_predictions(path, split, recipe)
         outcomes = find_outcomes(scorer, run, rows)
+
+    # 2. Test which slices, such as long texts or one label, have more errors than the other rows.
     with stage("testing slices", total=1):
         extra = {column: read_column(column, scorer, run, rows) for column in by}
-        # New words are those that no training row has, if these can still be read.
+        # A slice has the rows with words that no training row has, if the training rows can still be read.
         training_words, notes = _read_training_words(scorer, run)
         groups = find_slices(scorer, rows, outcomes.units, known_words=training_words, extra=extra)
         slices = compare_groups(outcomes, groups)
+
+    # 3. Collect the result. Wrong rows are sorted on disk, because there can be millions.
     return Mistakes(
         recipe=scorer.recipe.name,
         task=scorer.recipe.task,
@@ -100,7 +105,7 @@ def find_errors(
 def read_predictions(
     path: str | Path, split: str | None = None, recipe: Recipe | None = None
 ) -> tuple[StoredPredictionScorer, StoredRun, Sequence[Row]]:
-    """Read the predictions that a run has stored, the scorer of its task, and its rows.
+    """Read the stored predictions of a run, the scorer of its task, and its rows.
 
     Raises:
         UsageError: If the path is a folder of seeds.
@@ -124,4 +129,4 @@ def _read_training_words(scorer: StoredPredictionScorer, run: StoredRun) -> tupl
             reason = "there is no train split"
     except BertkitError as error:
         reason = error.message
-    return None, [f"Words count as rare that occur once in these rows, for the training rows are not there: {reason}."]
+    return None, [f"Rare words are words that occur once in these rows, because no training rows were read: {reason}."]

@@ -119,21 +119,25 @@ def _evaluate_all(
     recipes: Mapping[str, Recipe], split: str | None, output: str | Path | None, choice: Choice, *, strict: bool
 ) -> dict[str, list[Result]]:
     """Score one checkpoint with several recipes that differ in their data; each writes into a subfolder by its name."""
+    # 1. Check the checkpoint once, because only the data of the recipes differs, and read the rows of each recipe.
     folder = None if output is None else expand_path(output)
     with stage("reading the data", total=len(recipes)):
         saved = find_members(next(iter(recipes.values())))
         split = split or _choose_split(saved)
-        # Only the data of the recipes differs, so the checkpoint is checked and loaded once.
+        # The checkpoint's run may have held out rows of a file. They are held out again, so that only they are scored.
         identity = saved.record.get("identity", {})
         by_name = {name: replace(saved, recipe=as_recorded(recipe, identity)) for name, recipe in recipes.items()}
         splits = {
             name: judge_training_rows(part, splits_to_score(part, split, strict=strict), choice)
             for name, part in by_name.items()
         }
-    # All folders are claimed before the first split is scored, so that no other process writes one in the meantime.
+
+    # 2. Claim all folders before the first split is scored, so that no other process writes into one in the meantime.
     with ExitStack() as claims:
         for name in dict.fromkeys(["", *recipes]):
             claims.enter_context(_claimed(folder and folder / name, splits.get(name, {})))
+
+        # 3. Load the checkpoint, and score.
         checkpoint = _load_checkpoint(saved)
         return {
             name: score_splits(checkpoint, part, splits[name], folder and folder / name)
@@ -185,11 +189,13 @@ def score_splits(
     checkpoint: Checkpoint, saved: CheckpointInfo, splits: dict[str, Split], folder: Path | None
 ) -> list[Result]:
     """Score a loaded checkpoint on splits, and write predictions and scores into the folder, if there is one."""
-    # Baselines were fitted when the model was trained: rows to score must not choose them.
+    # 1. Read the baselines that were fitted when the model was trained: rows to score must not influence them.
     recipe, task, learned = saved.recipe, checkpoint.task, read_learned(saved)
     output = folder if runs.is_main_process() else None
     record = None if output is None else begin_evaluation(output, saved)
     results, labels, files = [], list(checkpoint.context.labels), list[str]()
+
+    # 2. Score split by split.
     for split in splits.values():
         start = time.perf_counter()
         scored, member_tables = _score_split(checkpoint, saved, split)
@@ -212,14 +218,15 @@ def score_splits(
         labels += unknown_labels
         if output is not None:
             files += write_predictions(output, split, scored.predictions, details)
-    # The record comes last, and makes the folder count.
+
+    # 3. Write the record last: a folder without it counts as unfinished.
     if output is not None and record is not None:
         finish_evaluation(output, record, results, splits, labels, files)
     return results
 
 
 def _was_tuned_on(saved: CheckpointInfo, split: Split) -> bool:
-    """Return whether the rows are the ones that the run of a checkpoint tuned its options on."""
+    """Return whether the run of a checkpoint tuned its options on these rows."""
     data = saved.record.get("identity", {}).get("data", {})
     first = next(filter(is_validation, data), None)
     return first is not None and split.fingerprint() == data[first]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExplainedRow:
-    """A row with its prediction and the explanations of it."""
+    """A row with its prediction and the explanations of the prediction."""
 
     id: Any
     row: Row
@@ -58,13 +58,14 @@ def explain(
         recipe: Recipe of the checkpoint.
         source: File with rows, or ``-`` for standard input.
         row: A row by its canonical columns.
-        mistakes: Number of rows to explain, those that the run is most confidently wrong about.
-        limit: Number of rows of the file to explain, the first ones.
+        mistakes: Number of wrong rows of the run to explain, the most confident predictions first.
+        limit: Maximum number of rows of the file, from its start.
         settings: Keyword arguments of `bertkit.insight.explanations.explain`.
 
     Raises:
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
+    # 1. Read the first rows: a wrong row is reported before the model is loaded.
     saved = find_checkpoint(recipe)
     gold = ""
     if mistakes is not None:
@@ -74,8 +75,9 @@ def explain(
     else:
         saved, records = open_rows(saved, source, row)
         chunks = read_chunks(saved, take_first(records, limit), str(source or "--row"))
-    # A wrong row is reported before the model is loaded.
     first = next(chunks)
+
+    # 2. Load the model as for training, because explanations need gradients, and explain chunk by chunk.
     with stage(f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load()
     return explain_chunks(checkpoint, itertools.chain([first], chunks), gold, **settings)
@@ -84,7 +86,7 @@ def explain(
 def explain_chunks(
     checkpoint: Checkpoint, chunks: Iterable[Chunk], gold: str = "", **settings: Any
 ) -> Iterator[ExplainedRow]:
-    """Explain rows with a checkpoint that was loaded for training, because explanations need gradients.
+    """Explain the predictions for rows, with a checkpoint that was not loaded for inference only.
 
     Args:
         checkpoint: Model.
@@ -99,11 +101,11 @@ def explain_chunks(
         with use_progress(SILENT):
             outputs, _ = run_model(checkpoint, features, "")
         predictions = checkpoint.task.decode(outputs, features, chunk.rows, checkpoint.context)
-        # A row can have several features (windows or choices); only one is explained.
+        # A row can have several features, such as windows or choices; `explanations.explain` chooses which to explain.
         row_positions: list[list[int]] = [[] for _ in chunk.rows]
         for position, feature in enumerate(features):
             row_positions[feature["row"]].append(position)
-        with stage("explaining", len(chunk.rows)) as tick:
+        with stage("explaining", len(chunk.rows)) as advance:
             for index, (original, row) in enumerate(zip(chunk.originals, chunk.rows, strict=True)):
                 row_features = [features[position] for position in row_positions[index]]
                 row_outputs = [outputs[position] for position in row_positions[index]]
@@ -115,7 +117,7 @@ def explain_chunks(
                     explanations.explain(checkpoint, answer, **settings),
                     original.get(gold),
                 )
-                tick(1)
+                advance(1)
 
 
 def write_page(rows: Iterable[ExplainedRow], output: Path, model: str) -> int:
@@ -134,7 +136,8 @@ def _find_mistaken_rows(path: str | Path, count: int) -> list[Row]:
     If the rows of a query are judged together, all of them are returned.
 
     Raises:
-        UsageError: If no row is wrong, or the run has stored no predictions.
+        UsageError: If no row is wrong.
+        BertkitError: If the run has no predictions; see `read_predictions`.
     """
     scorer, run, rows = read_predictions(path)
     outcomes = find_outcomes(scorer, run, rows)

@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 
 
 MIN_COSINE = 0.98
-_COMPARED = 64  # rows whose vectors are compared
+_MAX_COMPARED = 64  # rows whose vectors are compared
 
 
 @dataclass(frozen=True)
 class ExportResult:
-    """An exported model, and how it compares with the model that it was made from."""
+    """An exported model, and its comparison with the original model."""
 
     model: str
     folder: str
@@ -105,7 +105,7 @@ def export(
         to: ``onnx`` or ``openvino``.
         precision: ``fp32``, ``int8``, or for OpenVINO ``bf16``.
         recipe: Recipe of a checkpoint that bertkit did not train.
-        data: Rows to score both on; by default the recipe's.
+        data: Source of rows to score both models on; by default the recipe's.
         limit: Maximum number of rows of each split.
         margin: Largest acceptable loss of int8 and bf16, as a fraction of the highest score.
         rows: Number of training rows that determine the ranges of activations (int8).
@@ -115,7 +115,7 @@ def export(
 
     Raises:
         MarginError: If a model in int8 or bf16 loses too much; see `check_loss`.
-        ModelError: If a graph in float32 computes something else than the model.
+        ModelError: If the outputs of a graph in float32 differ from the model's.
         BertkitError: Any other error; see `bertkit.errors`.
     """
     # 1. Check what can be checked before torch is imported.
@@ -154,17 +154,17 @@ def export(
             from bertkit.modeling.inference.graphs import TextGraph, convert
 
             file = graph_file(to, precision)
-            facts = {
+            metadata = {
                 "recipe": saved.recipe.name,
                 "task": saved.recipe.task,
                 "labels": json.dumps(before.context.labels),
             }
-            facts["license"] = find_license(saved.folder) or "unknown"
+            metadata["license"] = find_license(saved.folder) or "unknown"
             path = staging / file
-            converted = convert(before.model, names, to, path, calibration=calibration, metadata=facts)
+            converted = convert(before.model, names, to, path, calibration=calibration, metadata=metadata)
             described = describe_export(saved, before, converted, file, backend=to, precision=precision)
             write_supporting_files(staging, saved, before, *copied)
-            write_manifest(staging, described)
+            write_manifest(staging, described)  # The graph is opened in stage 4, which requires a manifest.
 
         # 4. Compare the graph, as `predict` opens it, with the model.
         after = open_checkpoint(saved.recipe, saved.task, staging).load()
@@ -174,6 +174,7 @@ def export(
         elif not parity.largest <= TOLERANCE:
             message = f"the exported graph differs from the model by {parity.largest:.2g} of its largest output"
             raise ModelError(message, "nothing was written; try the other --to")
+        # The manifest lists all files with checksums, so it is written again after the last file.
         write_json(staging / "parity.json", asdict(parity))
         write_manifest(staging, described)
         size = count_bytes(staging)
@@ -220,6 +221,8 @@ def encode_texts(
         if reads_rows:
             batches.append({name: batch[name] for name in inputs})
             continue
+        # A row with several texts, such as choices, has inputs of the shape (1, texts, tokens). Texts that only pad the
+        # row attend to at most one token, and are left out.
         flat = {name: batch[name].reshape(-1, batch[name].shape[-1]) for name in inputs}
         batches.append({name: values[flat["attention_mask"].sum(1) > 1] for name, values in flat.items()})
     return batches
@@ -251,7 +254,7 @@ def measure(
         largest, cosine = compare_outputs(compute, after.model.run, batches)
         # The cosine of real texts counts, if there are any, because random texts resemble nothing.
         if split is not None and cosine is not None:
-            texts = encode_texts(after, split.rows[:_COMPARED], graph.inputs)
+            texts = encode_texts(after, split.rows[:_MAX_COMPARED], graph.inputs)
             _, cosine = compare_outputs(compute, after.model.run, texts)
     times = []
     if is_timed and not reads_rows:
@@ -260,8 +263,8 @@ def measure(
     if split is None:
         return Parity(largest, cosine, times, notes=notes)
     # Close outputs can still decide otherwise, so scores on the same rows are compared too.
-    compared = compare_scores(before, after, split)
-    return Parity(largest, cosine, times, split.name, len(split.rows), notes=notes, **compared)
+    comparison = compare_scores(before, after, split)
+    return Parity(largest, cosine, times, split.name, len(split.rows), notes=notes, **comparison)
 
 
 def check_loss(parity: Parity, *, saved: CheckpointInfo, margin: float) -> None:
@@ -283,16 +286,18 @@ def check_loss(parity: Parity, *, saved: CheckpointInfo, margin: float) -> None:
     # If activations are scaled batch by batch, an answer depends on its neighbors.
     alone = parity.flips.get("alone", 0)
     if alone > margin * parity.rows:
-        message = f"{alone} of {parity.rows:,} rows get another label alone than in a batch"
+        message = f"{alone} of {parity.rows:,} rows get a different label alone than in a batch"
         raise MarginError(message, remedy, parity)
     if parity.least_cosine is not None and not parity.least_cosine >= MIN_COSINE:
         message = f"the lowest cosine of vectors is {parity.least_cosine:.4f}, below {MIN_COSINE}"
         raise MarginError(message, "nothing was written; choose another --to", parity)
 
 
+# Files of a run folder that an exported folder has too.
 _COPIED = (runs.TRAINING_ROWS, "modules.json", SETTINGS)
 # A calibration can be written later, and it has its own checksums.
 _UNLISTED = (MANIFEST, CALIBRATION_FILE)
+# Keys of the run's record that `eval` and `predict` read.
 _IN_RECORD = ("status", "identity", "machine", "tuned", "split_file", "baselines", "best_step")
 
 
@@ -358,5 +363,7 @@ def _read_license(file: Path) -> str | None:
         return None
     text = file.read_text(encoding="utf-8", errors="replace")
     head = text.split("---\n")[1] if text.startswith("---\n") and text.count("---\n") > 1 else ""
+    # The card starts with YAML between two lines of dashes. It is read line by line, because a damaged card must not
+    # stop the export.
     lines = [line.partition(":") for line in head.splitlines()]
     return next((value.strip().strip("'\"") for key, _, value in lines if key == "license" and value.strip()), None)

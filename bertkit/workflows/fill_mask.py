@@ -19,7 +19,7 @@ from bertkit.tokens.features import Tokenizer
 
 _SPELLINGS = ("[MASK]", "<mask>")
 _CHUNK, _BATCH = 256, 16  # texts
-# first characters of a token that begins a word, in vocabularies that write spaces
+# The first character of a token that starts a word, in vocabularies whose tokens include spaces.
 _WORD_STARTS = ("Ġ", "▁")
 
 
@@ -32,14 +32,16 @@ def fill_mask(
     that is longer than the model reads is truncated.
 
     Returns:
-        One record per text: ``text`` and ``masks``. A mask has its number ``mask`` (from 1) and ``answers``, each with
-        ``word``, ``probability`` and the filled ``text``.
+        One record per text: ``text`` and ``masks``. A mask has its index ``mask`` (from 1) and ``answers``. An answer
+        has ``word``, ``probability`` and the filled ``text``.
 
     Raises:
         ModelError: If the model was not trained on masked tokens.
         UsageError: If a target is not a single token.
         DataError: If a text has no mask.
     """
+    # 1. Load the tokenizer, and check the targets and the first texts. A text without a mask is an error before the
+    #    weights are loaded.
     folder = hub.find_model(model)
     read_config(folder)
     with stage("loading torch and transformers"):
@@ -48,10 +50,11 @@ def fill_mask(
         raise ModelError("the tokenizer has no mask token", "use a model trained on masked tokens", file=folder)
     target_words = find_targets(tokenizer, targets)
     writes_spaces = any(token.startswith(_WORD_STARTS) for token in tokenizer.get_vocab())
-    # Each text, and the text with its masks as the tokenizer spells them.
-    spelled_texts = ((text, _check_masks(index, text, tokenizer)) for index, text in enumerate(texts, start=1))
-    # A text without a mask is an error before weights are loaded.
+    # Pairs of a text, and the text with its masks as the tokenizer spells them.
+    spelled_texts = ((text, _check_masks(position, text, tokenizer)) for position, text in enumerate(texts, start=1))
     first = list(islice(spelled_texts, _CHUNK))
+
+    # 2. Load the model. A head with random weights would give random words, so it is an error.
     with stage(f"loading {model}"):
         from transformers import AutoModelForMaskedLM, FillMaskPipeline
 
@@ -61,7 +64,9 @@ def fill_mask(
             raise ModelError(message, "name one that was pretrained on masked words", file=folder)
         trained = trained.eval().to(compute_as_stored())
         pipeline = FillMaskPipeline(trained, tokenizer, device=trained.device, tokenizer_kwargs={"truncation": True})
-    # Embedding tables may have more rows than the vocabulary has tokens; these rows are not answers.
+
+    # 3. Choose how many answers the pipeline returns. An embedding table can have more rows than the vocabulary has
+    #    tokens. These rows are not answers, so their number is added, and they are filtered out below.
     token_ids, rows = {*tokenizer.get_vocab().values()}, trained.get_input_embeddings().num_embeddings
     options: dict[str, Any] = {"top_k": min(top + rows - len(token_ids), rows)}
     if target_words:
@@ -76,6 +81,8 @@ def fill_mask(
         listed = target_words.get(answer["token"]) or (token if token.startswith("##") else word)
         return {"word": listed, "probability": answer["score"], "text": filled_text}
 
+    # 4. Predict chunk by chunk. The pipeline omits the list around the result of a single text, and the list around the
+    #    answers of a single mask.
     def answer() -> Iterator[dict[str, Any]]:
         for chunk in chain([first], iter(lambda: list(islice(spelled_texts, _CHUNK)), [])):
             results = pipeline([spelled for _, spelled in chunk], batch_size=_BATCH, **options)
@@ -98,6 +105,7 @@ def find_targets(tokenizer: Tokenizer, words: Sequence[str]) -> dict[int, str]:
     Raises:
         UsageError: If a word is several tokens, or not in the vocabulary.
     """
+    # If tokens include spaces, " cat" is the token of a word within a text. Other tokenizers ignore the space.
     targets = {}
     for word in words:
         spellings = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (f" {word}", word)]
@@ -111,7 +119,7 @@ def find_targets(tokenizer: Tokenizer, words: Sequence[str]) -> dict[int, str]:
     return targets
 
 
-def _check_masks(number: int, text: str, tokenizer: Tokenizer) -> str:
+def _check_masks(position: int, text: str, tokenizer: Tokenizer) -> str:
     """Return a text with its masks as the tokenizer spells them: a text may write [MASK] for any model.
 
     Raises:
@@ -123,12 +131,12 @@ def _check_masks(number: int, text: str, tokenizer: Tokenizer) -> str:
             log_once(f"{spelling} is read as {mask}, the mask of this model")
             spelled = spelled.replace(spelling, mask)
     if mask not in spelled:
-        raise DataError(f"text {number} has no mask: {shorten(text)!r}", f"write {mask} for a word")
+        raise DataError(f"text {position} has no mask: {shorten(text)!r}", f"write {mask} for a word")
     count, limit = len(tokenizer(spelled, verbose=False)["input_ids"]), int(tokenizer.model_max_length)
     if count > limit:
-        log.info(f"text {number} has {count:,} tokens and is truncated to {limit:,}")
+        log.info(f"text {position} has {count:,} tokens and is truncated to {limit:,}")
         if tokenizer.mask_token_id not in tokenizer(spelled, truncation=True)["input_ids"]:
-            raise DataError(f"text {number} has no mask in its first {limit:,} tokens", "shorten the text before it")
+            raise DataError(f"text {position} has no mask in its first {limit:,} tokens", "shorten the text before it")
     return spelled
 
 
@@ -140,6 +148,6 @@ def _replace_mask(text: str, mask_token: str, mask: int, word: str, *, joins: bo
     >>> _replace_mask("two cat [M].", "[M]", 1, "s", joins=True)
     'two cats.'
     """
-    stretches = text.split(mask_token)
-    before, after = mask_token.join(stretches[:mask]), mask_token.join(stretches[mask:])
+    pieces = text.split(mask_token)
+    before, after = mask_token.join(pieces[:mask]), mask_token.join(pieces[mask:])
     return (before.rstrip() if joins else before) + word + after

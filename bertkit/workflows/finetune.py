@@ -86,7 +86,7 @@ def finetune_rows(data: FinetuneData, *, fresh: bool, compare: Compare | None = 
 
 
 def _with_recorded_batching(data: FinetuneData, record: Mapping[str, Any]) -> FinetuneData:
-    """Return the data with the batching that the run began with, because `auto` is resolved when a run is opened."""
+    """Return the data with the batching in the run's record, because `auto` is resolved when a run is opened."""
     batching = record["identity"]["recipe"]["training"]["batching"]
     return replace(data, recipe=data.recipe.changed("training", batching=batching))
 
@@ -104,7 +104,7 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     #    that is drawn in between would change the initial weights.
     with stage(f"loading {recipe.model_name}"):
         set_seed(recipe.training.seed)
-        context = load_setup(data)
+        context = load_context(data)
         checkpoint = Checkpoint(load_model(data, context), task, context, run.machine)
         baselines = score_baselines(data, context)
         if recipe.training.layer_keys:
@@ -139,16 +139,16 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     if recipe.training.lora:
         merge_adapters(checkpoint.model, data.plan.folder if is_main_process() else None, recipe.model_name)
     best = scored_splits[data.validation.name]
-    compared = compare(replace(checkpoint, context=best.context), best, fit_result.best) if compare else []
+    compared_models = compare(replace(checkpoint, context=best.context), best, fit_result.best) if compare else []
 
     # 5. The run folder: checkpoint, predictions, scores, report and card. Reports and cards are imported only here.
     from bertkit.workflows.finetune_results import save_results
 
-    return save_results(data, run, fit_result, checkpoint, scored_splits, baselines, truncated, compared)
+    return save_results(data, run, fit_result, checkpoint, scored_splits, baselines, truncated, compared_models)
 
 
-def load_setup(data: FinetuneData) -> TaskContext:
-    """Load the tokenizer, and log if the model reads fewer tokens than the recipe asks for."""
+def load_context(data: FinetuneData) -> TaskContext:
+    """Load the tokenizer, and log if the model reads fewer tokens than the recipe requires."""
     context = TaskContext(data.recipe, load_tokenizer(data.model_folder), data.labels)
     max_length, readable = data.recipe.training.max_length, max_tokens(context)
     if readable < max_length:
@@ -169,6 +169,7 @@ def score_baselines(data: FinetuneData, context: TaskContext) -> ScoredBaselines
     """Fit baselines (most frequent label, linear model over words, ...) to the training rows, and score them."""
     validation = {name: split.rows for name, split in data.splits.items() if is_validation(name)}
     baselines = fit_and_score(data.task, data.splits["train"].rows, validation, context)
+    # Custom metrics have unknown names until rows are scored. Scores of a baseline show them before the training.
     for scores in baselines.scores[data.validation.name].values():
         check_best_metric(data.recipe, scores)
     return baselines
@@ -185,14 +186,14 @@ def encode_splits(data: FinetuneData, context: TaskContext) -> dict[str, Feature
 
 
 def report_truncation(data: FinetuneData, context: TaskContext, features: Mapping[str, Features]) -> dict[str, int]:
-    """Log how many training rows are truncated or read in windows, and return what a run's record keeps of it."""
+    """Log how many training rows are truncated or read in windows, and return the counts for the run's record."""
     from bertkit.tokens.feature_cache import get_lengths, get_max_lengths
 
     readable, tokenizer_limit, rows = max_tokens(context), int(context.tokenizer.model_max_length), data.rows["train"]
     train, find_truncated_answers = features["train"], data.task.find_truncated_answers
     validation = features[data.validation.name]
     lost_gold = find_truncated_answers(validation, data.validation.rows, context) if find_truncated_answers else ()
-    facts = {"max_tokens": readable, "lost_gold": len(lost_gold), "training_rows": 0}
+    counts = {"max_tokens": readable, "lost_gold": len(lost_gold), "training_rows": 0}
     # A feature may hold several windows of one text, padded to the longest of them. So its number of windows is its
     # number of tokens divided by that length; both are arrays over features.
     has_choice = "long_text" in data.task.OPTIONS
@@ -201,7 +202,8 @@ def report_truncation(data: FinetuneData, context: TaskContext, features: Mappin
     if windows > rows:
         kind = "sequences" if "questions" in data.task.COLUMNS.optional else "overlapping windows"
         log.info(f"training: {rows:,} rows in {windows:,} {kind} of up to {readable} tokens")
-        return facts
+        return counts
+    # A row that fills the maximum exactly counts too: features do not show whether it was longer.
     if full := int((get_max_lengths(train) >= readable).sum()):
         share = 100 * full / len(train)
         remedies = [f"--max-length {tokenizer_limit}"] if tokenizer_limit > readable else []
@@ -209,7 +211,7 @@ def report_truncation(data: FinetuneData, context: TaskContext, features: Mappin
         more = f" (to read more: {' or '.join(remedies)})" if remedies else ""
         count = f"{full:,} ({share:.1f}%)"
         log.info(f"training rows that reach {readable} tokens: {count}; longer ones are truncated{more}")
-    return {**facts, "training_rows": full}
+    return {**counts, "training_rows": full}
 
 
 @dataclass
@@ -260,7 +262,7 @@ def training_job(
     features: Features,
     compute_metrics: Callable[[Model, int], dict[str, float]],
 ) -> Iterator[TrainingJob]:
-    """Yield what the Trainer needs: model, batches, collator, loss terms and metrics.
+    """Yield the arguments of the Trainer: model, batches, collator, loss terms and metrics.
 
     Args:
         data: Rows and recipe of the run.

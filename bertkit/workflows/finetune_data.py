@@ -143,7 +143,7 @@ def read_finetune_data(
 
         teachers = find_teachers(recipe, recipe.distillation, task, labels, model_folder)
 
-    # 5. The training rows that the model or its teachers have seen before, which validation splits must not contain.
+    # 5. The training rows of the model and its teachers, which the validation splits must not contain.
     models = {model_folder: recipe.model_name, **{teacher.folder: teacher.name for teacher in teachers}}
     splits, trained, overlaps = find_training_rows(splits, task.COLUMNS.gold, models)
     _log_warnings(overlaps)
@@ -226,16 +226,18 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
     if not task.HAS_LABEL_NAMES:
         return (), {**splits, "train": draw_training_rows(splits["train"], recipe)}
     gold = task.COLUMNS.gold
+    # Labels that only other splits have are labels too. They come after the labels of the training rows.
     columns = (split.column(gold) for name, split in splits.items() if name != "train")
     names = recipe.labels or reduce(add_unseen_names, columns, find_names(splits["train"].column(gold)))
-    named = {name: replace_raw_labels(split, gold, names, recipe.data) for name, split in splits.items()}
+    labeled = {name: replace_raw_labels(split, gold, names, recipe.data) for name, split in splits.items()}
+    # `per_class` draws the same number of rows per label, so labels without training rows are left out.
     if recipe.data.draws:
-        unseen = find_unseen_names(named, gold)
+        unseen = find_unseen_names(labeled, gold)
         drawn_from = [name for name in names if name not in unseen]
-        named["train"] = draw_training_rows(named["train"], recipe, gold, drawn_from)
-    if len(set(map(str, named["train"].column(gold)))) < 2:
-        find_names(named["train"].column(gold))  # raises: there is only one label
-    return tuple(names), named
+        labeled["train"] = draw_training_rows(labeled["train"], recipe, gold, drawn_from)
+    if len(set(map(str, labeled["train"].column(gold)))) < 2:
+        find_names(labeled["train"].column(gold))  # It raises the error about a single label.
+    return tuple(names), labeled
 
 
 def _read_splits(recipe: Recipe, task: Task) -> dict[str, Split]:
@@ -253,7 +255,7 @@ def _find_checked_labels(
     """Find the labels, and log warnings about the rows once, except for demo rows.
 
     Returns:
-        label names, splits and warnings.
+        Label names, splits with label names as gold values, and warnings.
     """
     data, columns = recipe.data, task.COLUMNS
     finds_names = task.HAS_LABEL_NAMES and not recipe.labels
@@ -262,20 +264,21 @@ def _find_checked_labels(
         check_swapped(splits["train"], columns, data)
     if unread := find_unread(splits):
         log_once(f"columns that are not read: {', '.join(name or repr(name) for name in unread)}")
-    odd = describe_unread(unread, data, columns.optional)
+    warnings = describe_unread(unread, data, columns.optional)
     train = splits["train"]  # Warnings about other splits go with their scores.
-    odd += [f"{train.source}: {warning}" for warning in train.warnings]
-    odd += find_suspicious_columns(splits["train"], columns, data, finds_names=finds_names) if is_checked else []
+    warnings += [f"{train.source}: {warning}" for warning in train.warnings]
+    if is_checked:
+        warnings += find_suspicious_columns(splits["train"], columns, data, finds_names=finds_names)
     # Warnings about columns come before an error about labels, whose cause they may be.
-    _log_warnings(odd)
+    _log_warnings(warnings)
     labels, splits = find_labels(recipe, task, splits)
     if is_checked:
-        rows = describe_unseen(splits, columns.gold) if task.HAS_LABEL_NAMES else []
-        rows += describe_skew(splits["train"], columns.gold, labels, recipe) if task.HAS_LABEL_NAMES else []
-        rows += find_odd_rows(splits, columns, found_names=labels if finds_names else ())
-        _log_warnings(rows)
-        odd += rows
-    return labels, splits, tuple(odd)
+        odd = describe_unseen(splits, columns.gold) if task.HAS_LABEL_NAMES else []
+        odd += describe_skew(splits["train"], columns.gold, labels, recipe) if task.HAS_LABEL_NAMES else []
+        odd += find_odd_rows(splits, columns, found_names=labels if finds_names else ())
+        _log_warnings(odd)
+        warnings += odd
+    return labels, splits, tuple(warnings)
 
 
 def _log_warnings(warnings: list[str]) -> None:

@@ -100,12 +100,12 @@ def save_results(
 
     # 2. The checkpoint, predictions and scores. After a kill, the run is still unfinished and writes them again.
     published = export_model(model, context.tokenizer, folder)
-    with_rows = [
+    prediction_files = [
         file
         for name, split in scored.items()
         for file in write_predictions(folder, data.splits[name], split.predictions, details[name])
     ]
-    write_settings(run, context.recipe, fit_result, private=[*with_rows, BASELINES_FILE, "report.html"])
+    write_settings(run, context.recipe, fit_result, private=[*prediction_files, BASELINES_FILE, "report.html"])
     _write_results(outcome, folder)
     record = finished_record(
         run,
@@ -115,15 +115,15 @@ def save_results(
         tokenizer=tokenizer_settings(context.tokenizer),
         baselines=write_learned(folder, baselines.learned),
         results=[without_folder(result) for result in outcome.results],
-        predictions=list_files(folder, with_rows),
+        predictions=list_files(folder, prediction_files),
         truncated=dict(truncated),
         **({"compared_models": list(compared_models)} if compared_models else {}),
     )
 
     # 3. The pages, which show the record. `finish` writes the record last.
-    facts = _gather_facts(outcome, record)
-    write_report(folder, facts)
-    (folder / "README.md").write_text(_make_card(data, facts, model), encoding="utf-8")
+    report = _gather_facts(outcome, record)
+    write_report(folder, report)
+    (folder / "README.md").write_text(_make_card(data, report, model), encoding="utf-8")
     finish(run, record, fit_result, [*published, runs.TRAINING_ROWS])
     return outcome.results
 
@@ -159,7 +159,7 @@ def _make_result(outcome: _Outcome, name: str) -> Result:
 
 
 def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str], frequent: str = "") -> str:
-    """Return what to try if a model is not above its baselines, the most promising change first.
+    """Return changes to try if a model is not above its baselines, the most promising change first.
 
     Args:
         recipe: Recipe of the run.
@@ -168,6 +168,7 @@ def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str], frequ
         frequent: The label of most training rows if they are skewed.
     """
     training, steps = recipe.training, []
+    # A run of fewer steps than `choose_epochs` recommends is too short; one epoch less is tolerated.
     per_epoch = max(1, round(fit_result.steps / max(fit_result.epochs, 1e-9)))
     enough = choose_epochs(per_epoch)
     is_short = fit_result.planned < (enough - 1) * per_epoch
@@ -307,17 +308,18 @@ def _examples(outcome: _Outcome) -> list[Example]:
     """Return scored rows of the first validation split, with answers as the task family words them."""
     data, name = outcome.data, outcome.data.validation.name
     rows, scored = data.validation.rows, outcome.scored[name]
+    # A row can have several features, such as windows; its length is the sum of theirs.
     lengths = (
         np.bincount(get_row_indices(scored.features), get_lengths(scored.features), len(rows)).astype(int).tolist()
     )
     gold, answers = data.task.COLUMNS.gold, outcome.details[name].answers
     return [
         replace(
-            make_example(number, rows[number], gold, scored.predictions[number], answers[number] if answers else None),
-            text=[(column, _as_text(column, value)) for column, value in without_answer(rows[number], gold).items()],
-            length=lengths[number] or None,
+            make_example(index, rows[index], gold, scored.predictions[index], answers[index] if answers else None),
+            text=[(column, _as_text(column, value)) for column, value in without_answer(rows[index], gold).items()],
+            length=lengths[index] or None,
         )
-        for number in sample(range(len(rows)), _MAX_EXAMPLES)
+        for index in sample(range(len(rows)), _MAX_EXAMPLES)
     ]
 
 
@@ -325,18 +327,21 @@ def _find_decisions(outcome: _Outcome) -> tuple[str, np.ndarray, np.ndarray] | N
     """Return confidence and correctness of each prediction or entity, or None without probabilities."""
     data, scored = outcome.data, outcome.scored[outcome.data.validation.name]
     rows, find = data.validation.rows, data.task.gold_probabilities
+    # The verdicts are pairs of the confidence of an entity and whether it is right, 0 or 1.
     if (verdicts := outcome.details[data.validation.name].entity_verdicts) is not None:
         return "entity", *np.array(verdicts, dtype=float).reshape(-1, 2).T
     if find is None or "probabilities" not in scored.predictions[0]:
         return None
-    chosen = sample(range(len(rows)), _MAX_EXAMPLES)
-    decisions = find([scored.predictions[n] for n in chosen], [rows[n] for n in chosen], scored.context)
+    indices = sample(range(len(rows)), _MAX_EXAMPLES)
+    decisions = find([scored.predictions[i] for i in indices], [rows[i] for i in indices], scored.context)
     is_right = decisions.probabilities.argmax(axis=1) == decisions.gold
     return decisions.per, decisions.probabilities.max(axis=1), is_right.astype(float)
 
 
-def _make_card(data: FinetuneData, facts: ReportData, model: Model) -> str:
+def _make_card(data: FinetuneData, report: ReportData, model: Model) -> str:
     recipe, columns = data.recipe, data.task.COLUMNS
+    # The tag of the pipeline and the auto class follow from the class: BertForTokenClassification has the head
+    # TokenClassification and the tag token-classification. Classes of bertkit count as the classes that they resemble.
     head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
     head = head.replace("WindowClassification", "SequenceClassification")
     is_of_transformers = type(model).__module__.startswith("transformers.")
@@ -360,7 +365,7 @@ def _make_card(data: FinetuneData, facts: ReportData, model: Model) -> str:
         language=recipe.data.language,
         fingerprint=data.plan.identity["data"]["train"],
     )
-    return model_card(name_models(facts, recipe), card)
+    return model_card(name_models(report, recipe), card)
 
 
 def _teachers(recipe: Recipe) -> list[str]:

@@ -1,4 +1,4 @@
-"""All tasks of GLUE with one model: ordinary runs in one folder, one table, and a submission to the leaderboard."""
+"""Fine-tune a model on all tasks of GLUE: runs in one folder, one table, and a submission to the leaderboard."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from bertkit.workflows.runset import Failures, RunSet, continue_on_error, first_
 SUMMARY = "glue.json"
 ARCHIVE = "submission.zip"
 _FOLDER = "submission"
-_MADE = "made.json"  # model and rows of each file
+_ORIGINS = "made.json"  # model and rows that each file of the submission was made from
 _HEADER = "index\tprediction"
 _SCHEMA = 1
 
@@ -57,7 +57,7 @@ class GlueRuns(RunSet):
         folder: Folder of all runs.
         names: Tasks whose rows can be read.
         recipes: Task -> its recipe.
-        missing: Task -> why its rows are missing.
+        missing: Task -> the error about its missing rows.
         failed: Task -> the error that ended it.
     """
 
@@ -93,13 +93,13 @@ def glue(
 ) -> tuple[dict[str, Any], BertkitError | None]:
     """Fine-tune a model on each task; finished runs are kept, and a task that fails does not end the others.
 
-    Finished runs of other tasks in the folder, if they started from the same model, count with the settings they have.
+    The table also has finished runs of other tasks in the folder if they started from the same model.
 
     Args:
-        model: Hub name, directory or ``demo``.
+        model: Name on the Hub, folder or ``demo``.
         tasks: Names of tasks; by default, all of them.
-        changes: Dotted recipe key -> value, for all tasks; ``data.source`` is ``demo``, or a directory with a folder
-            per task; by default, the Hub.
+        changes: Dotted recipe key -> value, for all tasks. The key ``data.source`` is ``demo``, or a directory with a
+            folder per task; by default, rows come from the Hub.
         output: Folder of all runs.
         fresh: Move earlier runs aside.
 
@@ -111,23 +111,27 @@ def glue(
         ModelError: If there is no such model.
         BertkitError: If anything else prevents the runs; see `bertkit.errors`.
     """
+    # 1. Load the recipes, and check the folder and the model.
     job = _load_tasks(model, tasks, changes or {}, runs.run_folder(output, "glue"))
     job.check()
     model_folder = hub.find_model(model)
     with job.claimed():
-        # All rows are checked before the first of nine trainings.
+        # 2. Check all rows before the first of up to nine trainings, and train.
         _check_tasks(job, fresh)
         job.failed |= train_all(job)
+
+        # 3. Summarize the tasks, including those that are missing or failed.
         finished = _read_finished(job, fingerprint(model_folder))
         ended = {name: SetRun(name, "missing", failure=str(error)) for name, error in job.missing.items()}
         ended |= {name: SetRun(name, "failed", failure=str(error)) for name, error in job.failed.items()}
         summary = summarize(model, job.recipes, ended | finished)
-        # The leaderboard requires the complete test sets, answered by one model per task.
+
+        # 4. Write the submission, unless a recipe limits the rows: the leaderboard requires the complete test sets.
         submitted = {name: job.recipes[name] for name in finished}
         is_complete = bool(submitted) and not any(recipe.data.limit for recipe in submitted.values())
         with disk_errors(job.folder):
             summary["submission"] = make_submission(job.folder, submitted) if is_complete else None
-            # With the page and glue.json, the command counts as finished.
+            # 5. Write the page and the summary. The command counts as finished as soon as they exist.
             write_page(job.folder / "report.html", "glue.html.j2", summary=summary, command=runs.command())
             write_json(job.folder / SUMMARY, {"schema_version": _SCHEMA, "command": runs.command(), **summary})
     return {"model": model, "folder": str(job.folder), **summary}, first_failure(job.failed)
@@ -166,13 +170,14 @@ def _check_tasks(job: GlueRuns, fresh: bool) -> None:
         UsageError: If a folder holds a run with other settings.
     """
     with stage("reading the data of all tasks", total=len(job.names)):
-        for number, name in enumerate(job.names, start=1):
-            with continue_on_error(name, job.failed, refused=UsageError):
+        for count, name in enumerate(job.names, start=1):
+            # A folder with another run is an error of the command and not of the task, so it is raised.
+            with continue_on_error(name, job.failed, fatal=UsageError):
                 plan = job.read(name).plan
                 record = None if fresh else runs.check_run_folder(plan.folder, plan.identity)
                 if record is not None and record["status"] == "finished":
                     log.info(f"{name}: finished on {record['finished']}")
-            get_progress().update(number, {})
+            get_progress().update(count, {})
     job.names = [name for name in job.names if name not in job.failed]
     for name in job.names if fresh else ():
         if (job.folder / name / runs.RECORD).is_file():
@@ -199,27 +204,27 @@ def _read_finished(job: GlueRuns, model: str) -> dict[str, SetRun]:
 def make_submission(folder: Path, recipes: Mapping[str, Recipe]) -> dict[str, Any]:
     """Predict the test rows of each task with its run, and write the files that pass the leaderboard's checks.
 
-    Files for the same model and the same rows are kept from an earlier command.
+    A file of an earlier command is kept if the model and the rows are the same.
 
     Args:
         folder: Folder of the runs.
         recipes: Task -> recipe of its finished run, which is in the folder of the task.
 
     Returns:
-        Name of the ``archive`` or None, and ``files``: ``name``, ``rows``, and why a file is ``missing``.
+        ``archive``, a file name or None, and ``files``: ``name``, ``rows``, and the reason if a file is ``missing``.
     """
     (folder / _FOLDER).mkdir(exist_ok=True)
-    made, files, ready = _read_made(folder), list[dict[str, Any]](), list[Path]()
+    origins, files, ready = _read_origins(folder), list[dict[str, Any]](), list[Path]()
     expected = [(task, file) for task in TASKS.values() for file in task.files]
     for task, file in expected:
         try:
             if task.name not in recipes:
                 raise DataError(f"no finished run of {task.name}")
-            _make_file(folder, task, file, recipes[task.name], made)
+            _make_file(folder, task, file, recipes[task.name], origins)
         except StoppedError:
             raise
         except BertkitError as error:
-            # A file that cannot be made is listed with the reason. Nothing is made up for it.
+            # A file that cannot be made is listed with the reason, and the submission has the other files.
             files.append({"name": file.name, "rows": None, "missing": str(error)})
         else:
             files.append({"name": file.name, "rows": file.rows, "missing": ""})
@@ -232,26 +237,31 @@ def make_submission(folder: Path, recipes: Mapping[str, Recipe]) -> dict[str, An
     return {"archive": ARCHIVE if ready else None, "files": files}
 
 
-def _make_file(folder: Path, task: GlueTask, file: LeaderboardFile, recipe: Recipe, made: dict[str, Any]) -> None:
+def _make_file(folder: Path, task: GlueTask, file: LeaderboardFile, recipe: Recipe, origins: dict[str, Any]) -> None:
     """Write one file, unless it exists already for the same model and rows."""
+    # 1. Read the rows.
     records = list(_read_rows(recipe, file))
     if len(records) != file.rows:
-        # It raises the error before anything is predicted.
+        # `submission_lines` raises the error about the number of rows, here before anything is predicted.
         submission_lines(task, file, (), [values for _, values in records])
+
+    # 2. Compare model, rows and file with the origins of an earlier command.
     run, target = folder / task.name, folder / _FOLDER / file.name
     digest = hashlib.sha256()
     for _, values in records:
         update_hash(digest, dict(values))
     identity = {"model": json_fingerprint((runs.read_record(run) or {})["files"]), "rows": digest.hexdigest()}
-    if target.is_file() and made.get(file.name) == {**identity, "sha256": file_fingerprint(target)}:
+    if target.is_file() and origins.get(file.name) == {**identity, "sha256": file_fingerprint(target)}:
         return
+
+    # 3. Predict, and write the file and then its origin.
     log.info(f"{file.name}: predicting {file.rows:,} rows")
     saved = find_checkpoint(recipe.model_copy(update={"model": str(run)}))
     predictions = list(answer(saved, read_chunks(saved, records, file.name)))
     lines = submission_lines(task, file, recipe.labels or (), predictions)
     write_text(target, "\n".join([_HEADER, *lines, ""]))
-    made[file.name] = {**identity, "sha256": file_fingerprint(target)}
-    write_json(folder / _FOLDER / _MADE, made)
+    origins[file.name] = {**identity, "sha256": file_fingerprint(target)}
+    write_json(folder / _FOLDER / _ORIGINS, origins)
 
 
 def _read_rows(recipe: Recipe, file: LeaderboardFile) -> Iterable[Record]:
@@ -273,10 +283,10 @@ def _read_rows(recipe: Recipe, file: LeaderboardFile) -> Iterable[Record]:
     return chain.from_iterable(read_records(path, settings) for path in paths)
 
 
-def _read_made(folder: Path) -> dict[str, Any]:
-    """Read which files an earlier command made; if the note is damaged, all files are made again."""
+def _read_origins(folder: Path) -> dict[str, Any]:
+    """Read the origins of an earlier command's files; if they are damaged, all files are made again."""
     try:
-        made = json.loads((folder / _FOLDER / _MADE).read_text(encoding="utf-8"))
+        origins = json.loads((folder / _FOLDER / _ORIGINS).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return made if isinstance(made, dict) else {}
+    return origins if isinstance(origins, dict) else {}

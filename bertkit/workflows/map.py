@@ -122,13 +122,13 @@ def draw_map(
         count = f"{len(points)} point{'s' * (len(points) > 1)}"
         raise DataError(f"{count}, and a map needs {minimum}", "give more rows", file=source.name)
 
-    # All files are claimed before the work, so that two maps do not mix their files.
+    # All outputs are claimed before the work, so that two commands do not mix their files.
     with ExitStack() as held:
         for file in outputs:
             held.enter_context(lock_output(file))
 
-        # 3. Compute vectors and planes. All layers have the labels or the clusters of the last one: a color means the
-        # same in each picture.
+        # 3. Compute vectors and planes. All layers have the labels or the clusters of the last one, so that a color
+        #    means the same in each picture.
         with error_location(file=source.name):
             vectors = reader.read([point.row for point in points], unit)
         layers = layers or read_layers(settings.layers, vectors.layers)
@@ -137,7 +137,8 @@ def draw_map(
 
         # 4. Write the files, the page last.
         with stage(f"writing {page.name}"), disk_errors(page.parent), ExitStack() as unfinished:
-            if not fresh:  # Files without a page would be in the way of the same command.
+            # After an error, the files are deleted: without the page, the same command would reject them as existing.
+            if not fresh:
                 for file in outputs[1:]:
                     unfinished.callback(file.unlink, missing_ok=True)
             write_records(_point_records(points, planes, layers, labeling), outputs[1])
@@ -165,10 +166,11 @@ def _check_outputs(outputs: Sequence[Path], source: TextSource, *, fresh: bool) 
     """Check that no input and no existing file would be overwritten, except a page of bertkit.
 
     Raises:
-        UsageError: If one would be.
+        UsageError: If a file would be overwritten.
     """
+    # The page is written last, so a killed command can leave the other files without it.
     page = outputs[0]
-    replaces = fresh or was_interrupted(page)  # The page is written last, so other files may be left without it.
+    replaces = fresh or was_interrupted(page)
     for file in outputs:
         check_not_inputs(file, [("the file to map", expand_path(source.file))] if source.file is not None else [])
         is_kept = file.exists() or file.is_symlink()

@@ -84,19 +84,23 @@ def package(
 
     Raises:
         ModelError: If the task family needs code or packages that packages do not have.
-        BertkitError: Any other error; see `bertkit.errors`.
+        BertkitError: If anything else prevents the package; see `bertkit.errors`.
     """
+    # 1. Check the folder and the model.
     folder = expand_path(output)
     check_empty(folder)
     saved = open_trained(str(model), recipe)
     _check_packageable(saved, to)
     with tempfile.TemporaryDirectory() as staging:
+        # 2. Export the model to a temporary folder, unless it is an exported folder.
         exported, parity = saved.folder, None
         if not is_exported(exported):
             exported = Path(staging) / "exported"
             parity = export(model, exported, to=to or "onnx", recipe=recipe).parity
         graph = read_export(exported)
-        if serve:  # pinned with the hashes of their files by tools/make_server_requirements.py
+
+        # 3. Pin the requirements. For a server, tools/make_server_requirements.py has written them with hashes.
+        if serve:
             file = Path(bertkit.__file__).parent / f"server/requirements-{graph.backend}.txt"
             requirements = file.read_text(encoding="utf-8")
         else:
@@ -112,6 +116,8 @@ def package(
             requirements=tuple(re.findall(r"^[^#\s]+==[^\s]+", requirements, re.MULTILINE)),
             parity=parity,
         )
+
+        # 4. Write the folder: a copy of bertkit with its recipes, the model, requirements, license and instructions.
         with disk_errors(folder.parent), create_folder_atomically(folder) as target:
             source = Path(bertkit.__file__).parent
             shutil.copytree(source, target / "bertkit", ignore=_NOT_COPIED)
@@ -148,6 +154,7 @@ def _pin_installed(*packages: str) -> str:
     """Return requirements that pin packages, and the packages that these require, to the installed versions."""
     from packaging.requirements import Requirement
 
+    # Requirements of requirements are pinned too. A marker is false for another system or for an extra.
     pins, waiting = dict[str, str](), list(packages)
     while waiting:
         name = waiting.pop().lower().replace("_", "-")
@@ -175,7 +182,7 @@ def _write_instructions(target: Path, result: PackageResult, saved: CheckpointIn
     """Write the README, and the Dockerfile of a server."""
     row, columns = saved.example_row(), saved.recipe.data.columns
     names = [columns.get(name, name) for name in row]
-    facts = {
+    variables = {
         "name": result.name,
         "package": result,
         "task": saved.recipe.task,
@@ -189,4 +196,4 @@ def _write_instructions(target: Path, result: PackageResult, saved: CheckpointIn
     for name, template in {"README.md": "package.md.j2", "Dockerfile": "package.Dockerfile.j2"}.items():
         if serve or name == "README.md":
             loaded = load_template(template, quote=quote, json=partial(json.dumps, ensure_ascii=False))
-            (target / name).write_text(loaded.render(facts), encoding="utf-8")
+            (target / name).write_text(loaded.render(variables), encoding="utf-8")

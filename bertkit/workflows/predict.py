@@ -152,7 +152,10 @@ def _check_first(
 
 
 def _predicted_fields(saved: CheckpointInfo) -> dict[str, Any]:
-    """Return the fields that every prediction of a checkpoint has."""
+    """Return the fields that every prediction of a checkpoint has, with example values.
+
+    A file with columns has one column per label, whose names depend on the labels and on the kind of prediction.
+    """
     fields: dict[str, Any] = dict.fromkeys(("prediction", *saved.task.COLUMNS.predicted))
     if "probabilities" in fields:
         fields["probabilities"] = dict.fromkeys(saved.labels)
@@ -161,7 +164,7 @@ def _predicted_fields(saved: CheckpointInfo) -> dict[str, Any]:
 
 
 def load_to_predict(saved: CheckpointInfo) -> Checkpoint:
-    """Load a model that computes predictions but no loss; raises what `CheckpointInfo.load` raises."""
+    """Load a model that computes predictions but no loss; see `CheckpointInfo.load` for the errors."""
     with stage(f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load(inference=True)
         checkpoint.pack_texts()
@@ -228,7 +231,7 @@ def _predict_in_parts(
         return loaded[0].machine.precision
 
     with parts.opened(load):
-        (checkpoint,) = loaded
+        (checkpoint,) = loaded  # `opened` has called `load` once.
         truncation = _count_truncation(checkpoint)
 
         def write_chunk(file: Path, chunk: Chunk) -> None:

@@ -23,8 +23,8 @@ from bertkit.workflows.pretrain_data import PretrainData, read_pretrain_data
 from bertkit.workflows.pretrain_plan import fit_to_budget
 from bertkit.workflows.pretrain_results import Pretrained, save_results
 
-_FEW_TOKENS = 5000  # 750 of them masked
-_COMPARED = ("perplexity", "pair_accuracy", "f1")  # with baselines
+_FEW_TOKENS = 5000  # held-out tokens; at a rate of 15%, 750 of them are masked and scored
+_COMPARED_METRICS = ("perplexity", "pair_accuracy", "f1")  # scores that are compared with baselines
 
 
 @with_progress
@@ -48,7 +48,7 @@ def pretrain(
 def pretrain_corpus(data: PretrainData, *, fresh: bool) -> Pretrained:
     """Pretrain on a corpus that has been prepared."""
     with open_run(data.plan, fresh=fresh) as run:
-        if run.is_finished:  # its folder may have been moved since
+        if run.is_finished:  # The record has the folder of the training, which may have been moved.
             return Pretrained(**{**run.record["result"], "folder": str(data.plan.folder)})
         return _train_and_save(data, run)
 
@@ -131,7 +131,7 @@ def _find_warnings(
     warnings = []
     if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo text or model: an artificial grammar. These scores cannot be compared with others.")
-    for metric in _COMPARED:
+    for metric in _COMPARED_METRICS:
         if unbeaten := find_unbeaten(scores, baselines, metric):
             warnings.append(f"{unbeaten} {_suggest_changes(recipe.training, steps)}")
     if tokens < _FEW_TOKENS:
@@ -143,7 +143,7 @@ def _find_warnings(
 
 
 def _suggest_changes(training: PretrainingConfig, steps: int) -> str:
-    """Return a remedy for a model that has learned nothing in `steps` steps."""
+    """Return a remedy for a model that is no better than a baseline after `steps` steps."""
     if training.budget is None:
         return "Try more --steps, another --learning-rate, or more text."
     batch = ""
@@ -153,7 +153,10 @@ def _suggest_changes(training: PretrainingConfig, steps: int) -> str:
 
 
 def _token_frequencies(data: PretrainData) -> dict[str, dict[str, float]]:
-    """Compute the scores of token frequencies alone; a loss of several terms has no such baseline."""
+    """Compute the scores of a model that only knows how frequent each token is.
+
+    Such a model has no loss of several terms, such as masked tokens and sentence pairs, but it has a perplexity.
+    """
     loss = unigram_loss(data.corpus["train"], data.corpus["validation"], data.context.config.vocab_size)
     scores = {"perplexity": math.exp(loss)}
     has_one_term = set(data.objective.LOSS_TERMS) in ({"mlm"}, {"clm"})

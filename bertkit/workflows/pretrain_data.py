@@ -32,7 +32,7 @@ _NOT_IDENTITY: dict[str, Any] = {
     "training": {"workers", *KEEPING_KEYS},
 }
 
-_DOCUMENTS, _TOKENS = 100, 2000  # searched for unknown tokens
+_DOCUMENTS, _TOKENS = 100, 2000  # documents, and tokens per document, that are searched for unknown tokens
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,12 @@ def _first_documents(corpus: TokenizedCorpus) -> list[Feature]:
 
 
 def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> PretrainData:
-    """Check the recipe, find model and tokenizer, prepare the corpus, and settle the identity of the run."""
+    """Check the recipe, find model and tokenizer, prepare the corpus, and determine the identity of the run.
+
+    Raises:
+        BertkitError: If the recipe, the model, the tokenizer or the text is wrong; see `bertkit.errors`.
+    """
+    # 1. Check the recipe.
     objective = load_objective(recipe)
     if recipe.model and recipe.tokenizer:
         raise RecipeError("a checkpoint brings its own tokenizer", "leave --tokenizer out")
@@ -81,18 +86,24 @@ def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> Pre
         check_callbacks(recipe.training, trusted=recipe.trusted)
     check_requested_device(training__gradient_checkpointing=recipe.training.gradient_checkpointing)
     check_launch(fsdp=recipe.training.fsdp)
-    # A missing file is reported before anything heavy is imported.
+
+    # 2. Find text, model and tokenizer: a missing file is reported before anything heavy is imported.
     source = find_corpus(recipe.data)
     model_folder, tokenizer_folder = _find_folders(recipe)
+
+    # 3. Load the tokenizer and the config, and check whether the objective fits them.
     with stage("loading torch and transformers"):
-        context = _make_setup(recipe, model_folder, tokenizer_folder)
+        context = _make_context(recipe, model_folder, tokenizer_folder)
     recipe = context.recipe
     objective.check(context)
     from bertkit.training.arguments import check_extra
 
     check_extra(recipe.training)
-    # The corpus is read last, because this can take hours: errors in the recipe or the model are reported before.
+
+    # 4. Prepare the corpus. It can take hours, so all errors of the recipe and the model are reported before.
     corpus = read_corpus(source, context.tokenizer)
+
+    # 5. The identity of the run, by which a resume recognizes it.
     plan = RunPlan(
         recipe=recipe,
         folder=runs.run_folder(output, recipe.name),
@@ -129,7 +140,7 @@ def _digests(model_folder: Path | None, tokenizer_folder: Path) -> dict[str, str
     }
 
 
-def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_folder: Path) -> PretrainContext:
+def _make_context(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_folder: Path) -> PretrainContext:
     """Load the tokenizer, and the config of the checkpoint or of the recipe's size."""
     if model_folder is not None:
         read_config(model_folder)
@@ -146,7 +157,7 @@ def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_fol
 
 
 def _fit_length(recipe: PretrainRecipe, limit: int) -> PretrainRecipe:
-    """Return the recipe with blocks that the model can read: shorter ones than a shipped recipe has, if need be.
+    """Return the recipe with blocks that the model can read; defaults that are too long are shortened.
 
     Raises:
         RecipeError: If a length that the user gave is too long.

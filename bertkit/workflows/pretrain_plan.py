@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from bertkit.training.timing import TimedStep
 
 
-_MAX_STEPS = 10**6
-_STEPS_PER_BATCH = 3
+_MAX_STEPS = 10**6  # more steps than any measurement takes
+_STEPS_PER_BATCH = 3  # timed steps per batch size that is tried
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Estimate:
     disk_bytes: int
     """Maximum size of the run folder during the run."""
     budget_settings: dict[str, Any] = field(default_factory=dict)
-    """Key of `training` -> value that `fit_to_budget` has chosen."""
+    """Key of `training` -> value, as `fit_to_budget` returns it."""
 
 
 def estimate(
@@ -66,6 +66,7 @@ def estimate(
     """
     from bertkit.training.pretrain_batches import PretrainBatches
 
+    # 1. Prepare the run as `pretrain` does, up to its first step, and check the disk.
     data = read_pretrain_data(recipe, output)
     runs.check_run_can_start(data.plan.folder, data.plan.identity, fresh=fresh)
     machine = detect_machine(recipe.training.precision, data.plan.model_type, data.plan.widths)
@@ -77,7 +78,9 @@ def estimate(
     restart_peak_memory(machine.device)
     model = data.load_model()
     disk_bytes = _needed_space(data.plan.folder, model, training, batches)
-    # The operations of a teacher are not counted.
+
+    # 2. Time some steps. For each block length, `planned` has the seconds of a budget, or else the tokens of all steps.
+    #    The operations of a teacher are not counted.
     sizes = None if hasattr(model, "teacher") else layer_sizes(context.config)
     seconds = operations = tokens = 0.0
     budget = training.budget_seconds
@@ -86,11 +89,13 @@ def estimate(
     for length, amount in planned.items():
         timed = _time_steps(data, model, batches.only(length, _MAX_STEPS), machine, steps)
         lengths = [length for step in timed for length in step.lengths]
-        taken = sum(step.seconds for step in timed)
-        times = amount / (taken if budget else sum(lengths))
+        timed_seconds = sum(step.seconds for step in timed)
+        times = amount / (timed_seconds if budget else sum(lengths))
         tokens += times * sum(lengths)
-        seconds += times * taken
+        seconds += times * timed_seconds
         operations += times * training_operations(sizes, lengths) if sizes else 0
+
+    # 3. Compare the speed with the fastest matrix products of this machine.
     memory = peak_memory(machine.device)
     fastest = fastest_products(machine.device, machine.precision, *sizes[1:]) if sizes else None
     return Estimate(
@@ -114,8 +119,8 @@ def fit_to_budget(data: PretrainData, machine: ComputeConfig) -> dict[str, Any]:
     """Choose the batch and the learning rate that suit a budget of time on this machine, from a few timed steps.
 
     Returns:
-        Key of `training` -> its value. The dictionary is empty without a budget, if the user gave one of the two, or if
-        the budget is long enough for the batch of the recipe.
+        Key of `training` -> its value. The dictionary is empty without a budget, if the user set the batch or the
+        learning rate, or if the budget is long enough for the batch of the recipe.
     """
     from bertkit.training.pretrain_batches import PretrainBatches
 
@@ -133,6 +138,7 @@ def fit_to_budget(data: PretrainData, machine: ComputeConfig) -> dict[str, Any]:
         return {"batch_size": batch, "gradient_accumulation": math.gcd(count, batch // processes)}
 
     def step_seconds(batch: int) -> float:
+        # All processes must choose the same batch, so they agree on the time of the slowest of them.
         nonlocal blocks_per_second
         timed, settings = batches.only(training.short_length or training.max_length, _MAX_STEPS), divide(batch)
         timed.training = timed.training.model_copy(update=settings)
@@ -144,14 +150,14 @@ def fit_to_budget(data: PretrainData, machine: ComputeConfig) -> dict[str, Any]:
     batch = choose_batch(training.budget_seconds, max_batch, step_seconds, processes)
     if batch == max_batch:
         return {}
-    chosen = {**divide(batch), **_choose_rate(data)}
-    blocks, rate = training.budget_seconds * blocks_per_second, chosen.get("learning_rate", training.learning_rate)
+    settings = {**divide(batch), **_choose_rate(data)}
+    blocks, rate = training.budget_seconds * blocks_per_second, settings.get("learning_rate", training.learning_rate)
     log.info(
         f"{training.budget} make about {blocks / batch:,.0f} steps of {batch} blocks here, and "
         f"{blocks / max_batch:,.0f} of the recipe's {max_batch}: batch_size is {batch}, learning_rate {rate:g}; "
         f"--batch-size and --learning-rate set others"
     )
-    return chosen
+    return settings
 
 
 def _choose_rate(data: PretrainData) -> dict[str, float]:
@@ -169,6 +175,7 @@ def _needed_space(folder: Path, model: Model, training: PretrainingConfig, batch
     """Return the bytes that the run needs on disk, after a check that they are free."""
     weights = sum(weights.nbytes for weights in model.parameters())
     trained = sum(weights.nbytes for weights in model.parameters() if weights.requires_grad)
+    # A checkpoint has the weights, and two moments of AdamW for each weight that is trained.
     planned = training.model_copy(update={"steps": batches.steps})
     saves = 10 if training.budget else planned.evaluations(batches.steps, batches.rows)
     needed = max_disk_usage(weights, weights + 2 * trained, saves, training.kept_checkpoints(saves))

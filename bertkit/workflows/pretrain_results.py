@@ -52,14 +52,16 @@ def save_results(data: PretrainData, run: Run, fit_result: FitResult, model: Mod
     """Write everything that a finished run folder holds; the record, which marks the run as finished, comes last."""
     if not runs.is_main_process():
         return
+    # 1. Write the checkpoint of the encoder. An auxiliary model, such as the generator of ELECTRA, is not part of it,
+    #    but a later run continues with it.
     objective, context, folder = data.objective, data.context, run.plan.folder
     recipe, tokenizer = context.recipe, context.tokenizer
-    # An auxiliary checkpoint, such as the generator of ELECTRA, is not part of the encoder, but a later run continues
-    # with it.
     encoder = objective.encoder(model, context)
     published = export_model(encoder, tokenizer, folder)
     for name, auxiliary in objective.auxiliary_checkpoints(model, context).items():
         published += export_model(auxiliary, tokenizer, folder, name)
+
+    # 2. Write scores, report and card.
     write_settings(run, recipe, fit_result, private=())
     scores = {f"eval_{name}": value for name, value in result.scores.items()}
     totals = {name: getattr(result, name) for name in ("steps", "tokens", "seconds")}
@@ -70,11 +72,13 @@ def save_results(data: PretrainData, run: Run, fit_result: FitResult, model: Mod
     can_fill = encoder.get_output_embeddings() is not None
     card = pretrained_card(recipe, result, record["command"], tokenizer.mask_token if can_fill else None)
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+    # 3. Write the record.
     finish(run, record, fit_result, published)
 
 
 def next_commands(result: Pretrained) -> list[str]:
-    """Return the commands that a user may want to run after a pretraining."""
+    """Return commands to run after a pretraining."""
     folder = shlex.quote(result.folder)
     # An encoder below its baseline is not worth fine-tuning, so that is not proposed.
     has_learned = not find_unbeaten(result.scores, result.baselines, "perplexity")

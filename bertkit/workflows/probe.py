@@ -1,4 +1,4 @@
-"""Linear probes of each layer of an encoder, for a recipe's labels or for tasks that are made from the rows."""
+"""Linear probes of each layer of an encoder, for the labels of a recipe or for built-in tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bertkit.storage import hub
 if TYPE_CHECKING:
     from bertkit.insight.probes import ProbedLayers
 
-_WORDS_RECIPE = "tag"  # reads rows of words, for tasks that have no recipe
+_WORDS_RECIPE = "tag"  # recipe that reads the rows of words for built-in tasks
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class ProbeResult:
     unit: str
     """Unit that has a label: text, pair, word, target word, or pair of words."""
     control: str
-    """Kind of the control task: ``types`` or ``shuffled``."""
+    """Kind of the control task, whose labels are random: ``types`` or ``shuffled``."""
     group: str
-    """Group that it is drawn for: ``word``, ``length``; empty for none."""
+    """Property that groups the items of the control task: ``word``, ``length``, or empty for none."""
     train_rows: int
     test_rows: int
     probed: ProbedLayers
@@ -80,7 +80,7 @@ def probe(
     Raises:
         BertkitError: If the model, the rows or a setting is wrong; see `bertkit.errors`.
     """
-    # A wrong name is an error before rows are read, and rows are read before weights are downloaded.
+    # 1. Read the rows. An unknown model is an error before that, and weights are downloaded afterwards.
     with hub.without_weights():
         hub.find_model(recipe.model)
     with stage("reading the data", total=1):
@@ -91,6 +91,7 @@ def probe(
         task.check()
     import numpy as np
 
+    # 2. Compute the vectors of all layers. A word can lose all its tokens to truncation, and is left out.
     from bertkit.insight.probes import find_vectors, probe_layers
 
     reader = LayerReader(recipe.model, max_length, precision)
@@ -99,6 +100,8 @@ def probe(
     left_out = len(task.train) + len(task.test) - len(train) - len(test)
     notes = [*task.notes, *([f"items of words without a token, left out: {left_out:,}"] if left_out else [])]
     task = replace(task, train=train, test=test, notes=notes)
+
+    # 3. Train a probe per layer and score it; `owners` has the row of each item.
     unit = "target word" if train.unit == "target" else train.unit
     return ProbeResult(
         task=task.name,

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.compression.choose_units import PruningPlan, choose, keep, load_to_measure
-from bertkit.compression.pruned_folder import PrunedFacts, PrunedSide, compare, publish, publish_run
+from bertkit.compression.choose_units import PruningPlan, apply_plan, load_to_measure, plan_pruning
+from bertkit.compression.pruned_folder import PrunedSide, PruningMetadata, compare, write_pruned_files, write_pruned_run
 from bertkit.compression.target_shape import ROWS, TRAINING, PruningTarget, check_shape
 from bertkit.compression.vocabulary import TokenCorpus, check_files, count_changed, trim_vocabulary
 from bertkit.errors import ModelError, UsageError
@@ -48,7 +48,7 @@ class Pruned:
     before: PrunedSide
     after: PrunedSide
     layers: list[int] | None
-    """Indices of the layers that are left; None means that all layers, heads, neurons or tokens are left."""
+    """Indices of the remaining layers. In this and the next three attributes, None means that nothing is removed."""
     heads: int | None
     intermediate: int | None
     vocabulary: int | None
@@ -88,7 +88,8 @@ def prune(
     Raises:
         BertkitError: If model, rows or folders are wrong; see `bertkit.errors`.
     """
-    # 1. Read and check everything before anything heavy is imported.
+    # 1. Read and check everything before anything heavy is imported. Rows are needed to measure importance, to trim the
+    #    vocabulary to them, and to compare the scores.
     with stage("reading the data", total=1):
         folder = expand_path(output)
         check_empty(folder)
@@ -119,19 +120,20 @@ def prune(
             with stage(f"loading {model}"):
                 before = saved.load(inference=True, calibrated=False)
 
-        # 2. Choose the units to keep, by training rows unless they are named. Importance is measured on the model that
-        # predicts; the model that is written is loaded again, as it was saved.
+        # 2. Choose the units to keep: by their importance on training rows, unless layers are named. Importance is
+        #    measured with the loss of the training, so the model is loaded as for training. The measurement changes
+        #    that model, so the model to write is loaded again.
         units = PruningPlan(list(shape.layers) if isinstance(shape.layers, tuple) else None)
         if shape.is_measured and saved is not None and before is not None and train is not None:
             generator = np.random.default_rng(saved.recipe.training.seed)
             sampled = np.sort(generator.permutation(len(train.rows))[:measured_rows])
             measured = load_to_measure(saved, before)
-            units = choose(
+            units = plan_pruning(
                 measured, encode_split(train.select(sampled.tolist()), measured.context, saved.task.encode), shape
             )
         pruned_model, new_weights = _load_as_saved(source, saved, before)
         parameters = pruned_model.num_parameters()
-        keep(pruned_model, units)
+        apply_plan(pruned_model, units)
 
         # 3. Write tokenizer and weights. Trimming reads the files of the tokenizer and writes them again.
         tokenizer = load_tokenizer(source)
@@ -164,32 +166,31 @@ def prune(
             vocabulary=None if ids is None else len(ids),
             texts=texts,
         )
-        facts = PrunedFacts(model, source, units, shape, ids, start)
+        metadata = PruningMetadata(model, source, units, shape, ids, start)
 
-        # 4. Compare the model, as it is loaded from the folder, with the original. Without rows, only sizes are known.
+        # 4. Load the model from the folder, and compare it with the original. Without rows, only sizes are known.
         if saved is None or before is None or validation is None:
-            publish(facts, staging)
+            write_pruned_files(metadata, staging)
             return pruned
-        compared = compare(saved, before, staging, validation)
-        publish(facts, staging)
-        publish_run(facts, staging, saved, compared, validation)
-        old, new = (scored.features for scored in compared.scored)
-        after = compared.describe(1, pruned.after.parameters, staging)
-        ece = measure_ece(saved.task, compared.scored[1], validation.rows)
+        comparison = compare(saved, before, staging, validation)
+        write_pruned_files(metadata, staging)
+        write_pruned_run(metadata, staging, saved, comparison, validation)
+        old, new = (scored.features for scored in comparison.scored)
+        after = comparison.describe(1, pruned.after.parameters, staging)
+        ece = measure_ece(saved.task, comparison.scored[1], validation.rows)
+        figures = after.scores, after.intervals, ece, after.disk_bytes
         return replace(
             pruned,
-            before=compared.describe(0, parameters, source),
+            before=comparison.describe(0, parameters, source),
             after=after,
-            gates=judge_scores(
-                saved.recipe.gates, validation.name, after.scores, after.intervals, ece, after.disk_bytes
-            ),
+            gates=judge_scores(saved.recipe.gates, validation.name, *figures),
             measured_rows=min(measured_rows, len(train.rows)) if train and shape.is_measured else 0,
             recipe=saved.recipe.name,
             split=validation.name,
             rows=len(validation.rows),
             changed_rows=0 if ids is None else count_changed(old, new, ids),
             best_metric=saved.recipe.best_metric,
-            differences=compared.differences,
+            differences=comparison.differences,
         )
 
 
@@ -204,13 +205,15 @@ def _find_recipe(source: Path, name: str | None, changes: Mapping[str, Any]) -> 
             return None
         name = str(file)
     recipe = load_recipe(name, {**changes, "model": str(source)})
+    # A run can be a student whose teachers no longer exist. Pruning does not train, so it needs no teachers.
     return recipe.model_copy(update={"distillation": None})
 
 
 def _load_as_saved(source: Path, saved: CheckpointInfo | None, before: Checkpoint | None) -> tuple[Model, list[str]]:
-    """Load the model as it was saved; return also the names of weights that its checkpoint lacks."""
+    """Load the model with all saved weights; return also the names of weights that the checkpoint lacks."""
     if saved is not None and before is not None:
         return saved.task.load_model(source, replace(before.context, inference=False), new_head=False), []
+    # Without a recipe, the model keeps the head of its checkpoint, such as the head of pretraining.
     import transformers
 
     config = load_config(source)

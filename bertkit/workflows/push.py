@@ -1,4 +1,4 @@
-"""Push a run to the Hub: the files that load, describe and measure its model, and no rows of its data."""
+"""Push a run to the Hub: its model with the files that load and describe it, but no rows of the data."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ CARD = "README.md"
 _SCORES = ("all_results.json", "eval_results.json", "train_results.json")
 _PRIVATE_FILES = {runs.TRAINING_ROWS, BASELINES_FILE, "parity.json"}
 """Files with digests, words or answers of single rows, which are not pushed."""
+# The record of a pushed run has only the keys that loading and judging the model require.
 _RUN_KEYS = ("identity_version", "status", "finished", "seconds", "versions", "machine", "split_file", "steps", "tuned")
 _RESULT_KEYS = ("recipe", "split", "rows", "scores", "intervals")
 
@@ -41,40 +42,39 @@ class PushResult:
     name: str
     private: bool
     files: dict[str, int]
-    """Path in the repository -> bytes."""
+    """Path in the repository -> size in bytes."""
     notes: list[str]
     is_pretrained: bool = False
-    """Whether the model is an encoder, which predicts nothing."""
+    """Whether the model is an encoder from pretraining, which cannot predict."""
     commit: str | None = None
     """Newest commit after the push, or None for a dry run."""
     before: str | None = None
     """Newest commit before the push, which the history keeps, or None for a new repository."""
     deleted: list[str] = field(default_factory=list)
-    """Deleted files of the earlier model, which would be read along with the files of this run."""
+    """Deleted files of the earlier model, which a program would load along with the files of this run."""
 
 
 def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = False) -> PushResult:
-    """Push a finished run to a model repository of the Hub, which is created if it does not exist.
+    """Push a finished run to a model repository on the Hub, and create the repository if it does not exist.
 
-    If the repository has another model, a commit on top replaces it, and the history keeps it.
+    If the repository has another model, a new commit replaces it; the history of the repository keeps it.
 
     Args:
         run: Run folder.
-        name: Repository, as ``org/name``.
+        name: Name of the repository, such as ``org/name``.
         private: Whether a new repository is private.
-        dry_run: Check and list the files without a request to the Hub.
+        dry_run: Whether to check and list the files without a request to the Hub.
 
     Raises:
         UsageError: If the name is not valid, or if the repository is public and `private` is set.
-        ModelError: If the folder is not a finished and complete run, or if the metadata of its card are wrong.
+        ModelError: If the folder is not a finished and complete run, or if the metadata of its card is wrong.
         UnavailableError: If there is no token, or if the Hub cannot be reached or rejects the request.
     """
     # 1. Check the name, and that all files of the run are intact.
     if name.count("/") != 1 or not hub.is_name(name):
-        raise UsageError(
-            f"{name!r} is not the name of a model on the Hub", "write YOUR_NAME/NAME, or ORGANIZATION/NAME"
-        )
-    folder, remedy = expand_path(run), "name a run folder; `bertkit runs list` shows those below runs/"
+        message = f"{name!r} is not the name of a model on the Hub"
+        raise UsageError(message, "write YOUR_NAME/NAME, or ORGANIZATION/NAME")
+    folder, remedy = expand_path(run), "name a run folder; `bertkit runs list` shows the runs below runs/"
     if not folder.is_dir():
         raise ModelError(f"no such run: {folder}", remedy)
     exports.check_not_exported(folder)
@@ -84,6 +84,7 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
     if "files" not in record:
         raise ModelError("not a run folder with checksums, so its model files are unknown", remedy, file=folder)
     exports.compare_files(folder, record["files"], "restore it, or train again")
+    # The user can edit the card before a push, so its metadata is checked, and missing metadata only gives a note.
     card, recipe = hub_card(folder / CARD, name), read_values(str(folder / FOLDER_RECIPE))
     missing_keys = [key for key in ("license", "language") if getattr(card.data, key) is None]
     notes = [f"{CARD} names no {key}, so none is published: fill it in at its top" for key in missing_keys]
@@ -91,12 +92,14 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
     notes += [f"`bertkit eval` needs the code of the metric {metric}; `predict` does not" for metric in custom]
 
     with tempfile.TemporaryDirectory() as temporary:
-        # 2. List the files of the run and of its graphs. Files that mention rows or paths are rewritten in `rewritten`.
+        # 2. List the files of the run and of the graphs that were exported into it. Files that mention rows or paths
+        #    are rewritten in a temporary folder.
         rewritten = Path(temporary)
         optional = [name for name in (*_SCORES, CALIBRATION_FILE) if (folder / name).is_file()]
         files = _without_rows(folder, [*record["files"], *optional], rewritten)
         for graph in sorted(manifest.parent for manifest in folder.glob(f"*/{exports.MANIFEST}")):
             exports.check_export(graph)
+            # Rewritten files have other checksums, so the manifest of a graph is written again, and so is the record.
             target, export = rewritten / graph.name, exports.read_export(graph)
             graph_files = _without_rows(graph, exports.listed_files(graph), target)
             public = replace(export, record=_public(export.record))
@@ -107,14 +110,14 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
         write_text(rewritten / CARD, str(card))
         files |= {name: rewritten / name for name in (runs.RECORD, CARD)}
 
-        # 3. Push them.
+        # 3. Push the files.
         sizes = {path: files[path].stat().st_size for path in sorted(files)}
         result = PushResult(str(run), name, private, sizes, notes, is_pretrained="objective" in recipe)
         return result if dry_run else _commit(result, files, record)
 
 
 def _without_rows(folder: Path, names: Iterable[str], target: Path) -> dict[str, Path]:
-    """Return the public files by name; recipe and calibration are rewritten in `target` without paths and digests."""
+    """Return the public files by name; recipe and calibration are copied to `target` without paths and digests."""
     files = {name: folder / name for name in names if name not in _PRIVATE_FILES}
     target.mkdir(exist_ok=True)
     if recipe := files.get(FOLDER_RECIPE):
@@ -124,13 +127,13 @@ def _without_rows(folder: Path, names: Iterable[str], target: Path) -> dict[str,
         damaged = ModelError("the calibration is damaged", "run `bertkit calibrate` again", file=calibration)
         content = read_with_checksum(calibration, damaged) or {}
         files[CALIBRATION_FILE] = target / CALIBRATION_FILE
-        # Its folds are digests of the rows that it was fitted to.
+        # The folds have digests of rows, which would show whether a known text is among the rows.
         write_with_checksum(files[CALIBRATION_FILE], {**content, "source": name_paths(content["source"]), "folds": []})
     return files
 
 
 def _public(record: RunRecord) -> RunRecord:
-    """Return the keys of a record by which a model is loaded and judged, without the command and words of the data."""
+    """Return the keys of a record that loading and judging a model require, without command and words of the data."""
     if not record:
         return record
     identity, recipe = record["identity"], record["identity"]["recipe"]
@@ -146,7 +149,7 @@ def _list_checksums(files: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def _commit(result: PushResult, files: Mapping[str, Path], record: RunRecord) -> PushResult:
-    """Make a commit on top of the newest commit of the repository, which is created if it does not exist."""
+    """Add a commit to the repository, after its newest commit, and create the repository if it does not exist."""
     name, before, deleted = result.name, None, list[str]()
     hub.check_token()
     if (repository := hub.find_repository(name)) is None:
@@ -161,10 +164,12 @@ def _commit(result: PushResult, files: Mapping[str, Path], record: RunRecord) ->
             folder = hub.fetch(hub.get_repo_info("model", name, before), [runs.RECORD])
             with suppress(ResourceError):  # Another program may have written the file.
                 earlier = runs.read_record(folder) or {}
-        # Weights in another format, or the calibration of another model, would be read instead of this run's.
-        read = {*earlier.get("files", ()), *hub.WEIGHTS, CALIBRATION_FILE}
-        deleted = sorted(read & paths - files.keys())
+        # Weights in another format, or the calibration of the earlier model, would be loaded instead of this run's. The
+        # repository keeps all other files, which bertkit did not write.
+        model_files = {*earlier.get("files", ()), *hub.WEIGHTS, CALIBRATION_FILE}
+        deleted = sorted(model_files & paths - files.keys())
         if earlier.get("identity") != _public(record)["identity"] and paths & {*hub.WEIGHTS, *files}:
             log.info(f"{name} already contains a model; pushing a new commit ({name}@{before} keeps the old one)")
+    # With `parent`, the Hub rejects the commit if another push came in between.
     commit = hub.commit_files(name, files, deleted, parent=before, message=f"Push by bertkit {__version__}")
     return replace(result, commit=commit, before=before, deleted=deleted)

@@ -1,4 +1,4 @@
-"""Repeat a finished run from its record, and compare both runs: scores, weights and circumstances."""
+"""Repeat a finished run from its record, and compare both runs: scores, weights, versions and machines."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from bertkit.training.run import changed_inputs, wait_for_all
 from bertkit.workflows import distill, finetune, finetune_data, pretrain, pretrain_data
 
 _RECIPE = "recipe.yaml"
-_LOCATION = ("source", "config", "revision", "files")  # keys of `data` with its location
+_LOCATION = ("source", "config", "revision", "files")  # keys of `data` that locate it
 _WEIGHTS = (".safetensors", ".bin")
 _MACHINE = ("device", "precision", "threads", "matmul_backend")
-_INPUTS = ("data", "model", "tokenizer", "teachers")  # keys of the identity
+_INPUTS = ("data", "model", "tokenizer", "teachers")  # keys of the identity that have checksums
 
 
 def rerun(
@@ -38,31 +38,34 @@ def rerun(
     ignore_changes: bool = False,
     fresh: bool = False,
 ) -> dict[str, Any]:
-    """Repeat a finished run in a new folder from its record, with as many threads and in the same precision.
+    """Repeat a finished run in a new folder from its record, with the same number of threads and the same precision.
 
     Args:
         run: Folder of the run.
         output: New folder; by default, the folder of the run with ``-rerun`` after its name.
-        changes: Where data and model are now: ``data`` or ``model`` -> path or Hub name.
-        ignore_changes: Train even if data or model have changed since; the comparison names them.
-        fresh: Move the contents of the new folder aside.
+        changes: New locations of data and model: ``data`` or ``model`` -> path or name on the Hub.
+        ignore_changes: Whether to train even if data or model have changed; the comparison lists the changes.
+        fresh: Whether to move the contents of the new folder aside.
 
     Returns:
         The comparison of both runs; see `compare_runs`.
 
     Raises:
         UsageError: If the folder is not a run that can be repeated, such as a folder of seeds.
-        DataError: If the rows have changed since.
-        ModelError: If the run is not finished, or the model that it started from has changed since.
+        DataError: If the rows have changed since the run.
+        ModelError: If the run is not finished, or the model that it started from has changed.
         BertkitError: If anything else prevents the run; see `bertkit.errors`.
     """
-    # The record has the resolved recipe. It also has the places of data and model, which `changes` may replace.
+    # 1. Read the record and the recipe of the run.
     folder = expand_path(run)
     record = _read_finished(folder)
     target = runs.run_folder(output or folder.with_name(f"{folder.resolve().name}-rerun"), "")
     if folder.resolve() in (target.resolve(), *target.resolve().parents):
         raise UsageError("the run folder cannot contain its repetition", "choose another --output", file=target)
     recipe = _recorded_recipe(folder, record, changes or {})
+
+    # 2. Read the inputs, compare their checksums with the record, and train with the machine settings of the record. So
+    #    only the environment can differ.
     if isinstance(recipe, PretrainRecipe):
         # The model is compared first, because preparing a corpus can take hours.
         _check_inputs(record["identity"], pretrain_data.model_digests(recipe), ignore_changes)
@@ -72,12 +75,14 @@ def rerun(
         pretrain.pretrain_corpus(replace(text, plan=plan), fresh=fresh)
     else:
         with stage("reading the data", total=1):
-            # Held-out rows and machine are the run's, so that only the environment can differ.
+            # The same rows are held out of a file without splits.
             rows = finetune_data.read_finetune_data(as_recorded(recipe, record["identity"]), target)
         _check_inputs(record["identity"], rows.plan.identity, ignore_changes)
         train = distill.distill_rows if "compared_models" in record else finetune.finetune_rows
         train(rows.on(record["machine"]), fresh=fresh)
     wait_for_all()
+
+    # 3. Compare both runs.
     return compare_runs(folder, target)
 
 
@@ -85,9 +90,10 @@ def compare_runs(before: Path, now: Path) -> dict[str, Any]:
     """Compare two finished runs by their records and logs.
 
     Returns:
-        ``run``; ``folder`` of the repetition; ``scores``: ``split``, ``metric``, ``before`` and ``now``; whether the
-        ``weights_agree``, or None if a record has no checksums of them; ``first_difference``: the first step whose
-        logged losses or scores differ, or None; ``differences``; and whether the ``scores_agree`` to the last digit.
+        A dictionary with the folders ``run`` and ``folder`` (the repetition); ``scores``, a list of ``split``,
+        ``metric``, ``before`` and ``now``; ``weights_agree``, or None without checksums; ``first_difference``, the
+        first step whose logged losses or scores differ, or None; ``differences``, see `find_differences`; and
+        ``scores_agree``, whether all digits of all scores are equal.
     """
     old, new = runs.read_record(before) or {}, runs.read_record(now) or {}
     old_scores, new_scores = _list_scores(old), _list_scores(new)
@@ -104,7 +110,7 @@ def compare_runs(before: Path, now: Path) -> dict[str, Any]:
         {name: entry["sha256"] for name, entry in record.get("files", {}).items() if name.endswith(_WEIGHTS)}
         for record in (old, new)
     )
-    # The shorter log is extended by empty entries.
+    # The shorter log is extended with empty entries, so a missing entry is a difference.
     entries = zip_longest(read_log(before), read_log(now), fillvalue=dict[str, Any]())
     steps = (old_entry.get("step", new_entry.get("step")) for old_entry, new_entry in entries if old_entry != new_entry)
     return {
@@ -127,7 +133,7 @@ def _list_scores(record: Mapping[str, Any]) -> dict[tuple[str, str], float | Non
 
 
 def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the differences between two records that a result may depend on: versions, machine, settings, data, model.
+    """List the differences between two records that can change results: versions, machine, settings, data and model.
 
     >>> find_differences({"machine": {"threads": 1}}, {"machine": {"threads": 2}})
     [{'what': 'machine.threads', 'before': 1, 'now': 2}]
@@ -141,7 +147,8 @@ def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dic
 
 
 def _list_circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
-    # The parts of `machine` that describe how it was chosen are left out, except the name of an accelerator.
+    # `machine` also describes how it was chosen, which does not change results. Only the name of an accelerator does,
+    # and `reason` starts with it: "NVIDIA H100: bf16, ...".
     machine = record.get("machine", {})
     processor = machine.get("reason", "").partition(":")[0] if machine.get("device", "cpu") != "cpu" else None
     return {
@@ -163,7 +170,7 @@ def _read_finished(folder: Path) -> RunRecord:
     except ResourceError as error:
         raise ModelError(error.message, "restore the file", file=error.file) from None
     if record is None:
-        raise UsageError("not a run folder", "name one that finetune, distill or pretrain has written", file=folder)
+        raise UsageError("not a run folder", "name a folder that finetune, distill or pretrain wrote", file=folder)
     if record["status"] != "finished":
         message = f"the run is not finished ({record['status']})"
         raise ModelError(message, "repeat the command that started it", file=folder)
@@ -176,7 +183,7 @@ def _read_finished(folder: Path) -> RunRecord:
 def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[str, str]) -> Recipe | PretrainRecipe:
     """Return the recipe of a run: settings from its record, and the locations of data and models from recipe.yaml.
 
-    The record also has the settings that were defaults, which may change between releases, and no tuned options.
+    The record includes the defaults of that time, which can differ from today's, but no tuned options.
 
     Raises:
         ResourceError: If recipe.yaml is missing or has changed.
@@ -190,13 +197,15 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
     if not file.is_file() or checksum not in (None, file_fingerprint(file)):
         message = "the recipe of the run is missing" if not file.is_file() else "the recipe of the run has changed"
         raise ResourceError(message, "restore the file", file=file)
-    # The record has no locations, and recipe.yaml has no defaults, so the record updates the file by sections.
+    # 1. Merge both. The record has no locations, and recipe.yaml has no defaults, so the record updates each section.
     values = read_yaml(file.read_text(encoding="utf-8"), file)[0]
-    located = {name: values.get(name) or {} for name in ("data", "training", "distillation")}
-    for name, section in located.items():
+    sections = {name: values.get(name) or {} for name in ("data", "training", "distillation")}
+    for name, section in sections.items():
         if settings.get(name) is not None or name not in settings:
-            located[name] = {**section, **settings.get(name, {})}
-    values = {**values, **settings, **{name: section for name, section in located.items() if section}}
+            sections[name] = {**section, **settings.get(name, {})}
+    values = {**values, **settings, **{name: section for name, section in sections.items() if section}}
+
+    # 2. Replace the locations that have changed.
     if changes.get("data"):
         # The rows of the demo data are chosen by its config, so the config stays.
         is_demo = changes["data"] == values["data"].get("source") == "demo"
@@ -204,7 +213,8 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
         values["data"] = {**data, "source": changes["data"]}
     if changes.get("model"):
         values["model"] = changes["model"]
-    # The number of steps in a budget of time depends on the machine and on its load.
+
+    # 3. Validate. A run with a budget of time cannot be repeated, because its steps depend on the load of the machine.
     if values.get("training", {}).get("budget"):
         message = "the run ended after a time (training.budget), so a repetition would have other steps"
         raise UsageError(message, f"`bertkit pretrain {file} --steps {record['steps']}` trains as long", file=folder)
@@ -220,7 +230,7 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
 
 
 def _check_inputs(old: Mapping[str, Any], new: Mapping[str, Any], ignored: bool) -> None:
-    """Compare the inputs that have been read with the record; if `ignored`, only log the differences.
+    """Check that the inputs of today have the checksums of the record; if `ignored`, only log the differences.
 
     Raises:
         DataError: If only rows differ.

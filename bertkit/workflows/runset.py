@@ -41,15 +41,15 @@ Failures = dict[str, BertkitError]
 
 Kinds = type[BertkitError] | tuple[type[BertkitError], ...]
 
-_PAUSE = 0.1  # seconds
+_PAUSE = 0.1  # seconds between two checks of locks, records or workers
 _ENTRY = "from bertkit.workflows.runset import work; work()"
-_TITLE_MARK = "\x1e"
+_TITLE_MARK = "\x1e"  # a control character, with which no line of a log starts
 _CHOOSING = ".choosing.lock"
 
 
 @dataclass
 class RunSet:
-    """Set of the runs of one command. A subclass knows how to train a run; workers receive a pickled copy of it.
+    """Set of the runs of one command. A subclass defines how a run is trained; workers receive a pickled copy of it.
 
     Args:
         folder: Folder of the set.
@@ -62,9 +62,9 @@ class RunSet:
     contents: ClassVar[str]
     """Contents of the folder for an error message, such as "a sweep"."""
     keeps_going: ClassVar[bool] = False
-    """Whether an error ends only its own run. A run that diverges never ends the others."""
+    """Whether other runs continue after an error of a run. They always continue after a run that diverges."""
     retries_diverged: ClassVar[bool] = True
-    """Whether a repeated command trains a run again that diverged."""
+    """Whether a repeated command trains the runs that diverged again."""
 
     def is_begun(self) -> bool:
         """Return whether the folder holds such a set, finished or not."""
@@ -94,9 +94,9 @@ class RunSet:
     def find_machine(self, name: str, is_alike: Callable[[Mapping[str, Any]], bool] = bool) -> dict[str, Any] | None:
         """Return the machine of the first run with such a record, or None if this run is the first.
 
-        All runs compute as the first run, so that only their settings or their seeds differ. The first run may choose
-        its precision by a short trial, whose result can differ from process to process. So a run that starts at the
-        same time as an earlier run waits for the record of that run.
+        All runs use the machine of the first run (device, precision, threads), so that only settings or seeds differ.
+        The first run can choose its precision by a short trial, whose result can differ from process to process. So a
+        run that starts at the same time as an earlier run waits for the record of that run.
         """
         while True:
             machine = runs.find_machine(map(self.folder.joinpath, runs.list_runs(self.folder)), is_alike)
@@ -194,14 +194,18 @@ def train_all(runset: RunSet, *, jobs: int = 1, join: bool = False) -> Failures:
         Errors of the runs that diverged in this command, or that failed if the set keeps going.
 
     Raises:
-        StoppedError: If a signal asks for it. Each run has saved a checkpoint, and the same command resumes.
+        StoppedError: If a signal stops the command. Each run has saved a checkpoint, and the same command resumes.
         BertkitError: If a run cannot continue and the set does not keep going. Other runs are stopped first.
     """
+    # 1. Mark the runs that diverged in an earlier command as stopped, so that they are trained again. Runs that diverge
+    #    in this command stay diverged, so that no other process of the command tries them too.
     for name in runset.names if runset.retries_diverged and not join else ():
         record = runset.record(name)
-        # A run that diverged in an earlier command counts as stopped, so that one process of this command resumes it.
         if record is not None and record["status"] == "diverged":
             runs.write_record(runset.folder / name, {**record, "status": "stopped"})
+
+    # 2. Train in worker processes if there are several. Then train the remaining runs in this process: all runs without
+    #    workers, otherwise the runs of other commands that were interrupted.
     at_once = _count_workers(jobs, len(runset.unfinished()))
     failures = _train_in_workers(runset, at_once) if at_once > 1 else {}
     tried = {name for name in runset.names if runset.title(name) in failures}
@@ -209,14 +213,12 @@ def train_all(runset: RunSet, *, jobs: int = 1, join: bool = False) -> Failures:
 
 
 @contextmanager
-def continue_on_error(
-    title: str, failures: Failures, kinds: Kinds = BertkitError, refused: Kinds = ()
-) -> Iterator[None]:
-    """Log an error of these kinds, and add it to the failures; a signal and errors to be refused are raised."""
+def continue_on_error(title: str, failures: Failures, kinds: Kinds = BertkitError, fatal: Kinds = ()) -> Iterator[None]:
+    """Log an error of these `kinds`, and add it to the failures. A signal and `fatal` errors are raised."""
     try:
         yield
     except BertkitError as error:
-        if isinstance(error, (StoppedError, refused)) or not isinstance(error, kinds):
+        if isinstance(error, (StoppedError, fatal)) or not isinstance(error, kinds):
             raise
         log.warning(f"{title} {'diverged' if isinstance(error, DivergedError) else 'failed'}: {error}")
         failures.setdefault(title, error)
@@ -250,6 +252,7 @@ def _train_in_turn(
     failures, is_waiting = Failures(), False
     kinds = BertkitError if runset.keeps_going else DivergedError
     while True:
+        # 1. Take and train run after run; `held` has the lock of the current run.
         with ExitStack() as held:
             while (name := _take_run(runset, tried, held)) is not None:
                 tried.add(name)
@@ -258,6 +261,8 @@ def _train_in_turn(
                 with continue_on_error(runset.title(name), failures, kinds):
                     runset.train(name)
                 held.close()
+        # 2. Wait for the runs of other processes. If a process is killed, its lock is released, and the next round
+        #    takes its run.
         taken = [runset.title(name) for name in runset.unfinished() if name not in tried]
         if not (waits and taken):
             return failures
@@ -270,7 +275,7 @@ def _train_in_turn(
 def _take_run(runset: RunSet, tried: set[str], held: ExitStack) -> str | None:
     """Take the first run that has not ended and that no other process has; its lock is added to `held`.
 
-    The system releases the lock when the process ends, however it ends. So no run stays taken by a killed process.
+    The system releases the lock when the process ends, even if it is killed. So no run stays taken.
     """
     with runset.choosing():
         for name in runset.names:
@@ -294,7 +299,7 @@ def _take_run(runset: RunSet, tried: set[str], held: ExitStack) -> str | None:
 
 
 def _train_in_workers(runset: RunSet, at_once: int) -> Failures:
-    """Train several runs at the same time, each in a process that takes runs until none is left."""
+    """Start `at_once` processes that take and train runs until no run is left, and wait for them."""
     # A run is resumed with the threads that it started with, and all runs compute as the first one.
     machine = runs.find_machine(map(runset.folder.joinpath, runs.list_runs(runset.folder)))
     threads = machine["threads"] if machine else max(1, available_threads().number // at_once)
@@ -338,7 +343,7 @@ class _Worker(subprocess.Popen[bytes]):
             stderr=subprocess.PIPE,
             # OpenMP reads the number of threads when torch is loaded.
             env={**os.environ, "OMP_NUM_THREADS": str(threads), DEVICE: requested_device()},
-            start_new_session=True,  # Ctrl-C reaches it once, from this process
+            start_new_session=True,  # So Ctrl-C reaches the worker only through this process.
         )
         assert self.stdin is not None
         with suppress(BrokenPipeError):  # It has ended already; `read_failures` raises the reason.
@@ -398,7 +403,10 @@ def _announce(title: str) -> None:
 
 
 def _stop_with_parent() -> None:
-    """Ask this process to save and stop when stdin is closed: the parent process has ended, however it ended."""
+    """Send SIGTERM to this process when stdin is closed, so that its run saves and stops.
+
+    The system closes stdin when the parent process ends, even if that was killed.
+    """
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

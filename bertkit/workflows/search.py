@@ -36,9 +36,9 @@ from bertkit.vectors.search.ranking import (
 )
 from bertkit.vectors.search.rows import TextRows
 
-_CHUNK_ROWS = 4096  # enough to sort their texts by length
-_CHUNK_QUERIES = 1024
-_CHUNK_SCORED = 256  # queries, whose rankings are DEPTH rows long
+_CHUNK_ROWS = 4096  # rows; enough texts to sort them by length, so that batches have little padding
+_CHUNK_QUERIES = 1024  # queries
+_CHUNK_SCORED = 256  # queries; fewer, because each has several rankings of DEPTH rows
 _BY_VECTORS = SearchMethod()
 
 CUTOFF = 10
@@ -60,7 +60,7 @@ class IndexReport:
     similarity: str
     model: str | None
     coverage: Coverage
-    """Fraction of all added texts that the model read."""
+    """Fraction of all added text that the model read."""
     passages: Mapping[str, int] | None
     """Tokens and overlap of the passages, or None if each text is a row."""
     max_length: int
@@ -85,26 +85,30 @@ def build(
         rows: Texts to index.
         embedder: Model and its options; its prompt is not used.
         output: Folder of the index, which must not exist.
-        prompts: Names of the prompts of ``document`` and ``query``; by default, those that the model has.
+        prompts: Names of the prompts of ``document`` and ``query``; by default, the model's prompts of these names.
         similarity: ``cosine`` or ``dot``; by default, the similarity of the model.
         passages: ``tokens`` and ``overlap`` of the passages that become the rows; by default, each text is a row.
 
     Raises:
         BertkitError: If a file or an option is wrong; see `bertkit.errors`.
     """
+    # 1. Check the folder and the prompts.
     output = expand_path(output)
     if output.exists():
         delete_leftover_locks([output])
         raise UsageError("the index exists", "add to it with `bertkit search add`, or choose another", file=output)
-    sides = choose_prompts(embedder, prompts or {})
-    rows = replace(rows, passages=passages).split_for(sides["document"])
+    # Models can require other prompts for documents than for queries, so there is an embedder for each.
+    embedders = choose_prompts(embedder, prompts or {})
+    rows = replace(rows, passages=passages).split_for(embedders["document"])
     with lock_output_folder(output):
+        # 2. Read all rows before the first is embedded, because the last row can be wrong or repeat an id.
         with stage(f"checking the rows of {rows.file}"):
-            # All rows are read before the first is embedded, because the last row may be wrong or repeat an id.
             count, covered = rows.check()
         with stage(f"loading {embedder.model}"):
-            manifest = replace(describe(sides, similarity), passages=rows.passages)
-        chunks = partial(_embed_chunks, rows, sides["document"], count, covered)
+            manifest = replace(describe(embedders, similarity), passages=rows.passages)
+
+        # 3. Embed and write chunk by chunk. `Index.create` skips the chunks of a killed build of the same rows.
+        chunks = partial(_embed_chunks, rows, embedders["document"], count, covered)
         return _report_index(Index.create(output, manifest, chunks, source=rows.fingerprint()), count)
 
 
@@ -118,9 +122,9 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None) -> Inde
         BertkitError: If a file or an option is wrong; see `bertkit.errors`.
     """
     folder = expand_path(folder)
-    Index.open(folder)
+    Index.open(folder)  # A wrong folder is an error before a lock is created next to it.
     with lock_output_folder(folder):
-        # The words of all rows are counted again, so all files must be intact.
+        # The words of all rows are counted again for BM25, so all files must be intact.
         index = Index.open(folder, verify=True)
         embedder = open_embedder(index.manifest, "document", folder=folder, model=model)
         rows = replace(rows, first_id=index.manifest.total, passages=index.manifest.passages).split_for(embedder)
@@ -243,8 +247,8 @@ def query(
         index: Index to search.
         queries: Queries, with the fields that their results start with, such as ``{"query": text}``.
         method: Ranking, and the maximum number of results.
-        model: Current place of the model; by default, its place when the index was built.
-        prompt: Name of the prompt, which must be the one that the index was built for.
+        model: Current folder or name of the model; by default, the name that the index was built with.
+        prompt: Name of the prompt, which must be the prompt that the index was built for.
 
     Returns:
         Records with ``rank`` (from 1), ``score``, the ``similarity`` of the vectors and ``bm25`` unless it is the
@@ -253,11 +257,11 @@ def query(
     Raises:
         BertkitError: If a file or an option is wrong; see `bertkit.errors`.
     """
-    # Faults that do not need the model are reported first: another prompt, missing words, a wrong reranker.
+    # 1. Check everything that does not need the model: the prompt, the words, the reranker and the first query.
     built_for = index.manifest.prompts.get("query", {}).get("name")
     if prompt is not None and prompt != built_for:
-        theirs = "no prompt" if built_for is None else f"the prompt {built_for!r}"
-        message = f"--prompt {prompt}, but the index was built for queries with {theirs}"
+        description = "no prompt" if built_for is None else f"the prompt {built_for!r}"
+        message = f"--prompt {prompt}, but the index was built for queries with {description}"
         raise UsageError(message, "leave --prompt out, or build the index with --query-prompt", file=index.folder)
     with naming_damage(index.folder):
         words = _find_words(index, method)
@@ -266,10 +270,11 @@ def query(
     if method.k > len(index):
         log.info(f"the index has only {len(index):,} rows, fewer than -k {method.k:,}")
     remaining = iter(queries)
-    # The first query is read before the model is loaded, so that an empty or wrong file is reported at once.
     first = next(remaining, None)
     if first is None:
         raise UsageError("no query", 'give one, e.g. "how to open a file", or --file')
+
+    # 2. Load the model, and search chunk by chunk.
     embedder = None
     if method.by != "words":
         with stage(f"loading {model or index.manifest.model}"):
@@ -308,19 +313,19 @@ def _search_chunk(
         raise UsageError("a query is empty", 'give a text, e.g. "how to open a file"')
     vectors = None if embedder is None else embedder.encode(texts)
     rankings = search(index, texts, vectors, method)
-    for index_in_chunk, ((begin, text), ranking) in enumerate(zip(chunk, rankings, strict=True)):
+    for index_in_chunk, ((fields, text), ranking) in enumerate(zip(chunk, rankings, strict=True)):
         rows = [hit.row for hit in ranking]
         if not rows:
             log.info(f"no row has a word of the query: {shorten(text)}")
-        # Next to the score that ranks, results have the scores of the other rankings, which explain them.
+        # Results also have the scores of the rankings that were not used, which show why a row was found.
         scores = {"score": [hit.score for hit in ranking]}
         if vectors is not None and (method.by != "vectors" or method.reranker):
             scores["similarity"] = index.similarities(vectors[index_in_chunk], rows).tolist()
         if words is not None and (method.by != "words" or method.reranker):
             scores["bm25"] = words.score(text, rows).tolist()
-        for hit, record in enumerate(index.rows(rows)):
-            hit_scores = {name: values[hit] for name, values in scores.items()}
-            yield {**begin, "rank": hit + 1, **hit_scores, **record}
+        for position, record in enumerate(index.rows(rows)):
+            hit_scores = {name: values[position] for name, values in scores.items()}
+            yield {**fields, "rank": position + 1, **hit_scores, **record}
 
 
 @dataclass(frozen=True)
@@ -365,31 +370,33 @@ def evaluate(
         file: Relevant rows of each query, as `bertkit.vectors.search.ranking.read_relevance` reads it.
         reranker: Model that ranks the first rows of the hybrid ranking again.
         candidates: Number of rows to rerank.
-        limit: Number of queries to use, the first ones.
-        model: Current place of the model; by default, its place when the index was built.
+        limit: Maximum number of queries, from the start of the file.
+        model: Current folder or name of the model; by default, the name that the index was built with.
 
     Raises:
         DataError: If no relevant row is in the index, or the file is wrong.
         BertkitError: If the index or a model cannot be read; see `bertkit.errors`.
     """
-    # 1. Open the index. A damaged one would only score lower, so its checksums are compared.
+    # 1. Open the index. A damaged index would score lower without an error, so its checksums are compared.
     folder, file = expand_path(folder), expand_path(file)
     index = Index.open(folder, verify=True)
     _ = index.words
     if reranker is not None:
         _ = reranker.saved
+
     # 2. Read the queries. Their relevant ids belong to rows or to documents, and so do the ids of results.
     relevance = dict(take_first(read_relevance(file).items(), limit))
     by_document, id_by_row = _is_by_document(index, relevance, file), dict[int, str]()
     find_ids = partial(_find_ids, index=index, column="document" if by_document else "id", id_by_row=id_by_row)
-    # 3. Rank the rows of each query in every way, chunk by chunk.
+
+    # 3. Rank the rows of each query by each method, chunk by chunk.
     with stage(f"loading {model or index.manifest.model}"):
         embedder = open_embedder(index.manifest, "query", folder=folder, model=model)
     if truncated := find_truncated(list(relevance), embedder):
         limit_text = f"{embedder.tokenizer.model_max_length} tokens"
         log.info(f"{len(truncated):,} queries exceed {limit_text} and are truncated")
     ids_by_method: dict[str, list[list[str]]] = {}
-    with stage("searching", len(relevance)) as tick:
+    with stage("searching", len(relevance)) as advance:
         queries = iter(relevance)
         while chunk := list(islice(queries, _CHUNK_SCORED)):
             # The hybrid ranking combines the first two, and the reranker starts from the hybrid one.
@@ -409,7 +416,8 @@ def evaluate(
                 ]
             for name, rankings in rankings_by_method.items():
                 ids_by_method.setdefault(name, []).extend(map(find_ids, rankings))
-            tick(len(chunk))
+            advance(len(chunk))
+
     # 4. Score the rankings.
     scored = list(_score_rankings(ids_by_method, list(relevance.values())))
     return SearchScores(folder, len(relevance), len(index), by_document, scored)
@@ -450,13 +458,14 @@ def _is_by_document(index: Index, relevance: Relevance, file: Path) -> bool:
             f"{len(missing):,} of {len(relevant):,} relevant ids are not in the index, such as {min(missing)!r}: "
             "they count as not found"
         )
-    without = sum(not any(grades.values()) for grades in relevance.values())
-    if without:
-        log.info(f"{without:,} of {len(relevance):,} queries have nothing relevant: they are left out")
+    unanswerable = sum(not any(grades.values()) for grades in relevance.values())
+    if unanswerable:
+        log.info(f"{unanswerable:,} of {len(relevance):,} queries have nothing relevant: they are left out")
     return bool(documents)
 
 
 def _score_rankings(ids_by_method: Mapping[str, list[list[str]]], relevance: list[Any]) -> Iterator[RankingScores]:
+    # Scores are arrays over queries, so a gain is the mean difference of two rankings over the same queries.
     before: dict[str, Any] = {}
     for name, rankings in ids_by_method.items():
         scores = score_rankings(rankings, relevance, CUTOFF, map_cutoff=DEPTH)

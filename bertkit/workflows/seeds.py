@@ -44,11 +44,11 @@ class SeedRuns(RunSet):
     contents = "a folder of seeds"
 
     def is_begun(self) -> bool:
-        """Return whether the folder holds runs of seeds, or a process takes the first one."""
+        """Return whether the folder holds runs of seeds, or a process is taking the first run."""
         return run_sets.is_seeds_folder(self.folder) or any(self.folder.glob(".seed-*.lock"))
 
     def title(self, name: str) -> str:
-        """Return e.g. "seed 3"."""
+        """Return the name of a run for messages, such as "seed 3"."""
         return name.replace("-", " ")
 
     def train(self, name: str) -> None:
@@ -64,7 +64,7 @@ class SeedRuns(RunSet):
             return self._read_rows(self.names[0])
 
     def __getstate__(self) -> dict[str, Any]:
-        # The rows stay in this process: a worker reads them again.
+        # A worker reads the rows again: pickled rows of a large dataset would need more time and memory.
         return {name: value for name, value in vars(self).items() if name != "first"}
 
     def read(self, name: str) -> FinetuneData:
@@ -121,33 +121,39 @@ def finetune_seeds(
     Raises:
         BertkitError: If the recipe, the rows, the folder or the machine do not allow the runs; see `bertkit.errors`.
     """
+    # 1. Check options and folder, and read the rows: errors are reported before the folder changes.
     runset = check_seeds(recipe, seeds, output, fresh=fresh, jobs=jobs, join=join)
-    _ = runset.first  # Errors of the rows come before the folder changes.
+    _ = runset.first
     with runset.claimed(fresh=fresh, join=join):
+        # 2. Train the runs that have not ended.
         for name in runset.names:
             runset.check_run(name)
         train_all(runset, jobs=jobs, join=join)
+
+        # 3. Summarize all runs of the folder, also of earlier commands.
         with runset.choosing():
             names = sorted({*runset.names, *_find_others(runset)}, key=run_sets.parse_run_index)
             summary = _summarize_runs(runset, names)
-            # With the summary, the command counts as finished. The last of several processes writes it.
+            # All processes that share the runs get here. The last one finds no unfinished run, and writes.
             if not summary.unfinished:
                 with disk_errors(runset.folder):
                     write_seeds_report(runset.folder, summary.to_dict(), runs.command())
                     run_sets.write_summary(runset.folder / run_sets.SEEDS, summary.to_dict())
-    # Another process may have trained the run, so its record has the error.
+
+    # 4. Report the first run that diverged. Another process can have trained it, so the record has the error.
     diverged = [run for run in summary.runs if run.status == "diverged" and run.name in runset.names]
     errors = [DivergedError(f"{runset.title(run.name)} diverged: {run.failure}") for run in diverged]
     return summary, next(iter(errors), None)
 
 
 def dry_run(runset: SeedRuns, *, fresh: bool = False) -> DryRun:
-    """Check everything that can be checked without training, and return what the runs would do."""
+    """Check everything that can be checked without training, and return the plan of the first run for all runs."""
     recipes = {name: runset.recipe.changed("training", seed=run_sets.parse_run_index(name)) for name in runset.names}
     first, *rest = runset.names
     plan = plan_run(recipes[first], output=runset.folder / first, fresh=fresh)
     for name in () if fresh else rest:
-        if runset.record(name):  # It may be another run.
+        # A folder of a seed with another run in it is an error; an empty folder needs no check.
+        if runset.record(name):
             plan_run(recipes[name], output=runset.folder / name, is_timed=False)
     return replace(plan, folder=str(runset.folder), disk_bytes=len(runset.names) * plan.disk_bytes)
 
@@ -203,7 +209,7 @@ def _summarize_runs(runset: SeedRuns, names: Sequence[str]) -> SeedsSummary:
             result = finished[0].result(data.validation.name)
             warnings += describe_positive_label(result.scores, result.positive_label)
             warnings += find_unclear(splits[0], metric, result.baselines)
-    # Equal scores keep their order, so the best seed is the lowest of the best.
+    # Runs with equal scores keep their order, so the best seed is the lowest seed with the best score.
     best = next((run for run in sort_runs(finished, metric) if run.scores.get(metric) is not None), None)
     return SeedsSummary(
         recipe=data.recipe.name,

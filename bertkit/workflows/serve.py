@@ -40,7 +40,7 @@ def serve(
         recipe: Recipe of model folders that are not runs.
         api_key: Key that requests must carry, or None if they need no key.
         cors_origins: Websites whose pages may send requests.
-        root_path: Prefix below which a proxy shows the server.
+        root_path: Path prefix under which a proxy publishes the server.
 
     Raises:
         ResourceError: If the port is in use.
@@ -48,18 +48,21 @@ def serve(
     """
     from bertkit.server.models import find_models, load_service
 
+    # 1. Find the models and bind the port. Both can fail, and are faster than loading torch and the web framework.
     models = find_models(runs, recipe)
     from bertkit.server.run import DrainingServer, bind
 
     with bind(host, port) as socket:
         from bertkit.server.app import build_app
 
+        # 2. Load the models. The errors of uvicorn go to bertkit's log; requests are logged by the app.
         uvicorn_log = logging.getLogger("uvicorn")
         uvicorn_log.handlers, uvicorn_log.propagate = log.handlers, False
         uvicorn_log.setLevel(logging.ERROR)
         service = load_service(models, limits, api_key=api_key)
         app = build_app(service, cors_origins, root_path)
 
+        # 3. Serve. The addresses are printed as soon as requests are accepted.
         def announce_models() -> None:
             url = f"http://{host}:{socket.getsockname()[1]}"
             log.info(f"serving {len(models)} model{'s' if len(models) > 1 else ''} at {url}")

@@ -66,7 +66,7 @@ class Sweep(RunSet):
         with _named(name, settings):
             with stage("reading the data", total=1):
                 data = self.read(name)
-            # Only trials with the same model and precision can compute alike.
+            # A trial uses the machine of the first trial with the same model and precision.
             machine = self.find_machine(name, partial(_computes_like, data))
             finetune_rows(data.on(machine), fresh=False)
 
@@ -75,7 +75,7 @@ class Sweep(RunSet):
         return load_recipe(self.recipe_name, {**self.changes, **settings})
 
     def read(self, name: str) -> FinetuneData:
-        """Read the data of a trial. Its settings may decide which rows or which model."""
+        """Read the data of a trial, whose settings can change the rows and the model."""
         recipe = self.recipe(run_sets.read_settings(self.folder, name) or {})
         trials = map(self.folder.joinpath, run_sets.find_trials(self.folder))
         return read_finetune_data(as_begun(recipe, trials), self.folder / name)
@@ -146,14 +146,19 @@ def sweep(
     Raises:
         BertkitError: If the search, the rows, the folder or the machine do not allow the runs; see `bertkit.errors`.
     """
+    # 1. Check the settings, the rows and the folder.
     job = check_sweep(recipe, search, changes or {}, output, fresh=fresh, jobs=jobs, join=join)
     with job.claimed(fresh=fresh, join=join):
         run_sets.write_space(job.folder, job.space)
         _check_trials(job)
+
+        # 2. Train the trials that have not ended. Each trial chooses its settings when it starts.
         train_all(job, jobs=jobs, join=join)
+
+        # 3. Summarize all trials of the folder.
         with job.choosing():
             summary = _summarize_trials(job)
-            # With the summary, the command counts as finished. The last of several processes writes it.
+            # All processes that share the trials get here. The last one finds no unfinished trial, and writes.
             if not summary.unfinished:
                 with disk_errors(job.folder):
                     write_sweep_report(job.folder, summary.to_dict(), runs.command())
@@ -164,23 +169,24 @@ def sweep(
 
 
 def dry_run(job: Sweep, *, fresh: bool = False) -> dict[str, Any]:
-    """Check everything that can be checked without training, and return what the sweep would do.
+    """Check everything that can be checked without training, and return the plan of the sweep.
 
     Returns:
-        ``folder``, number of ``trials``, ``settings`` of each trial or an empty list if they depend on scores, ``rows``
-        of each split, and ``disk_bytes``.
+        ``folder``; number of ``trials``; ``settings`` of each trial, or an empty list if they depend on scores;
+        ``rows`` of each split; and ``disk_bytes`` of all trials.
     """
     search = job.search
     if not fresh:
         _check_trials(job)
     points = [] if search.method == "tpe" else list(itertools.islice(search.points(job.seed), search.trials))
-    last = {axis.key: axis.extremes[-1] for axis in search.axes}  # more epochs have more checkpoints
+    # The last extremes of the axes need the most disk space, because more epochs have more checkpoints.
+    last = {axis.key: axis.extremes[-1] for axis in search.axes}
     unused = job.folder / run_sets.name_trial(search.trials + 1)
     for settings, name in ((job.propose(job.names[0]), job.names[0]), (last, "a trial")):
         with _named(name, settings):
             plan = plan_run(job.recipe(settings), output=unused, is_timed=False)
-    facts = {"folder": str(job.folder), "trials": search.trials, "settings": points}
-    return {**facts, "rows": plan.rows, "disk_bytes": search.trials * plan.disk_bytes}
+    header = {"folder": str(job.folder), "trials": search.trials, "settings": points}
+    return {**header, "rows": plan.rows, "disk_bytes": search.trials * plan.disk_bytes}
 
 
 def check_sweep(
@@ -193,38 +199,41 @@ def check_sweep(
     jobs: int = 1,
     join: bool = False,
 ) -> Sweep:
-    """Check the settings, the folder, that Optuna is there, and that all trials are scored on the same rows."""
+    """Check settings and folder, that Optuna is installed if needed, and that all trials score the same rows."""
+    # 1. The settings. A recipe can forbid a value. Each extreme of each axis is tried, so that a sweep does not fail in
+    #    its last trial.
     for axis in search.axes:
         if axis.key in changes:
             raise UsageError(f"{axis.key} is both set and searched", "leave one of them out")
     folder = runs.run_folder(output, f"{load_recipe(name, changes).name}-sweep")
-    names = [run_sets.name_trial(number) for number in range(1, search.trials + 1)]
+    names = [run_sets.name_trial(index) for index in range(1, search.trials + 1)]
     job = Sweep(folder, names, name, changes, search)
-    # A recipe may forbid a value. Each extreme of each axis is tried, so that a sweep does not end so in its last
-    # trial.
     if search.method == "grid":
-        tried: list[Point] = list(search.points(0))
+        points: list[Point] = list(search.points(0))
     else:
         first = {axis.key: axis.extremes[0] for axis in search.axes}
-        tried = [{**first, axis.key: value} for axis in search.axes for value in axis.extremes]
-    for point in tried:
+        points = [{**first, axis.key: value} for axis in search.axes for value in axis.extremes]
+    for point in points:
         try:
             job.recipe(point)
         except RecipeError as error:
             raise error.named("--space") from None
+
+    # 2. The folder.
     if search.method == "tpe":
         check_optuna()
     job.check(fresh=fresh, jobs=jobs, join=join)
     if not fresh:
         run_sets.check_space(folder, job.space)
-    # Trials are compared with one another, so all must be scored on the same rows, also if data settings are searched.
+
+    # 3. The rows. Trials are compared with each other, so all score the same rows, even if data settings vary.
     gold = load_task(job.recipe({})).COLUMNS.gold
     check_scored_rows(search, lambda point: read_labeled(job.recipe(point))[1]["validation"], gold)
     return job
 
 
 def _check_trials(job: Sweep) -> None:
-    """Check that the first trial with a run belongs to this sweep: that it has the same data, model and settings."""
+    """Check that the first trial with a run belongs to this sweep: it must have the same data, model and settings."""
     name = next((name for name in run_sets.find_trials(job.folder) if job.record(name)), None)
     if name is None:
         return

@@ -1,4 +1,4 @@
-"""One table over tasks and models from finished runs: scores, intervals, seeds, and tests against the first model."""
+"""Table of finished runs by model and task: scores, intervals, seeds, and a test of each model against the first."""
 
 from __future__ import annotations
 
@@ -51,29 +51,30 @@ class TableCell:
 
 @dataclass(frozen=True)
 class RunsTable:
-    """Cells of a table: rows are models or folders, and columns are tasks; a pair without a run has no cell."""
+    """Table whose rows are models or folders, and whose columns are tasks; a pair without a run has no cell."""
 
     rows: list[str]
     tasks: list[tuple[str, str]]
-    """(task, metric)"""
+    """Columns, as pairs of a task and its metric."""
     cells: list[TableCell]
     notes: list[str]
 
     def cell(self, row: str, task: tuple[str, str]) -> TableCell | None:
-        """Return the cell of a row and a column, or None without a run."""
+        """Return the cell of a row and a column, or None if the pair has no run."""
         return next((c for c in self.cells if (c.row, (c.task, c.metric)) == (row, task)), None)
 
 
 def tabulate(paths: Sequence[str | Path], *, rows: Literal["model", "folder"] = "model") -> RunsTable:
-    """Tabulate finished runs; see `bertkit.metrics.paired` for the tests.
+    """Tabulate finished runs, and test the models of each task against the first; see `bertkit.metrics.paired`.
 
     Args:
-        paths: Run folders, folders of seeds, or folders that hold some.
-        rows: Row of a run: the model that it starts from, or its path in `paths`.
+        paths: Run folders, folders of seeds, or folders that contain them.
+        rows: Label of a run's row: ``model``, which the run started from, or ``folder``, its path in `paths`.
 
     Raises:
         UsageError: If a path has no runs, no run is finished, or two runs belong to the same row and task.
     """
+    # 1. Find the runs. An unfinished run is left out with a note. A folder of seeds counts with its finished seeds.
     summaries = [(str(path), run) for path in paths for run in _find_summaries(expand_path(path))]
     finished = {run.folder: (path, run) for path, run in summaries if "finished" in run.state}
     notes = [
@@ -82,24 +83,28 @@ def tabulate(paths: Sequence[str | Path], *, rows: Literal["model", "folder"] = 
     notes += [f"{run.folder}: {run.state}." for _, run in summaries if run.state != "finished" and run.seeds]
     if not finished:
         raise UsageError("no run is finished", "`bertkit runs list` shows how runs ended", file=str(paths[0]))
+
+    # 2. Make a cell per run. The order of rows and columns is the order of the paths.
     names = _short_names([run.model for _, run in finished.values()])
     cells = [_describe_cell(names[run.model] if rows == "model" else path, run) for path, run in finished.values()]
     tasks = list(dict.fromkeys((cell.task, cell.metric) for cell in cells))
     labels = list(dict.fromkeys(cell.row for cell in cells))
-    columns = []
+
+    # 3. Test column by column: rows are the same only within a task.
+    tested_cells = []
     for index, task in enumerate(tasks):
         with stage(f"comparing {task[0]}", total=1):
             column = [cell for cell in cells if (cell.task, cell.metric) == task]
             _check_pairs(column)
             tested, more_notes = _test_column(sorted(column, key=lambda cell: labels.index(cell.row)), labels[0])
-            columns += tested
+            tested_cells += tested
             notes += more_notes
             get_progress().update(index, {})
-    return RunsTable(labels, tasks, columns, notes)
+    return RunsTable(labels, tasks, tested_cells, notes)
 
 
 def _find_summaries(folder: Path) -> list[RunSummary]:
-    """Return the run or the folder of seeds in a folder, or all that it contains."""
+    """Return the summary of a run or of a folder of seeds, or of all runs that a folder contains."""
     if (run := summarize(folder)) is not None:
         return [run]
     summaries = [run for run in find_runs(folder) if run.recipe]
@@ -117,12 +122,12 @@ def _short_names(models: Sequence[str]) -> dict[str, str]:
 def _describe_cell(row: str, run: RunSummary) -> TableCell:
     """Return the cell of a run or of a folder of seeds, before comparisons."""
     folder, score, interval, seeds, deviation = Path(run.folder), run.score, run.interval, run.seeds or 1, None
-    # A folder of seeds has the rows of its first finished run.
+    # All seeds are scored on the same rows, so the first finished run shows which rows these are.
     records = filter(None, map(runs.read_record, seed_folders(folder) if run.seeds else [folder]))
     record = next(record for record in records if record["status"] == "finished")
     result: Mapping[str, Any] = (record.get("results") or [{}])[0]
     splits = ((read_seeds(folder) if run.seeds else None) or {"splits": []})["splits"]
-    # There is no spread while seeds are still being trained.
+    # While seeds are still being trained, there is no summary, and so no interval over seeds.
     if splits and (spread := splits[0]["spreads"].get(run.metric)) is not None:
         score, interval, seeds = spread["mean"], spread["interval"], spread["runs"]
         deviation = spread["standard_deviation"]
@@ -141,7 +146,7 @@ def _describe_cell(row: str, run: RunSummary) -> TableCell:
 
 
 def _check_pairs(column: Sequence[TableCell]) -> None:
-    """Check that no two runs of a task are in one row."""
+    """Check that no two runs of a task belong to the same row."""
     by_row: dict[str, TableCell] = {}
     for cell in column:
         first = by_row.setdefault(cell.row, cell)
@@ -155,7 +160,7 @@ def _check_pairs(column: Sequence[TableCell]) -> None:
 
 
 def _test_column(column: list[TableCell], first: str) -> tuple[list[TableCell], list[str]]:
-    """Mark the best score of a task, and compare each model with the first; notes give the reason if that fails."""
+    """Mark the best score of a task, and test each model against the first; a note gives the reason if that fails."""
     task = column[0].task
     if len({cell.rows_digest for cell in column}) > 1:
         return column, [f"{task}: scored on different rows, so not compared."]
@@ -173,7 +178,7 @@ def _test_column(column: list[TableCell], first: str) -> tuple[list[TableCell], 
 
 
 def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
-    """Compare the other models of a task with the first, from their stored predictions.
+    """Test the other models of a task against the first, by stored predictions.
 
     Raises:
         BertkitError: If the predictions do not suffice, or if one model has a single run and another several seeds.
@@ -182,12 +187,15 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
     from bertkit.evaluation.gates import compare_systems
     from bertkit.evaluation.stored import align, find_changed_scores, find_scorer, read_rows, read_system
 
+    # 1. Read the predictions.
     systems = [read_system(cell.folder, None) for cell in column]
     counts = [len(system.runs) for system in systems]
     if min(counts) == 1 and max(counts) > 1:
         raise UsageError("one model has a single run, and another several seeds", "train each with --seeds")
     scorer, metric = find_scorer(systems, None), column[0].metric
     scorer = replace(scorer, recipe=scorer.recipe.model_copy(update={"metrics": [metric], "best_metric": metric}))
+
+    # 2. Score them. Tests are paired, so all predictions are sorted into the order of the first run's rows.
     reference = systems[0].runs[0]
     rows = read_rows(reference, scorer.task)
     sides = []
@@ -195,9 +203,10 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
         aligned = [align(run, reference, scorer.task) for run in system.runs]
         sides.append(SystemScores([run.predictions for run in aligned], [scorer.compare(run, rows) for run in aligned]))
         for run, arrays in zip(aligned, sides[-1].row_scores, strict=True):
-            # If the predictions do not give the score of the table, their p-value would not belong to it.
+            # A metric can need more than predictions, such as probabilities. Its test would be about another score.
             if find_changed_scores(run, scorer.score(arrays)):
                 raise UsageError(f"the stored predictions of {run.name} do not determine {metric}", "")
-    # The tests of a column, each model against the first, are corrected together.
+
+    # 3. Test each model against the first, and correct the p-values of the column together.
     differences = correct_differences([compare_systems(scorer, sides[0], side)[metric] for side in sides[1:]])
     return [replace(cell, difference=difference) for cell, difference in zip(column[1:], differences, strict=True)]

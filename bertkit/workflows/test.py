@@ -31,15 +31,17 @@ class TestedBehavior:
     task: str
     results: list[BehaviorResult]
     left_out: list[str]
-    """Names of tests whose change fits no row."""
+    """Names of tests whose change applies to no row."""
     gates: list[Case]
-    """Whether no more rows of each test fail than it allows."""
+    """One case per test, which passes if no more rows fail than the test allows."""
 
 
 def run_tests(
     run: str, file: str | Path | None = None, *, recipe: str | None = None, split: str | None = None, limit: int = 500
 ) -> TestedBehavior:
-    """Run the tests of a file on a model; without a file, small changes are counted, and none is judged.
+    """Run the tests of a file on a model.
+
+    Without a file, all built-in changes of texts are tried, and answers that change are counted but not judged.
 
     Args:
         run: Run folder, or any fine-tuned checkpoint.
@@ -51,6 +53,7 @@ def run_tests(
     Raises:
         BertkitError: If a test, a row or the model is wrong; see `bertkit.errors`.
     """
+    # 1. Read the tests and their rows.
     with stage("reading the tests", total=1):
         if file is None:
             tests = [BehaviorTest(name=name, change=name, allowed=None) for name in EDITS]
@@ -58,12 +61,14 @@ def run_tests(
             tests = read_tests(expand_path(file))
         saved = open_trained(run, recipe)
         stored_rows: Sequence[Row] = []
-        # Stored rows are read only for tests that have no rows.
+        # The stored rows of the run are read only if a test has no rows, because a checkpoint may have none.
         if any(test.rows is None and test.template is None for test in tests):
             stored_rows = read_predictions(run, split)[2]
         test_rows = [_read_rows(test, saved, file, limit) or stored_rows for test in tests]
         columns = saved.task.COLUMNS
         plans = [plan_test(test, rows, columns, limit) for test, rows in zip(tests, test_rows, strict=True)]
+
+    # 2. Predict the rows of all tests with one model, and judge.
     results = run_plans(saved, plans)
     left_out = [plan.test.name for plan in plans if not plan.rows]
     gates = [result.judge() for result in results]
@@ -89,14 +94,14 @@ def read_tests(file: Path) -> list[BehaviorTest]:
         tests = CaseFile.model_validate(values).tests
     except ValidationError as error:
         raise build_recipe_error(error.errors(), CaseFile, {}, file, lines) from None
-    named, names = [], set[str]()
+    named_tests, names = [], set[str]()
     for index, test in enumerate(tests, start=1):
         name = test.name or f"{test.change or test.kind} {index}"
         if name in names:
             raise UsageError(f"two tests are called {name!r}", "name each differently", file=file)
         names.add(name)
-        named.append(test.model_copy(update={"name": name}))
-    return named
+        named_tests.append(test.model_copy(update={"name": name}))
+    return named_tests
 
 
 def _read_rows(test: BehaviorTest, saved: CheckpointInfo, file: object, limit: int) -> Sequence[Row]:
@@ -133,16 +138,16 @@ def _check_row(row: Mapping[str, Any], saved: CheckpointInfo, *, needs_answer: b
     for name in (*columns.inputs, *([gold] if needs_answer else [])):
         if name not in row and columns.fallback_columns.get(name) not in row:
             raise DataError(f"the row has no {name!r}", "write it, or an `answer` for all rows of the test")
-    named = dict(row)
+    spelled_row = dict(row)
     # YAML reads labels such as 1 or yes as numbers and truth values.
     if is_named and gold in row and not isinstance(row[gold], list):
-        named[gold] = label_to_str(row[gold])
-    read = saved.task.read(named, saved.recipe)
-    if read is None:
+        spelled_row[gold] = label_to_str(row[gold])
+    read_row = saved.task.read(spelled_row, saved.recipe)
+    if read_row is None:
         raise DataError("the row has nothing to test", "leave it out")
-    unknown = set(labels_to_strs(read[gold]) if is_named and gold in read else ()).difference(saved.labels)
+    unknown = set(labels_to_strs(read_row[gold]) if is_named and gold in read_row else ()).difference(saved.labels)
     if unknown:
         raise DataError(
             f"{min(unknown)!r} is not one of the labels", did_you_mean(min(unknown), saved.labels), column=gold
         )
-    return read
+    return read_row

@@ -1,4 +1,4 @@
-"""Show how a text is split into tokens, or measure how the texts of a file are."""
+"""Show the tokens of a text, or measure how tokenizers split the texts of a file."""
 
 from __future__ import annotations
 
@@ -46,11 +46,13 @@ def measure_file(file: str, models: Sequence[str], *, data: DataConfig | None = 
     Raises:
         BertkitError: If the file or a model cannot be read; see `bertkit.errors`.
     """
+    # 1. Read the first text: a wrong file or column is reported before tokenizers are loaded.
     texts = _read_texts(file, data or DataConfig())
     first = next(texts, None)
     if first is None:
         raise DataError("no texts", "name a file that has some", file=file)
 
+    # 2. Measure all tokenizers in one pass over the file, which can be standard input.
     tokenizers = _load_tokenizers(models)
     with stage("tokenizing", total=1):
         return tokenization.measure_texts(tokenizers, chain([first], texts))

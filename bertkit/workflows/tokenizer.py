@@ -18,7 +18,7 @@ from bertkit.storage.outputs import check_empty, lock_output_folder, stage_folde
 from bertkit.tokens.splitting import Splitting
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
-_BATCH = 256  # documents
+_BATCH = 256  # documents per call of the tokenizer
 _MAX_UNKNOWN = 0.001  # a larger fraction of unknown tokens is worth a warning
 
 
@@ -58,24 +58,28 @@ def train_tokenizer(data: CorpusConfig, spec: TokenizerSpec, *, output: str | Pa
     folder = expand_path(output)
     check_empty(folder)
     with lock_output_folder(folder):
+        # 1. Find duplicates and held-out documents as pretraining does, so that held-out text stays unseen.
         source = find_corpus(data)
-        # Duplicates and held-out documents are the same as in pretraining, so that held-out text stays unseen.
         first_pass = find_duplicates(source)
 
         def read_texts(split: str) -> Iterator[str]:
             documents = split_documents(source, first_pass)
             return (document.text for document in documents if document.split == split and not document.is_duplicate)
 
+        # 2. Train. The texts are read again, so that they need not fit into memory.
         log.info(f"training a {spec.type} tokenizer of {spec.vocabulary_size:,} tokens")
         quiet_transformers()
         tokenizer = train_from_texts(spec, lambda: read_texts("train"))
-        # Count the tokens and words of held-out texts.
+
+        # 3. Count the tokens and words of held-out texts.
         texts = read_texts("validation")
         splitting = Splitting()
         while batch := list(islice(texts, _BATCH)):
             encoded = tokenizer(batch, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
             for text, ids, offsets in zip(batch, encoded["input_ids"], encoded["offset_mapping"], strict=True):
                 splitting.add(text, ids, offsets, tokenizer.unk_token_id)
+
+        # 4. Write the tokenizer. The folder appears when it is complete.
         with disk_errors(folder), stage_folder(folder) as staging:
             tokenizer.save_pretrained(staging)
         return TokenizerReport(

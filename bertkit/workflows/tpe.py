@@ -15,13 +15,13 @@ def check_optuna() -> None:
     """Check that Optuna is installed.
 
     Raises:
-        UnavailableError: If it is not.
+        UnavailableError: If Optuna is missing.
     """
     import_extra("optuna", "--search tpe needs Optuna, which is not installed", "sweep", "--search random")
 
 
 def propose(search: SweepSpace, seed: int, trials: Sequence[SetRun], metric: str) -> Point:
-    """Return settings that no earlier trial has. They follow from the seed and the earlier trials.
+    """Return settings that no earlier trial has. They depend only on the seed and the earlier trials.
 
     Optuna stores nothing: each proposal starts with a new study of the trials in memory. A study on disk would list a
     killed trial as running forever, and could contradict the run folders.
@@ -29,14 +29,17 @@ def propose(search: SweepSpace, seed: int, trials: Sequence[SetRun], metric: str
     import optuna
     from optuna.trial import TrialState, create_trial
 
+    # 1. Make a study. Its seed depends on the number of trials, because the sampler would draw the same numbers again.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     distributions = {axis.key: _make_distribution(axis) for axis in search.axes}
     sampler = optuna.samplers.TPESampler(
         seed=(seed * 1_000_003 + len(trials)) % 2**32,
-        # Trials of other processes count as poor, so that two processes do not try nearly the same settings.
+        # Unfinished trials count as poor ("constant liar"), so that two processes do not try nearly the same settings.
         constant_liar=True,
     )
     study = optuna.create_study(direction="minimize" if is_lower_better(metric) else "maximize", sampler=sampler)
+
+    # 2. Add the earlier trials.
     for trial in trials:
         score = trial.scores.get(metric)
         # A trial that diverged counts as worse than every other trial.
@@ -49,7 +52,8 @@ def propose(search: SweepSpace, seed: int, trials: Sequence[SetRun], metric: str
                 distributions=distributions,
             )
         )
-    # Axes with few values have few points, so Optuna may repeat a point: a random new point replaces it.
+
+    # 3. Propose settings. Axes with few values have few points, so Optuna can repeat a point; a random one replaces it.
     params = study.ask(distributions).params
     point = {axis.key: _from_optuna(axis, params[axis.key]) for axis in search.axes}
     names = {name_point(trial.settings) for trial in trials}
@@ -68,6 +72,7 @@ def _make_distribution(axis: SweepDimension) -> Any:
     return FloatDistribution(axis.low, axis.high, log=axis.scale == "log")
 
 
+# Optuna gets the index of a value in a list, because it warns of categories that are not simple values.
 def _to_optuna(axis: SweepDimension, value: Any) -> Any:
     return axis.values.index(value) if axis.scale == "list" else value
 

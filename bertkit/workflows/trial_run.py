@@ -1,7 +1,7 @@
 """Trial runs: a dry run plans a fine-tuning and times a few steps, a smoke run tries every stage on a few rows.
 
-Both use the seam of `finetune` and `pretrain` between reading the data and running: a dry run stops there, a smoke run
-continues with few rows.
+`finetune` and `pretrain` have a function that reads the data, and a function that trains on it. A dry run calls only
+the first. A smoke run calls both, with a few rows of the data.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from bertkit.storage.checkpoints import max_disk_usage, written_bytes
 from bertkit.storage.files import check_space
 from bertkit.tokens.features import TaskContext, max_tokens
 from bertkit.training.run import find_machine
-from bertkit.workflows.finetune import finetune_rows, load_model, load_setup
+from bertkit.workflows.finetune import finetune_rows, load_context, load_model
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 
 _LENGTH_ROWS = 1000  # training rows whose lengths are counted
 SMOKE_ROWS = 16
-"""Rows of each split in a smoke run; more if there are more labels."""
-_SMOKE_STEPS = 2  # the training is stopped and resumed between them
-_SMOKE_DOCUMENTS = 200  # a few of them are held out
+"""Number of rows per split in a smoke run, or the number of labels if that is larger."""
+_SMOKE_STEPS = 2  # steps; the training is stopped after the first, and resumed
+_SMOKE_DOCUMENTS = 200  # documents; enough that some of them are held out
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ def dry_run(
 
     Args:
         recipe: Recipe of the run.
-        output: Its run folder.
+        output: Run folder; by default ``runs/`` and the name of the recipe.
         fresh: Whether an earlier run in the folder would be moved aside.
         pinned: Folder of a run that must have the same model, rows and versions.
-        is_timed: Train a few steps on some of the rows to estimate time and memory; their weights are thrown away.
+        is_timed: Whether to train a few steps on some of the rows, which estimates time and memory.
 
     Raises:
-        BertkitError: If the run would end in this error before its first step.
+        BertkitError: If the run would fail before its first step, with the same error.
     """
     # 1. The rows, and the model without its weights if these are not downloaded yet.
     with hub.without_weights() as left_out:
@@ -94,7 +94,8 @@ def dry_run(
         weights = loaded_weight_bytes(data.model_folder)
     training, folder = data.recipe.training, data.plan.folder
     model = None
-    if left_out:  # the folder cannot be compared with the run either: the weights are part of its identity
+    # Weights are part of a run's identity, so without them the folder cannot be compared with this run.
+    if left_out:
         log.info(f"the run will download weights ({sum(left_out.values()) / 1e6:,.1f} MB)")
         context = TaskContext(data.recipe, load_tokenizer(data.model_folder), data.labels)
     else:
@@ -102,7 +103,7 @@ def dry_run(
         from bertkit.training.micro_batches import check_shares
 
         runs.check_run_can_start(folder, data.plan.identity, fresh=fresh)
-        context = load_setup(data)
+        context = load_context(data)
         model = load_model(data, context)
         machine = find_machine(data.plan)
         arguments = make_arguments(training, machine, folder, data.rows["train"])
@@ -116,8 +117,8 @@ def dry_run(
         many = f"{format_fraction(len(set(long)), len(rows))} of the first {len(rows):,} training rows"
         log_once(f"{many} are longer than {max_tokens(context):,} tokens: `bertkit check` lists what is truncated")
 
-    # 3. The disk. A checkpoint holds two moments for each weight; a fresh run moves the old one aside, which keeps its
-    #    space.
+    # 3. The disk. A checkpoint has two moments of AdamW per weight. With `fresh`, an earlier run is moved aside and
+    #    keeps its space; otherwise its files are replaced.
     steps = training.total_steps(data.rows["train"])
     saves = training.evaluations(steps, data.rows["train"])
     disk_bytes = max_disk_usage(weights, 3 * weights, saves, training.kept_checkpoints(saves))
@@ -165,7 +166,7 @@ class SmokeStage:
     """``passed``, ``failed`` or ``left out``."""
     seconds: float
     reason: str = ""
-    """Error with its remedy, or why the stage was left out."""
+    """Error with its remedy, or the reason why the stage was left out."""
 
 
 @dataclass
@@ -185,7 +186,7 @@ def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
     Everything is written to a temporary folder. A recipe with teachers is distilled.
 
     Returns:
-        the outcome of each stage, and the error of the stage that failed, or None if none did.
+        Outcomes of the stages, and the error of the stage that failed, or None if no stage failed.
     """
     from bertkit.workflows.distill import distill_rows
     from bertkit.workflows.predict import predict
@@ -213,7 +214,7 @@ def smoke_pretrain(recipe: PretrainRecipe) -> tuple[SmokeResult, BertkitError | 
     """Prepare a few documents, train two steps with a stop and a resume between them, and score.
 
     Returns:
-        the same as `smoke_finetune`.
+        Outcomes of the stages, and an error or None, as `smoke_finetune` does.
     """
     from bertkit.workflows.pretrain import pretrain_corpus
     from bertkit.workflows.pretrain_data import read_pretrain_data
@@ -231,7 +232,7 @@ def smoke_pretrain(recipe: PretrainRecipe) -> tuple[SmokeResult, BertkitError | 
 
 
 def _with_few_rows(data: FinetuneData) -> FinetuneData:
-    """Return the data of a run of two steps, whose splits have a few rows with every label."""
+    """Return the data of a run of two steps, whose splits have a few rows that include every label."""
     gold = data.task.COLUMNS.gold if data.task.HAS_LABEL_NAMES else ""
     changes = {"steps": _SMOKE_STEPS, "evaluate_every": 1, "patience": None, "batch_size": SMOKE_ROWS // _SMOKE_STEPS}
     recipe = data.recipe.changed("training", **changes, report_to=[])
@@ -240,22 +241,23 @@ def _with_few_rows(data: FinetuneData) -> FinetuneData:
 
 
 def choose_rows(split: Split, gold: str) -> Split:
-    """Return the first row of each label in column `gold`, filled up with the first rows to 16."""
-    chosen, labels = list[int](), set[str]()
+    """Return the first row of each label in column `gold`, and more rows from the start up to `SMOKE_ROWS`."""
+    indices, labels = list[int](), set[str]()
     for index, row in enumerate(split.rows if gold else ()):
+        # A tagged row has a list of labels. As JSON, the labels 1 and "1" differ.
         value = row.get(gold)
         new = {json.dumps(label) for label in (value if isinstance(value, list) else [value])} - labels
         if new:
             labels |= new
-            chosen.append(index)
-    unchosen = (index for index in range(len(split.rows)) if index not in chosen)
-    chosen += list(islice(unchosen, max(0, SMOKE_ROWS - len(chosen))))
-    return split.select(sorted(chosen))
+            indices.append(index)
+    remaining = (index for index in range(len(split.rows)) if index not in indices)
+    indices += list(islice(remaining, max(0, SMOKE_ROWS - len(indices))))
+    return split.select(sorted(indices))
 
 
 @contextmanager
 def _smoke_stages(result: SmokeResult) -> Iterator[_Stages]:
-    """Yield a recorder of stages, and leave the block at the first stage that fails."""
+    """Yield a recorder of stages with a temporary folder; the block ends at the first stage that fails."""
     with tempfile.TemporaryDirectory() as folder:
         stages = _Stages(result, Path(folder))
         try:
@@ -275,7 +277,7 @@ class _Stages:
 
     @contextmanager
     def stage(self, name: str, *, is_optional: bool = False) -> Iterator[None]:
-        """Record a stage. An optional stage is left out if it lacks a package or does not apply to the recipe."""
+        """Record a stage. An optional stage is left out if it needs a missing package or does not fit the recipe."""
         start, outcome, reason = time.perf_counter(), "passed", ""
         try:
             yield
@@ -288,7 +290,8 @@ class _Stages:
             self.result.stages.append(SmokeStage(name, outcome, round(time.perf_counter() - start, 2), reason))
 
     def train(self, run: Callable[[], object]) -> None:
-        """Record a training that stops after its first step, and the same training resumed to its end."""
+        """Record a training that stops after its first step, and its resume up to the end."""
+        # The StoppedError of the first training is the expected outcome. Without it, the recipe trains no steps.
         with self.stage("train a step and stop", is_optional=True), suppress(StoppedError):
             with use_progress(_StopAfterStep()):
                 run()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.compression.importance import choose_units, loss_of, score_units
+from bertkit.compression.importance import choose_units, get_loss, score_units
 from bertkit.errors import UsageError
 from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of
 from tests.compression.measured import load_measured
@@ -52,4 +52,4 @@ def test_heads_that_share_keys_stay_together():
 
 def test_a_model_without_a_loss_is_refused():
     with pytest.raises(UsageError, match="computes no loss on these rows"):
-        loss_of({"logits": torch.ones(1)})
+        get_loss({"logits": torch.ones(1)})

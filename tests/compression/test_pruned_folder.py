@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from bertkit.compression.choose_units import PruningPlan
-from bertkit.compression.pruned_folder import PRUNED_FILE, PrunedFacts, compare, publish
+from bertkit.compression.pruned_folder import PRUNED_FILE, PruningMetadata, compare, write_pruned_files
 from bertkit.compression.target_shape import PruningTarget
 from bertkit.evaluation.checkpoint import open_checkpoint
 from bertkit.hardware.precision import ComputeConfig
@@ -23,7 +23,7 @@ def test_modules_are_copied_and_what_is_left_is_noted(tiny_model, tmp_path):
     (source / "1_P").mkdir()
     (source / "1_P" / "config.json").write_text('{"pooling_mode": "mean"}')
     folder.mkdir()
-    publish(PrunedFacts("model", source, PruningPlan([0]), PruningTarget((0,)), [0, 1, 7], 0.0), folder)
+    write_pruned_files(PruningMetadata("model", source, PruningPlan([0]), PruningTarget((0,)), [0, 1, 7], 0.0), folder)
     for name in ("modules.json", "sentence_bert_config.json", "1_P/config.json"):
         assert (folder / name).read_text() == (source / name).read_text()
     facts = json.loads((folder / PRUNED_FILE).read_text())

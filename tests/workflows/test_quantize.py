@@ -55,7 +55,7 @@ def test_rows_must_get_the_same_label_alone_as_in_a_batch():
         recipe=SimpleNamespace(best_metric="accuracy"), task=SimpleNamespace(METRICS=CLASSIFICATION)
     )
     check_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 2}), saved=saved, margin=0.01)
-    with pytest.raises(MarginError, match="3 of 200 rows get another label alone than in a batch"):
+    with pytest.raises(MarginError, match="3 of 200 rows get a different label alone than in a batch"):
         check_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 3}), saved=saved, margin=0.01)
 
 

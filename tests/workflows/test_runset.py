@@ -135,14 +135,14 @@ def test_an_error_ends_the_set_unless_it_keeps_going(tmp_path):
     assert first_failure({}) is None
 
 
-def test_a_signal_and_refused_errors_are_not_noted():
+def test_a_signal_and_fatal_errors_are_not_noted():
     failures = {}
-    for error, kinds, refused in [
+    for error, kinds, fatal in [
         (StoppedError("stopped"), BertkitError, ()),
         (UsageError("no"), BertkitError, (UsageError,)),
         (DataError("no"), DivergedError, ()),
     ]:
-        with pytest.raises(type(error)), continue_on_error("a", failures, kinds, refused=refused):
+        with pytest.raises(type(error)), continue_on_error("a", failures, kinds, fatal=fatal):
             raise error
     assert failures == {}
 

@@ -9,7 +9,7 @@ import pytest
 from bertkit.errors import DataError
 from bertkit.evaluation.glue import TASKS
 from bertkit.recipe import load_recipe
-from bertkit.workflows.glue import _read_made, _read_rows, make_submission
+from bertkit.workflows.glue import _read_origins, _read_rows, make_submission
 from tests.conftest import write_csv
 
 
@@ -60,6 +60,6 @@ def test_a_wrong_number_of_rows_is_said_before_anything_is_predicted(tmp_path, m
 def test_a_damaged_note_of_what_was_made_is_no_note(tmp_path, content):
     (tmp_path / "submission").mkdir()
     (tmp_path / "submission" / "made.json").write_text(content)
-    assert _read_made(tmp_path) == {}
+    assert _read_origins(tmp_path) == {}
     (tmp_path / "submission" / "made.json").write_text(json.dumps({"CoLA.tsv": {"model": "a"}}))
-    assert _read_made(tmp_path) == {"CoLA.tsv": {"model": "a"}}
+    assert _read_origins(tmp_path) == {"CoLA.tsv": {"model": "a"}}
