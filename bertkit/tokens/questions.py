@@ -221,11 +221,8 @@ def fill_questions(
         if answers is not None:
             kind = ORDINAL if part.question.type == "score" else NOMINAL
             gold[start + part.positions[answers[part.question.name]]] = kind
-    feature = {
-        "questions": [part.question_index for part in parts],
-        "places": positions,
-        **template.fill(state, second),
-    }
+    indices = [part.question_index for part in parts]
+    feature = {"questions": indices, "places": positions, **template.fill(state, second)}
     if answers is not None:
         feature["labels"] = [gold.get(position, IGNORE_INDEX) for position in range(len(feature["input_ids"]))]
     return feature
