@@ -30,16 +30,6 @@ CODE = sorted(PACKAGE.rglob("*.py"))
 PACKAGES = sorted(file.parent for file in CODE if file.name == "__init__.py" and file.parent != PACKAGE)
 DOORS = {"__init__", "__main__", "errors", "progress"}
 
-# Words that nobody in the field uses, as parts of names.
-RETIRED = re.compile(
-    r"(^|_)(pieces?|stranger|companions?|tally|outlook|taught|parting|survey|chances|conduct|fitted|hide|go_to"
-    r"|frame|cutter|apart)(_|$)",
-    re.IGNORECASE,
-)
-
-# Names that tell nothing of what they hold, for variables that live longer than a glance.
-UNTELLING = {"found", "one", "own", "other"}
-
 
 @cache
 def trees() -> dict[str, ast.Module]:
@@ -202,48 +192,6 @@ def test_the_ignored_label_has_one_name():
 def test_class_names_are_unique():
     classes = [node.name for inside in nodes().values() for node in inside if isinstance(node, ast.ClassDef)]
     assert [name for name, count in Counter(classes).items() if count > 1 and not name.startswith("_")] == []
-
-
-def test_retired_words_are_not_defined():
-    names = set()
-    for module, inside in nodes().items():
-        for node in inside:
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                names.add((node.name, module))
-            elif isinstance(node, ast.arg):
-                names.add((node.arg, module))
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                names.add((node.id, module))
-    assert [(name, module) for name, module in sorted(names) if RETIRED.search(name)] == []
-
-
-def names_in(node: ast.AST, rebound: frozenset[str] = frozenset()) -> Iterator[ast.Name]:
-    """Yield the names of a function, without those that an inner function or comprehension binds for itself."""
-    for child in ast.iter_child_nodes(node):
-        bound = set()
-        if isinstance(child, (ast.FunctionDef, ast.Lambda)):
-            bound = {each.arg for each in ast.walk(child.args) if isinstance(each, ast.arg)}
-        for loop in getattr(child, "generators", ()):
-            bound |= {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)}
-        if isinstance(child, ast.Name) and child.id not in rebound:
-            yield child
-        yield from names_in(child, rebound | bound)
-
-
-def test_variables_that_live_long_say_what_they_hold():
-    """A name that tells nothing is for three lines: from the first assignment to the last use."""
-    long_lived = set()
-    for module, inside in nodes().items():
-        stored = [node.lineno for node in inside if isinstance(node, ast.Name) and node.id in UNTELLING]
-        for function in functions(module):
-            if not any(function.lineno <= line <= function.end_lineno for line in stored):
-                continue
-            lines: dict[str, list[int]] = {}
-            for node in names_in(function):
-                if node.id in lines or (node.id in UNTELLING and isinstance(node.ctx, ast.Store)):
-                    lines.setdefault(node.id, []).append(node.lineno)
-            long_lived |= {(module, function.name, name) for name, at in lines.items() if max(at) - min(at) > 3}
-    assert long_lived == set()
 
 
 def test_docstrings_say_what_comes_out():
