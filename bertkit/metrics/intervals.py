@@ -175,7 +175,7 @@ def bootstrap_intervals(score: ScoreRows, rows: int, *, samples: int = 1000, see
     accuracies of 0.75 and 1. Four rows leave everything open:
 
     >>> right = np.array([1.0, 1.0, 1.0, 0.0])
-    >>> bootstrap_intervals(lambda rows: {"accuracy": float(right[rows].mean())}, rows=4)
+    >>> bootstrap_intervals(lambda rows: {"accuracy": float(right[rows].mean())}, rows=4, samples=1000)
     {'accuracy': (0.0, 1.0)}
     """
     if rows < 1 or samples < 1:
