@@ -53,7 +53,7 @@ class PrunedSide:
 
 @dataclass(frozen=True)
 class ComparedSides:
-    """Scores and speeds of the original and of the pruned model, in this order, on the validation rows."""
+    """Comparison of the original with the pruned model on the validation rows: scores and speeds, in this order."""
 
     after: Checkpoint
     scored: tuple[EvalOutput, EvalOutput]

@@ -50,7 +50,7 @@ class _Process:
 
     option: Threads | None = None
     """The value of `--threads`."""
-    own: int = 0
+    default: int = 0
     """Number that torch had before bertkit changed it: its default, or the choice of a program that imports bertkit."""
     count: int = 0
     """Number that bertkit has set."""
@@ -161,11 +161,11 @@ def use_threads(before: int | None = None, reason: str = "") -> Threads:
     import torch
 
     if torch.get_num_threads() != _PROCESS.count:
-        _PROCESS.own = torch.get_num_threads()
+        _PROCESS.default = torch.get_num_threads()
     if before is not None:
         threads = Threads(before, reason)
     elif (threads := available_threads()).reason != "--threads":
-        threads = Threads(min(threads.number, _PROCESS.own), threads.reason)
+        threads = Threads(min(threads.number, _PROCESS.default), threads.reason)
     _set_threads(threads.number)
     if threads.number > 1 and not any(name in os.environ for name in _WAITING):
         _watch_load()

@@ -145,7 +145,7 @@ def _fit_kmeans(vectors: Matrix, count: int, seed: int) -> tuple[Labels, Matrix]
 
 
 def _find_components(vectors: Matrix) -> Matrix | None:
-    """Return principal components, (dimension, 16), or None if there are at most 16 rows or dimensions."""
+    """Return principal components, (dimension, 16), or None for 16 or fewer rows or dimensions."""
     from sklearn.decomposition import PCA
 
     if min(vectors.shape) <= _DIMENSIONS:
