@@ -82,7 +82,7 @@ def _guess_tags(values: dict[str, list[Any]], rows: int) -> Guess | None:
     if words is None or not fitting:
         return None
     counts = {name: len(set(map(str, chain(*values[name])))) for name in fitting}
-    # Among lemmas, parts of speech and entities, a column called tags wins, then the column with the lowest number of values.
+    # Among lemmas, parts of speech and entities, a column called tags wins, then the column with fewer values.
     tags = min(fitting, key=lambda name: ("tag" not in name.lower(), counts[name]))
     reasons = {"tokens": "lists of words", "tags": f"as many values as words, {counts[tags]} different ones"}
     alternatives = [f"{name} ({counts[name]} values)" for name in fitting if name != tags]

@@ -225,7 +225,7 @@ def find_warnings(
         score, baseline = (f"{value:,.{4 if abs(value) < 100 else 1}f}" for value in scores)
         ends = f", 95% CI {lead.interval[0]:.4f} to {lead.interval[1]:.4f}" if lead.interval else ""
         text = (
-            f"The {lead.metric} of {score} is not above the {baseline} of a baseline ({lead.baseline}) beyond chance: "
+            f"The {lead.metric} of {score} is not significantly above the {baseline} of a baseline ({lead.baseline}): "
             f"it is ahead by {lead.difference:.4f}{ends}."
         )
     return [*warnings, text + remedy]

@@ -92,7 +92,7 @@ def judge_scores(
         # A missing measurement fails its gate; otherwise a broken measurement would pass unnoticed.
         if value is None or end is None:
             problem = "not measured" if value is None else f"{score_text(value)} has no interval"
-            cases.append(Case(group, name, "failed", f"{problem}, and {requirement} is asked for"))
+            cases.append(Case(group, name, "failed", f"{problem}, and {requirement} is required"))
             continue
         reached = end <= bound if is_most else end >= bound
         described = f"{score_text(value)}{f' (95% CI {score_text(interval)})' if interval else ''}"

@@ -299,4 +299,4 @@ def find_unclear(split: SeedsOfSplit, metric: str, baselines: Baselines) -> list
     if (high < best) if is_lower_better(metric) else (low > best):
         return []
     baseline = f"the {best:.4f} of a baseline ({name})"
-    return [f"The mean {metric} of {spread.mean:.4f} is not better than {baseline} beyond chance."]  # dialect: ok
+    return [f"The mean {metric} of {spread.mean:.4f} is not significantly better than {baseline}."]

@@ -50,10 +50,10 @@ def name_worse(comparison: Any, name: str, *, baseline: str, metric: str) -> str
         return f"Neither is worse in {metric}."
     is_worse = (comparison.difference > 0) == is_lower_better(metric)
     worse, better = (name, baseline) if is_worse else (baseline, name)
-    # Beyond chance is an interval without 0, as everywhere else.
-    is_shown = comparison.interval is not None and comparison.interval[0] * comparison.interval[1] > 0
-    beyond = "beyond chance" if is_shown else "though not beyond chance"
-    return f"{worse} is worse than {better} in {metric}, {beyond}."
+    # A difference is significant if its interval does not contain 0.
+    if comparison.interval is not None and comparison.interval[0] * comparison.interval[1] > 0:
+        return f"{worse} is significantly worse than {better} in {metric}."
+    return f"{worse} is worse than {better} in {metric}, though not significantly."
 
 
 def _draw_headline(systems: Sequence[Any], metric: str) -> Markup | None:

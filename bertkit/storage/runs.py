@@ -249,7 +249,7 @@ class Change:
     after: object
 
     def __str__(self) -> str:
-        return f"{self.key}: {shorten(str(self.before), 40)} there, {shorten(str(self.after), 40)} asked"
+        return f"{self.key}: {shorten(str(self.before), 40)} there, {shorten(str(self.after), 40)} requested"
 
 
 def compare_identities(stored: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[Change]:

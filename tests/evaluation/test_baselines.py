@@ -85,7 +85,7 @@ def test_a_model_that_does_not_beat_its_baselines_beyond_chance_gets_a_remedy():
     scored.scores["f1"] = 0.52
     (found,) = find_warnings(["a", "b"], scored, lead_of(0.02, (-0.01, 0.05)), " Try more --epochs.")
     assert found == (
-        "The f1 of 0.5200 is not above the 0.5000 of a baseline (text alone) beyond chance: it is ahead by 0.0200, "
+        "The f1 of 0.5200 is not significantly above the 0.5000 of a baseline (text alone): it is ahead by 0.0200, "
         "95% CI -0.0100 to 0.0500. Try more --epochs."
     )
     assert find_warnings(["a", "b"], scored, lead_of(0.02, (0.01, 0.05))) == []

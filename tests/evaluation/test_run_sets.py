@@ -126,6 +126,6 @@ def test_stored_predictions_give_the_spread_and_the_interval(tmp_path, recipe):
 def test_a_mean_that_its_baseline_explains_is_told(metric, interval, least, is_told):
     spread = describe_spread([0.34, 0.35], interval=interval)
     lines = find_unclear(SeedsOfSplit("validation", 9, {metric: spread}, {}), metric, {"words": {metric: least}})
-    assert [f"is not better than the {least:.4f} of a baseline (words) beyond chance" in line for line in lines] == (
+    assert [f"is not significantly better than the {least:.4f} of a baseline (words)" in line for line in lines] == (
         [True] if is_told else []
     )

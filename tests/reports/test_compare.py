@@ -54,10 +54,10 @@ def test_the_page_has_scores_curves_settings_and_rows_and_escapes_them(tmp_path)
 @pytest.mark.parametrize(
     ("metric", "difference", "interval", "said"),
     [
-        ("f1", 0.25, (0.1, 0.4), "a is worse than b in f1, beyond chance."),
-        ("f1", -0.25, (-0.4, 0.1), "b is worse than a in f1, though not beyond chance."),
-        ("mean_absolute_error", 0.25, (0.1, 0.4), "b is worse than a in mean_absolute_error, beyond chance."),
-        ("f1", 0.25, None, "a is worse than b in f1, though not beyond chance."),
+        ("f1", 0.25, (0.1, 0.4), "a is significantly worse than b in f1."),
+        ("f1", -0.25, (-0.4, 0.1), "b is worse than a in f1, though not significantly."),
+        ("mean_absolute_error", 0.25, (0.1, 0.4), "b is significantly worse than a in mean_absolute_error."),
+        ("f1", 0.25, None, "a is worse than b in f1, though not significantly."),
         ("f1", 0.0, (-0.1, 0.1), "Neither is worse in f1."),
     ],
 )

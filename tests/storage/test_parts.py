@@ -74,7 +74,9 @@ def test_parts_are_found_again_and_computed_in_the_same_precision(interrupted, t
 
 def test_parts_of_other_options_are_refused_unless_fresh(interrupted, tmp_path):
     options = {**OPTIONS, "--pooling": "cls"}
-    with pytest.raises(UsageError, match=r"left parts .*--pooling: None there, cls asked.* delete \.out\.npy\.parts"):
+    with pytest.raises(
+        UsageError, match=r"left parts .*--pooling: None there, cls requested.* delete \.out\.npy\.parts"
+    ):
         Command(tmp_path, options=options).run()
     assert len(list(interrupted.glob("*.part"))) == 2
     fresh = Command(tmp_path, options=options)

@@ -82,5 +82,7 @@ def test_another_space_is_refused(tmp_path):
     check_space(tmp_path, PLAN)
     other = {**PLAN, "seed": 2, "space": {"training.epochs": "2,4"}}
     write_space(tmp_path, other)  # the first one stays
-    with pytest.raises(UsageError, match=r"another sweep \(seed: 1 there, 2 asked; .*epochs: 2,3 there, 2,4 asked\)"):
+    with pytest.raises(
+        UsageError, match=r"another sweep \(seed: 1 there, 2 requested; .*epochs: 2,3 there, 2,4 requested\)"
+    ):
         check_space(tmp_path, other)

@@ -86,7 +86,7 @@ def test_a_folder_of_another_run_is_refused_with_what_differs(tmp_path):
     (tmp_path / "checkpoint-1").mkdir()
     runs.write_record(tmp_path, runs.new_record({"recipe": {"seed": 1}}))
     assert runs.check_run_folder(tmp_path, {"recipe": {"seed": 1}})["status"] == "running"
-    with pytest.raises(UsageError, match=r"another run \(recipe.seed: 1 there, 2 asked\)"):
+    with pytest.raises(UsageError, match=r"another run \(recipe.seed: 1 there, 2 requested\)"):
         runs.check_run_folder(tmp_path, {"recipe": {"seed": 2}})
 
 

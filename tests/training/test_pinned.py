@@ -38,7 +38,7 @@ def test_what_differs_is_named_and_gives_the_exit_code(pinned, changed, error, n
 
 def test_versions_are_pinned_too(pinned, monkeypatch):
     monkeypatch.setattr(runs, "versions", lambda: {"torch": "0.1"})
-    with pytest.raises(ModelError, match=r"versions\.torch: .* there, 0\.1 asked"):
+    with pytest.raises(ModelError, match=r"versions\.torch: .* there, 0\.1 requested"):
         check_pinned(IDENTITY, pinned)
 
 

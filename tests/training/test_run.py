@@ -38,7 +38,7 @@ def test_a_run_goes_on_without_onednn_where_its_products_are_not_exact(tmp_path,
         assert run.record["machine"]["matmul_backend"] == "torch"
         assert len(run.record["resumed"]) == 1
         assert runs.read_record(folder) == run.record
-    assert "not bit-identical to an unbroken run: matmul_backend: onednn there, torch asked" in caplog.text
+    assert "not bit-identical to an unbroken run: matmul_backend: onednn there, torch requested" in caplog.text
 
 
 def test_a_run_goes_on_where_its_device_is_missing(tmp_path, caplog):
@@ -51,7 +51,7 @@ def test_a_run_goes_on_where_its_device_is_missing(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "bertkit"), open_run(make_plan(folder), fresh=False) as run:
         assert (run.machine.device, run.machine.precision) == ("cpu", "bf16")
         assert runs.read_record(folder) == run.record
-    assert "not bit-identical to an unbroken run: device: cuda there, cpu asked" in caplog.text
+    assert "not bit-identical to an unbroken run: device: cuda there, cpu requested" in caplog.text
 
 
 def test_a_run_that_goes_on_no_longer_says_what_ended_it_before(tmp_path):
@@ -74,8 +74,8 @@ def test_a_finished_run_says_so_and_another_is_refused(run, tiny_model, toy_data
     other = finetune(run, tiny_model, toy_data, "--epochs", 2, "--seed", 1)
     assert other.code == 2
     assert other.last == (
-        "error: the folder holds another run (recipe.training.epochs: 1.0 there, 2.0 asked; recipe.training.seed: "
-        "42 there, 1 asked) (runs/classify) - --output runs/classify-2 for a new run, or --fresh to move the old one "
+        "error: the folder holds another run (recipe.training.epochs: 1.0 there, 2.0 requested; recipe.training.seed: "
+        "42 there, 1 requested) (runs/classify) - --output runs/classify-2 for a new run, or --fresh to move the old one "
         "aside"
     )
     with (toy_data / "train.csv").open("a") as stream:

@@ -80,7 +80,7 @@ def test_a_stopped_command_goes_on_where_it_was(embed, expected, small_parts, mo
     assert embed("rows.csv", "-o", "out.npy").code == 130
     assert not Path("out.npy").exists()
     refused = embed("rows.csv", "-o", "out.npy", "--pooling", "cls")
-    assert refused.code == 2 and "--pooling: None there, cls asked" in refused.last
+    assert refused.code == 2 and "--pooling: None there, cls requested" in refused.last
     ended = embed("rows.csv", "-o", "out.npy")
     assert ended.code == 0 and "resuming: 2 parts" in ended.err
     assert calls == [3, 3, 3, 3, 1]

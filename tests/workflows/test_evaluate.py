@@ -336,7 +336,7 @@ def test_the_evaluation_of_another_model_is_never_written_over(run, trained, tin
     assert run("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--epochs", 1, "-o", "weak").code == 0
     for other, message in (
         (("eval", "weak", "-o", "scored"), f"the folder has an evaluation of another model ({trained})"),
-        ((*command, "--max-length", 8), "with other settings (recipe.training.max_length: 128 there, 8 asked)"),
+        ((*command, "--max-length", 8), "with other settings (recipe.training.max_length: 128 there, 8 requested)"),
     ):
         ended = run(*other)
         assert (ended.code, message in ended.last) == (2, True), ended.err

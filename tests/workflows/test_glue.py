@@ -74,7 +74,7 @@ def test_finished_tasks_are_kept_and_a_failing_one_loses_no_other(run, trained, 
     again = run(*command, "--json")
     assert json.loads(again.out)["submission"] == printed["submission"] and "cola: finished on" in again.err
     other = run(*command, "--max-length", 9)
-    assert other.code == 2 and "holds another run (recipe.training.max_length: 128 there, 9 asked)" in other.last
+    assert other.code == 2 and "holds another run (recipe.training.max_length: 128 there, 9 requested)" in other.last
 
 
 def test_tasks_end_one_by_one(tmp_path, monkeypatch):

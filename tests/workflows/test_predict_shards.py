@@ -116,7 +116,7 @@ def test_parts_that_were_rounded_differently_are_refused(run, trained, small_chu
     assert run(*shards, "--shard", "1/2", "--digits", 2).code == 0
     ended = run(*shards, "--shard", "2/2")
     assert ended.code == 2
-    assert "--digits: 2 there, 4 asked" in ended.last
+    assert "--digits: 2 there, 4 requested" in ended.last
 
 
 def test_a_character_that_cannot_be_encoded_costs_no_part(run, trained, small_chunks, monkeypatch):

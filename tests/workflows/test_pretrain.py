@@ -112,7 +112,7 @@ def test_another_seed_is_another_run(run, finished):
     assert weights_of(Path("run")) != weights_of(Path("other"))
     ended = run(*arguments("--seed", 7, steps=4))
     assert ended.code == 2
-    assert "the folder holds another run (recipe.training.seed: 42 there, 7 asked)" in ended.last
+    assert "the folder holds another run (recipe.training.seed: 42 there, 7 requested)" in ended.last
 
 
 @pytest.mark.parametrize("recipe", objective_names())

@@ -66,10 +66,10 @@ def _print_mistakes(result: Mistakes, max_shown: int) -> None:
     tested = sum(part.p is not None for part in result.slices)
     summary = f"{format_count(worse, 'slice')} {'is' if worse == 1 else 'are'}" if worse else "no slice is"
     print_text(
-        f"  {summary} worse than the rest beyond chance, of {tested} ({result.test}; p < .05 after Holm's correction)"
+        f"  {summary} significantly worse than the rest, of {tested} ({result.test}; p < .05 after Holm's correction)"
     )
     if untested := len(result.slices) - tested:
-        print_text(f"  not tested (p n/a), for they have too few rows or errors: {untested} slices")
+        print_text(f"  not tested (p n/a), because of too few rows or errors: {untested} slices")
     table = [
         {
             "slice": f"{'* ' if part.is_beyond_chance else '  '}{part.by}: {part.value}",
