@@ -17,7 +17,7 @@ from bertkit.evaluation.scoring import Result, predictions_file, read_results, s
 from bertkit.metrics.baselines import Baselines, find_unbeaten, strongest
 from bertkit.metrics.intervals import Interval, count_examples, take
 from bertkit.metrics.registry import is_lower_better
-from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resample_mean
+from bertkit.metrics.seeds import Spread, compute_spread, mean_interval, resample_mean
 from bertkit.progress import log
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.space import Point
@@ -279,7 +279,7 @@ def summarize_split(runs: Sequence[SetRun], stored: StoredRuns) -> SeedsOfSplit:
     # All runs have the same metrics and the same baseline, so the first result has them.
     first = results[0]
     spreads = {
-        metric: describe_spread(
+        metric: compute_spread(
             [_as_float(result.scores[metric]) for result in results],
             lower_is_better=is_lower_better(metric),
             interval=interval,

@@ -328,7 +328,7 @@ class PatternCounter:
             is_text[index, row.text] = True
             is_first[index, : row.text.start] = True
             is_separator[index, row.text.stop : len(row)] = True
-        # Special tokens are frequent, and must not be the rarest tokens of a row either.
+        # Special tokens get the highest possible count, so that none of them is selected as the rarest token of a row.
         counts = np.where(is_text, self.counts[ids], np.iinfo(np.int64).max)
         is_rare = is_text & (counts == counts.min(axis=1, keepdims=True))
         # Distance from the token that attends to the token that is attended to; the first row is 0, 1, 2, ...

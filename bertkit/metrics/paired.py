@@ -378,7 +378,8 @@ def _estimate_variance(scores: Sequence[np.ndarray], resampled: Sequence[np.ndar
     seeds = tuple(float(values.var(ddof=1)) / len(values) for values in scores)
     interaction = 0.0
     for values in resampled:
-        # Deviation of each seed from the mean of the seeds as rows change: the interaction, less its mean.
+        # Deviation of each seed from the mean of the seeds, in each resample of the rows. Its variance over resamples
+        # measures the interaction: how differently the seeds react to other rows.
         deviations = values - values.mean(axis=0)
         interaction += float(deviations.var(axis=1).mean()) * unbiased / (len(values) - 1)
     rows = float((resampled[1].mean(axis=0) - resampled[0].mean(axis=0)).var()) * unbiased

@@ -33,12 +33,12 @@ class Spread:
     """Why there is no interval."""
 
 
-def describe_spread(
+def compute_spread(
     scores: Sequence[float], *, lower_is_better: bool = False, interval: Interval = None, no_interval: str | None = None
 ) -> Spread | None:
     """Summarize the scores of runs, or return None if no score is a finite number.
 
-    >>> describe_spread([0.5, 0.75]).mean, describe_spread([0.5]).standard_deviation
+    >>> compute_spread([0.5, 0.75]).mean, compute_spread([0.5]).standard_deviation
     (0.625, None)
     """
     finite = [score for score in scores if math.isfinite(score)]

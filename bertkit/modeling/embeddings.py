@@ -83,7 +83,7 @@ class UsedEmbeddings(nn.Module):
 
     @property
     def decay(self) -> float:
-        """Factor of at most 1 by which weight decay has reduced the other embeddings."""
+        """Factor, at most 1, by which weight decay has scaled the embeddings of tokens that do not occur."""
         return float(self._find_group().get(_DECAY, 1.0)) if self.optimizer else 1.0
 
     def build_table(self) -> torch.Tensor:

@@ -94,7 +94,7 @@ def _read_label(raw_label: Any, recipe: Recipe) -> Any:
     if are_columns := isinstance(columns, list) and len(columns) > 1:
         marks = [normalize_label(label_to_str(mark) or "") for mark in value]
         if not {*marks} <= {"0", "1", "false", "true"}:
-            raise DataError(f"{raw_label} in columns of one label", "write 0 or 1")
+            raise DataError(f"the label columns contain {raw_label}", "write 0 or 1 in each column")
         value = [name for name, mark in zip(columns, marks, strict=True) if mark in ("1", "true")]
     elif isinstance(value, str) and _UNREAD_LIST.fullmatch(value.strip()):
         raise DataError(f"label {value[:60]!r} is a list that is not JSON", 'write ["fear", "joy"]')

@@ -275,7 +275,7 @@ class InMemoryBatches:
         return [self.features[row] for row in longest_rows(lengths, len(largest))]
 
     def occurring_tokens(self) -> Iterable[int] | None:
-        """Return the token ids that occur, or None if all embeddings are trained."""
+        """Return the token ids of the training rows if only their embeddings are trained, else None."""
         # A custom collator can add other tokens to a batch.
         is_known = self.training.train_used_embeddings_only and not self.training.collator
         return get_used_token_ids(self.features).tolist() if is_known else None

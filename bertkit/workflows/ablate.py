@@ -176,7 +176,7 @@ def check_ablation(
     tasks_by_name: dict[str, TaskRecipe] = {}
     for task, settings in tasks:
         if "model" in settings:
-            raise UsageError("--finetune names a model", "leave it out: each encoder that is pretrained is fine-tuned")
+            raise UsageError("--finetune sets `model`", "leave out model=...: the pretrained encoders are fine-tuned")
         task_name = load_recipe(task, settings).name
         # Each task has a folder of its name, next to the folder of the pretrainings.
         if task_name in tasks_by_name or task_name == _PRETRAINED:

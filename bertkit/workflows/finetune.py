@@ -231,7 +231,7 @@ class Evaluator:
         if fit_head := self.data.task.fit_head:
             fit_head(model, self.features["train"], checkpoint.context, partial(run_part, checkpoint))
         scored = self.score(self.data.validation.name, checkpoint, tune=True)
-        if self.best is None or self._rank(scored) > self._rank(self.best[1]):
+        if self.best is None or self._get_sort_key(scored) > self._get_sort_key(self.best[1]):
             self.best = step, scored
         return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}
 
@@ -250,7 +250,7 @@ class Evaluator:
         """Score a model on a split, whose features are encoded already."""
         return score_split(checkpoint, self.data.splits[name], features=self.features[name], tune=tune)
 
-    def _rank(self, scored: EvalOutput) -> tuple[bool, float]:
+    def _get_sort_key(self, scored: EvalOutput) -> tuple[bool, float]:
         metric = self.data.recipe.best_metric
         return rank_step(scored.scores[metric], scored.loss, greater_is_better=not is_lower_better(metric))
 

@@ -155,7 +155,8 @@ def _suggest_changes(training: PretrainingConfig, steps: int) -> str:
 def _token_frequencies(data: PretrainData) -> dict[str, dict[str, float]]:
     """Compute the scores of a model that only knows how frequent each token is.
 
-    Such a model has no loss of several terms, such as masked tokens and sentence pairs, but it has a perplexity.
+    The perplexity is always computed. The loss is added only if masked tokens or next tokens are the objective's only
+    loss term, because token frequencies predict nothing else, such as sentence pairs.
     """
     loss = unigram_loss(data.corpus["train"], data.corpus["validation"], data.context.config.vocab_size)
     scores = {"perplexity": math.exp(loss)}

@@ -131,7 +131,7 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None) -> Inde
         source = rows.fingerprint()
         if index.manifest.has_source(source):
             log.info(f"the index already has the rows of {rows.file}; nothing is added")
-            return _report_index(index.without_old_words(), 0)
+            return _report_index(index.delete_old_words(), 0)
         with stage(f"checking the rows of {rows.file}"):
             count, covered = rows.check(index)
         chunks = partial(_embed_chunks, rows, embedder, count, covered)

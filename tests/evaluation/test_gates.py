@@ -10,7 +10,7 @@ from bertkit.evaluation.gates import GatedDifference, WorseGate, judge_scores, j
 from bertkit.evaluation.run_sets import SeedsOfSplit, SeedsSummary, SetRun
 from bertkit.evaluation.scoring import Result
 from bertkit.metrics.paired import Difference, judge_difference
-from bertkit.metrics.seeds import describe_spread
+from bertkit.metrics.seeds import compute_spread
 from bertkit.recipe import GateConfig
 
 WORSE = Difference(0.9, 0.8, -0.1, (-0.15, -0.05), 0.001, "permutation", detectable=0.07)
@@ -100,7 +100,7 @@ def test_without_an_interval_nothing_is_sure():
 def test_the_mean_of_seeds_is_judged(tmp_path):
     (tmp_path / "seed-1").mkdir()
     (tmp_path / "seed-1" / "model.safetensors").write_bytes(b"0" * 1000)
-    spreads = {"f1": describe_spread([0.7, 0.9], interval=(0.5, 1.0)), "accuracy": None}
+    spreads = {"f1": compute_spread([0.7, 0.9], interval=(0.5, 1.0)), "accuracy": None}
     split = SeedsOfSplit("validation", 9, spreads, {})
     runs = [
         SetRun("seed-2", "diverged"),

@@ -19,7 +19,7 @@ from bertkit.evaluation.run_sets import (
     summarize_split,
 )
 from bertkit.evaluation.scoring import Result
-from bertkit.metrics.seeds import describe_spread
+from bertkit.metrics.seeds import compute_spread
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 from bertkit.tokens.features import TaskContext
@@ -124,7 +124,7 @@ def test_stored_predictions_give_the_spread_and_the_interval(tmp_path, recipe):
     ],
 )
 def test_a_mean_that_its_baseline_explains_is_told(metric, interval, least, is_told):
-    spread = describe_spread([0.34, 0.35], interval=interval)
+    spread = compute_spread([0.34, 0.35], interval=interval)
     lines = find_unclear(SeedsOfSplit("validation", 9, {metric: spread}, {}), metric, {"words": {metric: least}})
     assert [f"is not significantly better than the {least:.4f} of a baseline (words)" in line for line in lines] == (
         [True] if is_told else []

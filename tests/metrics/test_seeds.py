@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from bertkit.metrics.seeds import (
-    describe_spread,
+    compute_spread,
     estimate_selection,
     expected_best,
     explained_fraction,
@@ -30,13 +30,13 @@ def test_the_expected_best_is_the_mean_over_all_choices_of_so_many_runs(lower_is
 
 
 def test_a_spread_is_that_of_numpy_and_runs_without_a_score_do_not_count():
-    spread = describe_spread([*SCORES, float("nan")])
+    spread = compute_spread([*SCORES, float("nan")])
     assert spread.runs == 5
     assert spread.mean == pytest.approx(np.mean(SCORES))
     assert spread.standard_deviation == pytest.approx(np.std(SCORES, ddof=1))
     assert (spread.minimum, spread.median, spread.maximum) == (0.55, 0.62, 0.71)
-    assert describe_spread([float("nan")]) is None
-    assert describe_spread([0.5]).standard_deviation is None
+    assert compute_spread([float("nan")]) is None
+    assert compute_spread([0.5]).standard_deviation is None
 
 
 def test_without_variance_over_rows_the_interval_is_that_of_student():

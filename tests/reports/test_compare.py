@@ -44,7 +44,7 @@ def test_the_page_has_scores_curves_settings_and_rows_and_escapes_them(tmp_path)
         "&lt;0.001",
         "+0.2500",
         "Training loss",
-        "a is worse than b in f1",
+        "a is significantly worse than b in f1",
         "left of 0",
     ):
         assert part in text

@@ -82,8 +82,8 @@ def test_the_separator_is_an_option():
         ({"text": "a", "label": "['joy' 'fear']"}, SEVERAL, "label \"['joy' 'fear']\" is a list that is not JSON"),
         ({"text": "a", "label": "[1 0]"}, {}, "label '[1 0]' is a list that is not JSON"),
         ({"text": "a", "label": "{'joy', 'fear'}"}, SEVERAL, "label \"{'joy', 'fear'}\" is a list that is not JSON"),
-        ({"text": "a", "label": ["1", "2"]}, COLUMNS, "['1', '2'] in columns of one label"),
-        ({"text": "a", "label": ["1", ""]}, COLUMNS, "['1', ''] in columns of one label"),
+        ({"text": "a", "label": ["1", "2"]}, COLUMNS, "the label columns contain ['1', '2']"),
+        ({"text": "a", "label": ["1", ""]}, COLUMNS, "the label columns contain ['1', '']"),
         ({"text": "a", "label": ["0", "0"]}, {**COLUMNS, **ONE}, "a list of labels (column 'label') - for several"),
     ],
 )

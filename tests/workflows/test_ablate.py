@@ -84,7 +84,7 @@ def test_mistakes_are_found_before_anything_is_trained(pretrained, tmp_path):
     refused(RecipeError, "no objective is called 'ltr'", space=["objective=mlm,ltr"])
     refused(RecipeError, "unknown key 'options.mask_rate'", space=[OBJECTIVES, "options.mask_rate=0.1,0.2"])
     refused(UsageError, "two recipes are called cola", tasks=[TASK, TASK])
-    refused(UsageError, "--finetune names a model", tasks=[("cola", {"model": "demo"})])
+    refused(UsageError, "--finetune sets `model`", tasks=[("cola", {"model": "demo"})])
     missing = [("cola", {"data.source": str(tmp_path / "none.csv")})]
     refused(DataError, "none.csv", tasks=missing)
     one = tmp_path / "one.txt"

@@ -97,7 +97,7 @@ def test_a_killed_build_ends_as_an_unbroken_one(tmp_path, tiny_model, zygote):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", ["_append_rows", "_write_words", "without_old_words"])
+@pytest.mark.parametrize("function", ["_append_rows", "_write_words", "delete_old_words"])
 def test_a_killed_addition_adds_its_rows_once(function, rows, embedder, here, zygote):
     build(rows, embedder, "index")
     write_csv(here / "more.csv", [{"text": "the superb song"}, {"text": "a dull book"}])

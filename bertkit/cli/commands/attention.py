@@ -41,7 +41,7 @@ def show_attention(
     model: EncoderOption = ...,  # type: ignore[assignment]
     pair: PairOption = None,
     layer: Annotated[
-        int | None, option("Layer to list token by token, from 0; a page opens with it.", "N", "all", min=0)
+        int | None, option("Layer to list token by token, from 0; a page first shows it.", "N", "all", min=0)
     ] = None,
     head: Annotated[int | None, option("With --layer: head to show, from 0.", "N", "the mean of all", min=0)] = None,
     max_length: Annotated[int, option("Maximum number of tokens; a longer input is an error.", "N", min=3)] = 128,

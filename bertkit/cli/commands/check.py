@@ -113,7 +113,7 @@ def _list_cases(result: CheckResult, *, strict: bool) -> list[Case]:
 
 
 def print_findings(result: CheckResult, fix: Path | None) -> None:
-    """Print the findings under their headings, the checks that were left out, and the rows that the copy lacks."""
+    """Print the findings under their headings, the skipped checks, and how many rows `--fix` removed from its copy."""
     print_text(f"{result.recipe}: {result.source}")
     counts = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
     # A CSV file with an index column has a column without a name, which is shown as ''.

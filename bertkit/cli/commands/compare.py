@@ -74,7 +74,7 @@ def command(
     ] = None,
     if_inconclusive: Annotated[
         Literal["fail", "pass"],
-        option("With --fail-if-worse: result if the rows are too few to decide.", "CHOICE"),
+        option("With --fail-if-worse: outcome if there are too few rows to decide, `fail` or `pass`.", "CHOICE"),
     ] = "fail",
     recipe: PredictionsRecipeOption = None,
     output: PageOption = None,

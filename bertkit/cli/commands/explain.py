@@ -39,7 +39,8 @@ _MAX_WORDS = 10  # in a table: the words with the largest values
 _NOTHING = "nothing to explain: no word is read"
 
 TargetOption = Annotated[
-    list[str] | None, option("Label to explain, or for taggers the word; repeatable.", "NAME", "the prediction")
+    list[str] | None,
+    option("Label to explain; for taggers, the word whose tag to explain. Repeatable.", "NAME", "the prediction"),
 ]
 StepsOption = Annotated[int, option("Maximum number of steps of integrated gradients.", "N", min=1, max=8192)]
 

@@ -56,7 +56,8 @@ def command(
     vocabulary: Annotated[
         list[str] | None,
         option(
-            "Keep only tokens that occur in this file or folder, in all `rows` or in the `train` rows; repeatable.",
+            "Keep only tokens that occur in this file or folder. The value `train` means the training rows, and `rows` "
+            "the training and validation rows. Repeatable.",
             "FILE",
             "all",
         ),

@@ -159,9 +159,9 @@ def simcse(vectors: Tensor, labels: Labels, missing: Tensor, scale: float, stati
 
 
 def class_cosent(vectors: Tensor, labels: Labels, missing: Tensor, scale: float, static: bool = False) -> Tensor:
-    """Compute `cosent` for all pairs of rows with one text: pairs with equal labels against other pairs.
+    """Compute `cosent` for all pairs of rows of a batch: pairs with equal labels should be the most similar.
 
-    The loss is 0 if all pairs of a batch have equal labels, or none has.
+    Each row has one text. The loss is 0 if all pairs have equal labels, or if none has.
     """
     assert labels is not None
     vectors = functional.normalize(vectors[:, 0], dim=-1)

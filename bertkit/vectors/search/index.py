@@ -215,7 +215,7 @@ class Index:
             complete = replace(self.manifest, additions=(*self.manifest.additions, added), pending=None)
             complete = replace(complete, words=Index(self.folder, complete)._write_words())
             _write_manifest(self.folder, complete)
-        return Index.open(self.folder).without_old_words()
+        return Index.open(self.folder).delete_old_words()
 
     def delete(self, rows: Iterable[int]) -> Index:
         """Mark rows as deleted, and return the index opened again; the caller holds the lock of the folder.
@@ -324,7 +324,7 @@ class Index:
                 rows.setdefault(name, []).append(row)
         return rows
 
-    def without_old_words(self) -> Index:
+    def delete_old_words(self) -> Index:
         """Delete the words that this index has replaced, and return it."""
         for folder in (self.folder / _WORDS).glob("*"):
             if self.manifest.words is None or folder != self.folder / self.manifest.words_folder:

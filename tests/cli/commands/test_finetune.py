@@ -15,7 +15,7 @@ from bertkit.cli.terminal import json_output
 from bertkit.errors import DivergedError, UsageError
 from bertkit.evaluation.run_sets import SeedsOfSplit, SeedsSummary, SetRun
 from bertkit.evaluation.scoring import Result
-from bertkit.metrics.seeds import describe_spread
+from bertkit.metrics.seeds import compute_spread
 from bertkit.recipe import load_recipe, write_yaml
 from bertkit.tasks import load_task, next_commands
 from bertkit.workflows.trial_run import DryRun
@@ -100,7 +100,7 @@ def test_a_run_folder_with_the_name_of_a_recipe_is_suggested_as_a_path():
 def summary_of(scores, **changes):
     results = [Result("cola", "demo", "validation", {"f1": score}, 40, 1.0) for score in scores]
     found = [SetRun(f"seed-{n}", "finished", results=[result]) for n, result in enumerate(results, 1)]
-    spread = describe_spread(scores, interval=(0.25, 0.75))
+    spread = compute_spread(scores, interval=(0.25, 0.75))
     facts = {
         "runs": found,
         "splits": [SeedsOfSplit("validation", 40, {"f1": spread}, {"f1": 0.5})],

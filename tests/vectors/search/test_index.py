@@ -224,7 +224,7 @@ def run_build(folder):
 def run_addition(folder):
     index = Index.open(folder / "index", verify=True)
     if index.manifest.has_source(SOURCE):
-        index.without_old_words()
+        index.delete_old_words()
     else:
         index.add(chunks_of(FEW, first=30, size=15), source=SOURCE)
 
