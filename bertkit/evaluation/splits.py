@@ -188,7 +188,8 @@ def splits_to_score(saved: CheckpointInfo, split: str | None, *, strict: bool = 
         split = ALL  # The run held out rows of another file, so all rows of this one are new.
     splits = read_task_splits(recipe, task, is_validation if split is None else lambda name: name == split)
     if not splits:
-        raise DataError(f"no split {split or 'validation'!r} in {recipe.data.source}", "name one with --split")
+        remedy = "score a file with --data FILE, or leave out --split" if split else "name one with --split"
+        raise DataError(f"no split {split or 'validation'!r} in {recipe.data.source}", remedy)
     if not task.HAS_LABEL_NAMES:
         return splits
     gold, named_splits = task.COLUMNS.gold, {}

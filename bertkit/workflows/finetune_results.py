@@ -181,10 +181,9 @@ def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str], frequ
         steps.append(f"--set training.class_weights=balanced ({reason})")
     if fit_result.best_step < fit_result.steps:
         steps.append(f"another --learning-rate than {training.learning_rate:g}")
-    elif not is_short:
+    elif not is_short and fit_result.evaluations > 1:  # A single evaluation is always the best.
         longer = f"--set training.steps={2 * training.steps}" if training.steps else f"--epochs {2 * training.epochs:g}"
-        reason = f" ({recipe.best_metric} was best at the last evaluation)" if fit_result.evaluations > 1 else ""
-        steps.append(f"{longer}{reason}")
+        steps.append(f"{longer} ({recipe.best_metric} was best at the last evaluation)")
     steps += ["more --student-layers"] if recipe.distillation and recipe.distillation.student_layers else []
     return f" Try {', then '.join([*steps, 'more rows'])}."
 

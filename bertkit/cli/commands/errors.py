@@ -69,7 +69,7 @@ def _print_mistakes(result: Mistakes, max_shown: int) -> None:
         f"  {summary} significantly worse than the rest, of {tested} ({result.test}; p < .05 after Holm's correction)"
     )
     if untested := len(result.slices) - tested:
-        print_text(f"  not tested (p n/a), because of too few rows or errors: {untested} slices")
+        print_text(f"  not tested (p n/a), because of too few rows or errors: {format_count(untested, 'slice')}")
     table = [
         {
             "slice": f"{'* ' if part.is_beyond_chance else '  '}{part.by}: {part.value}",

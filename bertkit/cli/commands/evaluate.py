@@ -242,7 +242,8 @@ def _describe_lead(lead: Mapping[str, Any]) -> str:
     interval = f" (95% CI {format_interval((ends[0], ends[1]))})" if ends else ""
     baseline, difference = lead["baseline"], f"{abs(lead['difference']):.4f}"
     how = f"{word} than {baseline} by {difference}" if float(difference) else f"as good as {baseline}"
-    return f"{lead['metric']}: {how}{interval}"
+    unclear = ", not significant" if ends and float(difference) and ends[0] <= 0 <= ends[1] else ""
+    return f"{lead['metric']}: {how}{interval}{unclear}"
 
 
 def print_languages(results: Mapping[str, Sequence[Result]], means: Sequence[Mapping[str, Any]]) -> None:

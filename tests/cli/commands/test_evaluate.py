@@ -101,7 +101,7 @@ def test_the_strongest_baseline_stands_beside_the_score_and_all_below(capsys):
     ("difference", "interval", "said"),
     [
         (0.25, (0.1, 0.4), "better than words by 0.2500 (95% CI 0.1000 to 0.4000)"),
-        (-0.25, (-0.4, 0.1), "worse than words by 0.2500 (95% CI -0.1000 to 0.4000)"),
+        (-0.25, (-0.4, 0.1), "worse than words by 0.2500 (95% CI -0.1000 to 0.4000), not significant"),
         (-0.00001, None, "as good as words"),
     ],
 )
