@@ -162,7 +162,7 @@ def _read_vectors(all_rows: ScannedRows, rows: Rows, source: VectorSource) -> Ma
 
 
 def _draw_curve(all_rows: ScannedRows, rows: Rows, vectors: Matrix) -> list[dict[str, Any]]:
-    """Return the fraction of rows with a neighbor at each threshold, and the texts of its least similar pair."""
+    """Return the fraction of rows with a neighbor at each threshold, and the texts of its farthest pair."""
     if len(rows) < 2:
         return []
     steps = measure_similarity(vectors)
