@@ -291,7 +291,7 @@ def _merge_values(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, An
 
 def _set_value(values: dict[str, Any], key: str, value: object) -> None:
     *sections, last = key.split(".")
-    # Each section on the way is copied, because the merged values and the parents share their sections.
+    # Copy each section of the path, because the merged values and the parents share their sections.
     for section in sections:
         content = values.get(section)
         values[section] = dict(content) if isinstance(content, dict) else {}
