@@ -48,7 +48,7 @@ def get_pair_places(pairs: Sequence[tuple[RowLocation, RowLocation]]) -> tuple[R
 
 
 def get_severity(share: float, *, warn: float, fail: float = 2.0) -> Level:
-    """Return ``fail`` if a share is at least `fail`, or ``warn`` if it is at least `warn`, or ``good``.
+    """Return ``fail`` if a fraction is at least `fail`, or ``warn`` if it is at least `warn`, or ``good``.
 
     >>> get_severity(0.0, warn=0.01), get_severity(0.05, warn=0.01, fail=0.1), get_severity(0.5, warn=0.01, fail=0.1)
     ('good', 'warn', 'fail')

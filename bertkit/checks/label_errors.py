@@ -76,7 +76,7 @@ class _Labeled(NamedTuple):
 
     rows: list[tuple[Split, int]]
     """Split and index of each row."""
-    row_of: np.ndarray
+    row_indices: np.ndarray
     """Position in `rows`, (items,)."""
     labels: np.ndarray
     """Index in `names` of the label of each item, (items,); -1 for a word without a tag."""
@@ -108,7 +108,7 @@ def find_label_errors(splits: Mapping[str, Split], columns: ColumnSpec, embedder
     errors: dict[int, LabelError] = {}
     # A word without a tag passes as the first tag, so that cleanlab accepts it, and is left out afterwards.
     for item in cleanlab.find_label_issues(np.maximum(labels, 0), probabilities, **ranking).tolist():
-        row, label = int(labeled.row_of[item]), labels[item]
+        row, label = int(labeled.row_indices[item]), labels[item]
         if label >= 0 and row not in errors:
             probability = round(float(probabilities[item, label]), 4)
             suggested = labeled.names[int(probabilities[item].argmax())]
@@ -162,14 +162,14 @@ def _predict_words(splits: Mapping[str, Split], columns: ColumnSpec, embedder: E
     if len(names) < 2 or len(rows) < FOLDS:
         return None
     words = [split.rows[row]["tokens"] for split, row in rows]
-    row_of = np.repeat(np.arange(len(words)), [len(row_words) for row_words in words])
+    row_indices = np.repeat(np.arange(len(words)), [len(row_words) for row_words in words])
     # Words without a tag give context to their neighbors. They are not learned or ranked.
     labels = np.array([names.index(tag) if tag else -1 for tag in tags])
     vectors = embed_words(words, embedder)
     with stage("predicting each tag from the other rows"):
-        probabilities = predict_tags(words, vectors, labels, row_of)
+        probabilities = predict_tags(words, vectors, labels, row_indices)
     return _Labeled(
-        rows, row_of, labels, names, probabilities, list(map(" ".join, words)), list(chain.from_iterable(words))
+        rows, row_indices, labels, names, probabilities, list(map(" ".join, words)), list(chain.from_iterable(words))
     )
 
 
@@ -264,7 +264,7 @@ def embed_words(words: Sequence[Sequence[str]], embedder: Embedder) -> np.ndarra
 
 
 def predict_tags(
-    words: Sequence[Sequence[str]], vectors: np.ndarray, tags: np.ndarray, row_of: np.ndarray
+    words: Sequence[Sequence[str]], vectors: np.ndarray, tags: np.ndarray, row_indices: np.ndarray
 ) -> np.ndarray:
     """Return the probability of each tag for each word, from models that were not trained on its row.
 
@@ -274,7 +274,7 @@ def predict_tags(
         words: Words of each row.
         vectors: Vectors of all words, (words, dimension).
         tags: Indexes of the tags of all words, (words,); -1 for a word without a tag.
-        row_of: Index of the row of each word, (words,).
+        row_indices: Index of the row of each word, (words,).
     """
     from sklearn.decomposition import PCA
     from sklearn.feature_extraction import DictVectorizer
@@ -282,10 +282,10 @@ def predict_tags(
 
     reduced = PCA(min(_WIDTH, *vectors.shape), random_state=42).fit_transform(vectors)
     reduced /= max(float(reduced.std(axis=0).mean()), 1e-6)
-    neighbors = np.concatenate([_shift_values(reduced, row_of, by) for by in (-1, 0, 1)], axis=1)
+    neighbors = np.concatenate([_shift_values(reduced, row_indices, by) for by in (-1, 0, 1)], axis=1)
     described = DictVectorizer().fit_transform(chain.from_iterable(map(_describe_words, words)))
     # Words of one row stay in one fold, because a sentence repeats its names and its topic.
-    splits = GroupKFold(FOLDS, shuffle=True, random_state=42).split(row_of, groups=row_of)
+    splits = GroupKFold(FOLDS, shuffle=True, random_state=42).split(row_indices, groups=row_indices)
     # Only words with a tag are learned from, but each word is predicted once.
     folds = [(training[tags[training] >= 0], held_out) for training, held_out in splits]
     probabilities = _mean_probabilities([(neighbors, 0.01), (described, 1.0)], tags, folds, 60)

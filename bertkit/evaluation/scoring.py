@@ -217,11 +217,11 @@ def decode_rows(
 
     def decode(start: int) -> list[Prediction]:
         # Row indices of features rise, so the features of a chunk are a slice. Rows of a chunk count from 0 again.
-        feature_slice = slice(*np.searchsorted(rows_of_features, (start, start + IN_MEMORY)).tolist())
+        feature_slice = slice(*np.searchsorted(feature_rows, (start, start + IN_MEMORY)).tolist())
         chunk = [{**feature, "row": feature["row"] - start} for feature in features[feature_slice]]
         return task.decode(outputs[feature_slice], chunk, rows[start : start + IN_MEMORY], context)
 
-    rows_of_features = get_row_indices(features)
+    feature_rows = get_row_indices(features)
     return offload_to_disk(chain.from_iterable(map(decode, range(0, len(rows), IN_MEMORY))))
 
 

@@ -71,7 +71,7 @@ def explain(
         RecipeError: If the task family does not define what to explain.
     """
     tokenizer = checkpoint.context.tokenizer
-    # [MASK] stands for an unknown word in pretraining, so no other token carries less information.
+    # [MASK] represents an unknown word in pretraining, so no other token carries less information.
     baseline = tokenizer.pad_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
     model, collate = checkpoint.model.eval(), checkpoint.task.collator(checkpoint.context)
     explanations = []

@@ -52,7 +52,7 @@ class LayerReader:
     """Encoder whose hidden states of all layers are read; it is loaded unless they are on disk already."""
 
     model: str
-    """Model folder, run folder, folder of sentence-transformers, hub name, or ``demo``."""
+    """Model folder, run folder, folder of sentence-transformers, Hub name, or ``demo``."""
     max_length: int | None = None
     """Maximum tokens of a text, and of a window of words, or None for the maximum of the model folder."""
     precision: str = "auto"

@@ -416,6 +416,6 @@ def _compute_with_evaluate(name: str, gold: list[Any], predicted: list[Any]) -> 
         return {key: float(value) for key, value in scores.items() if isinstance(value, (int, float, np.number))}
     except Exception as error:  # The library or a script can raise any error; scipy a ValueError for a single row.
         if isinstance(error, ValueError) and not Path(name).exists():
-            message = f"the metric evaluate:{name} refuses these {len(gold):,} rows: {error}"
+            message = f"the metric evaluate:{name} rejects these {len(gold):,} rows: {error}"
             raise DataError(message, "score more rows, or use another metric") from None
         raise custom_code_error(f"the metric evaluate:{name}", error) from error

@@ -171,7 +171,7 @@ def _find_files(path: Path, data: CorpusConfig) -> dict[str, list[Path]]:
     files = _text_files(folder) if folder == path else _match_files(folder, path)
     by_split: dict[str | None, list[Path]] = {}
     for file in files:
-        by_split.setdefault(_split_of(file.relative_to(folder), data), []).append(file)
+        by_split.setdefault(_find_split(file.relative_to(folder), data), []).append(file)
     if "train" not in by_split and "validation" not in by_split:
         return {"train": files}
     if None in by_split and "train" not in by_split:
@@ -202,7 +202,7 @@ def _text_files(folder: Path) -> list[Path]:
     return files
 
 
-def _split_of(path: Path, data: CorpusConfig) -> str | None:
+def _find_split(path: Path, data: CorpusConfig) -> str | None:
     """Return the split in the name of a file or of a folder above it, or None if no name has one."""
     names = [*path.parts[:-1], without_compression(path.name).removesuffix(_ending(path))]
     splits = find_splits([re.sub(f"{_NUMBERED}$", "", name.lower()) for name in names], data.splits)
@@ -229,7 +229,7 @@ def list_source_files(source: CorpusSource, split: str) -> list[SourceFile]:
         files = [SourceFile([], partial(_read_hub_documents, data, split))]
     else:
         files = [
-            SourceFile([path], partial(_read_file_documents, path, data), _weight_of(path, split, data))
+            SourceFile([path], partial(_read_file_documents, path, data), _find_weight(path, split, data))
             for path in source.files.get(split, ())
         ]
     if data.limit is None or not files:
@@ -238,7 +238,7 @@ def list_source_files(source: CorpusSource, split: str) -> list[SourceFile]:
     return [SourceFile(paths, lambda: islice(chain.from_iterable(file.read() for file in files), data.limit))]
 
 
-def _weight_of(file: Path, split: str, data: CorpusConfig) -> float:
+def _find_weight(file: Path, split: str, data: CorpusConfig) -> float:
     """Return the weight of the first pattern that a file matches."""
     weights = data.weights if split == "train" else {}
     return next((weight for pattern, weight in weights.items() if file.match(pattern)), 1.0)

@@ -153,7 +153,7 @@ def read_layers(value: Any) -> int | list[int] | None:
 
 def _is_layer(value: Any) -> bool:
     text = str(value).strip()
-    # Python refuses to convert more than 4,300 digits, so the length is checked before the value.
+    # Python does not convert more than 4,300 digits, so the length is checked before the value.
     return text.isdecimal() and len(text) <= len(str(_MAX_LAYERS))
 
 
@@ -165,7 +165,7 @@ class DistillationConfig(Section):
     """How a student learns from fine-tuned teachers as well as from the gold labels (Hinton et al. 2015)."""
 
     teachers: list[Location] = Field([])
-    """Fine-tuned checkpoints for this task: folders or hub names."""
+    """Fine-tuned checkpoints for this task: folders or Hub names."""
     temperature: Finite = Field(2.0, gt=0, le=1000)
     """Divides the logits; above 1, less probable labels weigh more."""
     soft_weight: Finite = Field(0.5, ge=0, le=1)

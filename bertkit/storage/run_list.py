@@ -69,7 +69,7 @@ def summarize(folder: Path) -> RunSummary | None:
 
 def read_state(folder: Path, record: RunRecord) -> str:
     """Return the state of a run. A run that is recorded as running but holds no lock was killed: ``stopped``."""
-    # The system releases the lock when the process ends, but the record of a killed process stays as it was.
+    # The system releases the lock when the process ends, but the record of a killed process stays unchanged.
     if record["status"] == "running" and not is_locked(folder / runs.LOCK):
         return "stopped"
     return str(record["status"])

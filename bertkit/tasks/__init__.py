@@ -20,7 +20,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import label_to_str as spelled
+from bertkit.data.labels import label_to_str
 from bertkit.data.rows import check_texts, is_blank
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import LabeledSpan
@@ -83,12 +83,12 @@ __all__ = [
     "encode_texts",
     "example_row",
     "is_blank",
+    "label_to_str",
     "load_pretrained",
     "load_task",
     "padding_collator",
     "read_option",
     "score_values",
-    "spelled",
     "task_names",
     "with_options",
 ]

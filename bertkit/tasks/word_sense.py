@@ -214,7 +214,7 @@ def _score_words(row_scores: RowScores) -> dict[int, dict[str, Any]]:
     # so F1 is [2/3, 2/3, 1]. With senses 0 and 1 of one word, its macro F1 is 2/3.
     f1 = 2 * right / np.maximum(gold + predicted, 1)
     word_of_sense = np.full(size, -1)
-    # -1 stands for a sense that does not occur, and so does not count.
+    # -1 marks a sense that does not occur, and so does not count.
     for side in ("predicted", "gold"):
         word_of_sense[row_scores[side]] = row_scores[f"{side}_word"]
     scores = {}

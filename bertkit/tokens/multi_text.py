@@ -49,7 +49,7 @@ def multi_text_collator(context: TaskContext, label_type: str = "int64") -> Coll
         for feature in features:
             names = [name for name in ("input_ids", "token_type_ids") if name in feature]
             for text in range(max_texts):
-                # One token of id 0 stands for a missing text; the docstring explains how a model recognizes it.
+                # One token of id 0 represents a missing text; the docstring explains how a model recognizes it.
                 has_text = text < len(feature["input_ids"])
                 flat.append({name: feature[name][text] if has_text else [0] for name in names})
         batch = {name: values.reshape(len(features), max_texts, -1) for name, values in pad(flat).items()}

@@ -68,10 +68,10 @@ def encode_long(rows: Rows, context: TaskContext) -> list[Feature]:
         return []
     if strategy == "head":
         return encode_texts(rows, context)
-    tokens_of_rows, template, budget = _tokenize_rows(rows, context)
+    row_tokens, template, budget = _tokenize_rows(rows, context)
     shorten = partial(_last, share=share if strategy == "head_tail" else 0.0)
     features = []
-    for index, tokens in enumerate(tokens_of_rows):
+    for index, tokens in enumerate(row_tokens):
         if strategy in SHORTENED:
             features.append({"row": index, **template.fill(*shorten_texts(tokens, budget, shorten))})
             continue
@@ -91,10 +91,10 @@ def _tokenize_rows(rows: Rows, context: TaskContext) -> tuple[list[list[list[int
 
 def get_read_fractions(rows: Rows, context: TaskContext) -> tuple[float, float, float]:
     """Return the fractions of tokens that one input and that windows read, and the number of windows per row."""
-    tokens_of_rows, _, budget = _tokenize_rows(rows, context)
+    row_tokens, _, budget = _tokenize_rows(rows, context)
     overlap = read_option(OPTIONS, context.recipe, "overlap")
     in_all = in_one = in_windows = windows = 0
-    for tokens in tokens_of_rows:
+    for tokens in row_tokens:
         sizes, row_windows = _sizes(tokens, budget), len(_split_texts(tokens, budget, overlap))
         lengths = [len(text) for text in tokens]
         in_all, in_one, windows = in_all + sum(lengths), in_one + sum(sizes), windows + row_windows

@@ -59,7 +59,7 @@ class Embedder:
     """
 
     model: str
-    """Model folder, run folder, exported folder, folder of sentence-transformers, hub name, or ``demo``."""
+    """Model folder, run folder, exported folder, folder of sentence-transformers, Hub name, or ``demo``."""
     pooling: str | None = None
     """``mean``, ``cls``, ``max``, ...; by default, the pooling of the folder, or the mean."""
     normalize: bool | None = None

@@ -36,7 +36,7 @@ class Reranker:
     """
 
     model: str
-    """Run folder of the recipe ``rerank`` or ``late-interaction``, folder of a CrossEncoder, or hub name."""
+    """Run folder of the recipe ``rerank`` or ``late-interaction``, folder of a CrossEncoder, or Hub name."""
     max_length: int | None = None
     """Maximum tokens of query and passage together; by default, the folder's."""
     precision: str = "auto"

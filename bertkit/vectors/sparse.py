@@ -37,7 +37,7 @@ class SparseEmbedder:
     """
 
     model: str
-    """Run folder of the recipe ``sparse``, folder of a SparseEncoder, or hub name."""
+    """Run folder of the recipe ``sparse``, folder of a SparseEncoder, or Hub name."""
     precision: str = "auto"
     column: str = "text"
     """Column of a batch with the texts."""

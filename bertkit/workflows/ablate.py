@@ -100,7 +100,7 @@ def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[dict[str, Any], Bertkit
     Returns:
         The content of ``ablation.json`` with the ``folder``, and the error of the first variant that failed.
     """
-    with job.claimed():
+    with job.lock():
         # 1. Read all rows and texts: an ablation takes days, so a wrong row of the last task must not end it.
         _check_inputs(job)
 

@@ -85,7 +85,7 @@ def cluster(
     rows_with_text = [row for row, text in enumerate(contents) if text]
     texts_with_text = [contents[row] for row in rows_with_text]
     if count is not None and count > len(rows_with_text):
-        raise UsageError(f"--clusters {count}, but {len(rows_with_text):,} rows have text", "ask for fewer clusters")
+        raise UsageError(f"--clusters {count}, but {len(rows_with_text):,} rows have text", "request fewer clusters")
     with ExitStack() as claims:
         # 2. Claim the outputs, so that outputs that cannot be written are rejected before the work.
         if output is not None:

@@ -61,7 +61,7 @@ def fill_mask(
         trained = load_for_pretraining(AutoModelForMaskedLM, folder, load_config(folder))
         if new := get_loading_info(trained).new_weights:
             message = f"no trained head for masked words (the checkpoint lacks {new[0]})"
-            raise ModelError(message, "name one that was pretrained on masked words", file=folder)
+            raise ModelError(message, "name an encoder that was pretrained on masked words", file=folder)
         trained = trained.eval().to(compute_as_stored())
         pipeline = FillMaskPipeline(trained, tokenizer, device=trained.device, tokenizer_kwargs={"truncation": True})
 

@@ -115,7 +115,7 @@ def glue(
     job = _load_tasks(model, tasks, changes or {}, runs.run_folder(output, "glue"))
     job.check()
     model_folder = hub.find_model(model)
-    with job.claimed():
+    with job.lock():
         # 2. Check all rows before the first of up to nine trainings, and train.
         _check_tasks(job, fresh)
         job.failed |= train_all(job)

@@ -150,7 +150,7 @@ class RunSet:
             raise self._held(holder)
 
     @contextmanager
-    def claimed(self, *, fresh: bool = False, join: bool = False) -> Iterator[None]:
+    def lock(self, *, fresh: bool = False, join: bool = False) -> Iterator[None]:
         """Create the folder and hold its lock; a command with `join` works next to the command that holds the lock.
 
         With `fresh`, an earlier set in the folder is moved aside.

@@ -124,7 +124,7 @@ def finetune_seeds(
     # 1. Check options and folder, and read the rows: errors are reported before the folder changes.
     runset = check_seeds(recipe, seeds, output, fresh=fresh, jobs=jobs, join=join)
     _ = runset.first
-    with runset.claimed(fresh=fresh, join=join):
+    with runset.lock(fresh=fresh, join=join):
         # 2. Train the runs that have not ended.
         for name in runset.names:
             runset.check_run(name)

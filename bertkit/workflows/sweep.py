@@ -148,7 +148,7 @@ def sweep(
     """
     # 1. Check the settings, the rows and the folder.
     job = check_sweep(recipe, search, changes or {}, output, fresh=fresh, jobs=jobs, join=join)
-    with job.claimed(fresh=fresh, join=join):
+    with job.lock(fresh=fresh, join=join):
         run_sets.write_space(job.folder, job.space)
         _check_trials(job)
 

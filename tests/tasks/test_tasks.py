@@ -31,7 +31,7 @@ STABLE = {  # imported by families of users: a name may join them, but none may 
     *("Answer", "Collator", "ColumnSpec", "RowScores", "DataError", "TaskReport", "Feature", "Option", "Output"),
     *("Prediction", "Recipe", "RecipeError", "Row", "RunModule", "TaskContext", "Task"),
     *("compare_values", "compute_metrics", "encode_texts", "is_blank", "load_pretrained", "padding_collator"),
-    *("read_option", "score_values", "spelled", "with_options"),
+    *("read_option", "score_values", "label_to_str", "with_options"),
 }
 
 

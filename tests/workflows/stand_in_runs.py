@@ -79,7 +79,7 @@ def main() -> None:
     folder, jobs, names = sys.argv[1:4]
     runset, join = StandIns(Path(folder), names.split(",")), "--join" in sys.argv
     try:
-        with runset.claimed(join=join):
+        with runset.lock(join=join):
             train_all(runset, jobs=int(jobs), join=join)
     except BertkitError as error:
         sys.stderr.write(f"{error}\n")

@@ -143,7 +143,7 @@ def test_lines_of_a_file_and_of_standard_input(run):
 
 
 def test_a_model_without_a_trained_head_is_refused(tiny_model, tmp_path):
-    with pytest.raises(ModelError, match=r"no trained head for masked words \(.* - name one that was pretrained"):
+    with pytest.raises(ModelError, match=r"no trained head for masked words .* name an encoder that was pretrained"):
         fill_mask(str(tiny_model), ["The [MASK]"])
     import shutil
 

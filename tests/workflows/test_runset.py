@@ -46,16 +46,16 @@ def began(folder: Path, name: str) -> int:
 
 def test_a_folder_is_created_and_one_command_at_a_time_works_on_it(tmp_path):
     both = [StandIns(tmp_path / "a" / "set", ["good-1"]) for _ in range(2)]
-    with both[0].claimed():
-        for call in (both[1].check, both[1].claimed().__enter__):
+    with both[0].lock():
+        for call in (both[1].check, both[1].lock().__enter__):
             with pytest.raises(ResourceError, match=r"process \d+ on .* is at work on this folder .* with --join"):
                 call()
         with pytest.raises(UsageError, match="there are no runs to join"):
             both[1].check(join=True)
         train_all(both[0])
-        with both[1].claimed(join=True):
+        with both[1].lock(join=True):
             pass
-    with both[1].claimed():
+    with both[1].lock():
         pass
 
 
@@ -92,8 +92,8 @@ def test_fresh_moves_an_earlier_set_aside_unless_a_run_is_being_trained(tmp_path
         files.hold_lock(job.run_lock("good-10")),
         pytest.raises(ResourceError, match="another process still trains good 10"),
     ):
-        job.claimed(fresh=True).__enter__()
-    with job.claimed(fresh=True):
+        job.lock(fresh=True).__enter__()
+    with job.lock(fresh=True):
         assert runs.list_runs(job.folder) == []
     assert len(runs.list_runs(tmp_path / "set.before")) == 2
 

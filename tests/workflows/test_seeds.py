@@ -87,7 +87,7 @@ def test_seeds_that_another_process_trains_are_left_to_it_and_so_is_the_summary(
     with pytest.raises(UsageError, match="--fresh and --join are both given"):
         finetune_seeds(demo, (4, 5), output=folder, join=True, fresh=True)
     job = check_seeds(demo, (4, 5), folder)
-    with job.claimed(), files.hold_lock(job.run_lock("seed-4")):
+    with job.lock(), files.hold_lock(job.run_lock("seed-4")):
         summary, error = finetune_seeds(demo, (4, 5), output=folder, join=True)
     assert (
         trained == [5] and [run.name for run in summary.unfinished] == ["seed-4"] and not summary.unfinished[0].failure

@@ -95,7 +95,7 @@ def test_a_trial_that_diverges_has_ended_and_the_others_go_on(diverging, tmp_pat
 def begin(search, folder):
     """Return a sweep whose folder another process has made, and left."""
     job = check_sweep("classify", search, DEMO, folder)
-    with job.claimed():
+    with job.lock():
         write_space(folder, job.space)
     return job
 

@@ -185,7 +185,7 @@ def print_results(results: Sequence[Result], next_steps: Callable[[], None] = la
     _print_scores(results)
     next_steps()
     for result in results:
-        # A model that does not beat its baselines has learned nothing. The warning is printed last, because a
+        # A model that does not beat its baselines learned nothing. The warning is printed last, because a
         # terminal shows the end of the output.
         if result.lead and not result.lead["is_clear"]:
             print_line()

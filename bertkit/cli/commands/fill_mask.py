@@ -35,7 +35,7 @@ def command(
         texts = [
             record["text"] for _, record in read_records(file, DataConfig(format="lines")) if record["text"].strip()
         ]
-    # One mask stands for one token, so a word of several tokens cannot be a target.
+    # One mask represents one token, so a word of several tokens cannot be a target.
     target_words = [word.strip() for word in (targets or "").split(",") if word.strip()]
     if targets is not None and not target_words:
         raise UsageError("--targets names no word", "give e.g. cat,dog")

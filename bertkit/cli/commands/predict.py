@@ -89,7 +89,7 @@ def command(
         raise UsageError(message, "name a file with --output")
     if min_precision is not None and abstain_below is not None:
         raise UsageError("--min-precision and --abstain-below", "give one or the other")
-    # 2. Find the checkpoint, and the thresholds that its calibration has stored.
+    # 2. Find the checkpoint, and the thresholds of its calibration.
     recipe, checkpoint = find_checkpoint(run, model)
     task = get_zero_shot_task(recipe) if zero_shot else None
     settings = {"model": checkpoint, "options.abstain_below": abstain_below, "task": task}

@@ -261,7 +261,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _integer(digits: str) -> int:
-    # Arrow and numpy have no larger integers. The length is compared first, because Python refuses to convert more than
+    # Arrow and numpy have no larger integers. The length is compared first, because Python does not convert more than
     # 4,300 digits.
     if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
         raise DataError(f"the integer {digits[:40]} does not fit in 64 bits", "write it as text, in quotes")

@@ -33,7 +33,7 @@ class TokenQuantizer(ExportQuantizer):  # type: ignore[misc]  # transformers has
         """Replace products and lookups by int8 versions, and return the graph."""
         graph, tables = model.graph, dict[str, tuple[ir.Value, ir.Value]]()
         for node in list(graph):
-            weights = _weights_of(node)
+            weights = _get_weights(node)
             if weights is None:
                 continue
             tape = Tape(graph)
@@ -48,7 +48,7 @@ class TokenQuantizer(ExportQuantizer):  # type: ignore[misc]  # transformers has
         return model
 
 
-def _weights_of(node: Any) -> np.ndarray | None:
+def _get_weights(node: Any) -> np.ndarray | None:
     """Return the constant matrix (inputs, outputs) of a product, or the table of a lookup, or None for other nodes."""
     position = {"MatMul": 1, "Gemm": 1, "Gather": 0}.get(node.op_type)
     if position is None:
