@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, ClassVar, NoReturn
 
@@ -58,6 +58,8 @@ class RunSet:
 
     folder: Path
     names: list[str]
+    earlier: list[str] = field(default_factory=list, init=False)
+    """Runs that other processes trained when this process took its run."""
 
     contents: ClassVar[str]
     """Contents of the folder for an error message, such as "a sweep"."""
@@ -91,18 +93,20 @@ class RunSet:
         """List the runs that have not ended."""
         return [name for name in self.names if not self.has_ended(name)]
 
-    def find_machine(self, name: str, is_alike: Callable[[Mapping[str, Any]], bool] = bool) -> dict[str, Any] | None:
+    def find_machine(self, is_alike: Callable[[Mapping[str, Any]], bool] = bool) -> dict[str, Any] | None:
         """Return the machine of the first run with such a record, or None if this run is the first.
 
         All runs use the machine of the first run (device, precision, threads), so that only settings or seeds differ.
         The first run can choose its precision by a short trial, whose result can differ from process to process. So a
-        run that starts at the same time as an earlier run waits for the record of that run.
+        run that starts at the same time as an earlier run waits for the record of that run. Runs are taken one after
+        the other, so no two processes wait for each other.
         """
         while True:
+            # The locks are read before the records, because an earlier run can end in between.
+            training = set(self.taken_runs())
             machine = runs.find_machine(map(self.folder.joinpath, runs.list_runs(self.folder)), is_alike)
-            # All processes compare names, so that no two wait for each other.
-            earlier = [run for run in self.taken_runs() if run < name]
-            if machine is not None or all("machine" in (self.record(run) or {}) for run in earlier):
+            waits_for = [run for run in self.earlier if run in training and "machine" not in (self.record(run) or {})]
+            if machine is not None or not waits_for:
                 return machine
             time.sleep(_PAUSE)
 
@@ -278,6 +282,7 @@ def _take_run(runset: RunSet, tried: set[str], held: ExitStack) -> str | None:
     The system releases the lock when the process ends, even if it is killed. So no run stays taken.
     """
     with runset.choosing():
+        runset.earlier = runset.taken_runs()
         for name in runset.names:
             if name in tried:
                 continue

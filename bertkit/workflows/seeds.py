@@ -55,7 +55,7 @@ class SeedRuns(RunSet):
         """Fine-tune with a seed, or resume."""
         log.info(f"{self.title(name)} ({self.names.index(name) + 1} of {len(self.names)})")
         data = self.read(name)
-        finetune_rows(data.on(self.find_machine(name)), fresh=False)
+        finetune_rows(data.on(self.find_machine()), fresh=False)
 
     @cached_property
     def first(self) -> FinetuneData:

@@ -67,7 +67,7 @@ class Sweep(RunSet):
             with stage("reading the data", total=1):
                 data = self.read(name)
             # A trial uses the machine of the first trial with the same model and precision.
-            machine = self.find_machine(name, partial(_computes_like, data))
+            machine = self.find_machine(partial(_computes_like, data))
             finetune_rows(data.on(machine), fresh=False)
 
     def recipe(self, settings: Mapping[str, Any]) -> Recipe:

@@ -30,7 +30,7 @@ class StandIns(RunSet):
         note(folder, "began", f"{os.environ.get('OMP_NUM_THREADS')} {os.environ.get(DEVICE)} {os.getpid()}")
         sys.stdout.write("printed by a library\n")
         sys.stderr.write("trouble\n")
-        machine = self.find_machine(name) or {"threads": 1, "first": name}
+        machine = self.find_machine() or {"threads": 1, "first": name}
         record = {"status": "running", "machine": machine}
         folder.mkdir(exist_ok=True)
         runs.write_record(folder, record)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -152,17 +153,20 @@ def test_all_runs_compute_as_the_first(tmp_path):
     train_all(job)
     machines = [job.record(name)["machine"]["first"] for name in job.names]
     assert machines == ["good-2"] * 3
-    assert job.find_machine("good-3", lambda record: record["status"] == "running") is None
+    assert job.find_machine(lambda record: record["status"] == "running") is None
 
 
 def test_a_run_waits_for_the_machine_of_an_earlier_one_that_starts(tmp_path):
-    job = stand_ins(tmp_path, "good-2", "good-3")
-    with files.hold_lock(job.run_lock("good-2")), files.hold_lock(job.run_lock("good-3")):
-        assert sorted(job.taken_runs()) == ["good-2", "good-3"]
-        assert job.find_machine("good-2") is None  # it waits for none
+    # The order in which processes take runs counts, not the order of names.
+    first, second = (stand_ins(tmp_path, "good-10", "good-9") for _ in range(2))
+    with ExitStack() as held:
+        assert runset._take_run(first, {"good-10"}, held) == "good-9"
+        assert runset._take_run(second, set(), held) == "good-10"
+        assert sorted(first.taken_runs()) == ["good-10", "good-9"]
+        assert first.find_machine() is None  # it waits for none
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(runset.time, "sleep", lambda _: write_machine(job.folder / "good-2"))
-            assert job.find_machine("good-3") == {"threads": 7}
+            patched.setattr(runset.time, "sleep", lambda _: write_machine(first.folder / "good-9"))
+            assert second.find_machine() == {"threads": 7}
 
 
 def write_machine(folder: Path) -> None:
