@@ -225,7 +225,7 @@ def _describe_gold(values: Sequence[Any]) -> str:
     names = (get_label_types(value) if isinstance(value, (str, list)) else [str(value)] for value in values)
     counts = Counter(chain.from_iterable(names))
     total = sum(counts.values())
-    parts = [f"{list_names([name])} {count:,} ({100 * count / total:.1f}%)" for name, count in counts.most_common()]
+    parts = [f"{list_names([name])} ({count:,}, {100 * count / total:.1f}%)" for name, count in counts.most_common()]
     return f"{len(counts)} labels: {_list_items(parts)}"
 
 

@@ -163,9 +163,9 @@ def test_declared_labels_that_training_lacks():
 
 def test_counts():
     of_labels = count_gold({"train": split(["a", "b", "a", "a"])}, "label")
-    assert [finding.text for finding in of_labels] == ["train: 2 labels: a 3 (75.0%), b 1 (25.0%)"]
+    assert [finding.text for finding in of_labels] == ["train: 2 labels: a (3, 75.0%), b (1, 25.0%)"]
     of_tags = count_gold({"train": split([["B-PER", "O"], ["O", "O"]], gold="tags")}, "tags")
-    assert [finding.text for finding in of_tags] == ["train: 2 labels: O 3 (75.0%), PER 1 (25.0%)"]
+    assert [finding.text for finding in of_tags] == ["train: 2 labels: O (3, 75.0%), PER (1, 25.0%)"]
     of_numbers = count_gold({"train": split([0.5, 2.0])}, "label")
     assert [finding.text for finding in of_numbers] == ["train: numbers from 0.5 to 2, mean 1.25"]
     assert count_gold({"train": split([{"text": []}])}, "label") == []
