@@ -196,8 +196,10 @@ def _tuned(data: FinetuneData, recipe: Recipe) -> dict[str, Any]:
 def _find_warnings(data: FinetuneData, fit_result: FitResult) -> list[str]:
     """Return warnings that concern the scores of every split."""
     recipe, warnings = data.recipe, list[str]()
-    if "demo" in (recipe.data.source, recipe.model):
-        warnings.append("Demo data or model: an artificial grammar. These scores cannot be compared with others.")
+    if recipe.data.source == "demo":
+        warnings.append("Demo data: an artificial grammar. These scores cannot be compared with others.")
+    elif recipe.model == "demo":
+        warnings.append("Demo model: it is tiny and knows only an artificial grammar. Choose an encoder with --model.")
     if recipe.data.limit is not None:
         warnings.append(f"Only the first {recipe.data.limit:,} rows of each split were used.")
     if fit_result.steps < fit_result.planned:
