@@ -6,6 +6,7 @@ import difflib
 import logging
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Sequence
 from functools import cache
@@ -168,6 +169,8 @@ def usage_error(error: Any) -> UsageError:
             remedy = "name the recipe once"
         elif "--set" in _list_options(context) and (setting := re.search(r"\S+=.*", extra[1])):
             remedy = _suggest_section(setting[0][:80]) or f"write --set {setting[0][:80]}"
+        elif "--data" in _list_options(context) and Path(extra[1]).is_file():
+            remedy = f"write --data {shlex.quote(extra[1])}"
     elif unknown := re.match("No such command '(.*?)'", message):
         from bertkit.recipe.validation import read_names
 

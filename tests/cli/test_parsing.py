@@ -93,3 +93,10 @@ def test_a_group_reads_the_recipe_that_config_names(run):
 def test_mistakes_end_in_one_line(run, arguments, expected):
     ended = run("recipes", "show", *arguments.split())
     assert (ended.code, ended.last) == (2, f"error: {expected}")
+
+
+def test_rows_in_the_place_of_an_option_are_a_mistake_with_the_option(run, tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("text,label\na,b\n")
+    ended = run("eval", "classify", file)
+    assert (ended.code, ended.last) == (2, f"error: unexpected argument: {file} - write --data {file}")
