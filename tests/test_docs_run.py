@@ -23,7 +23,8 @@ from bertkit.workflows import api
 from tests.conftest import toy_rows, write_csv, write_jsonl
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md") if page.name != "cli.md")]
+DOCS = (page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md") if page.name != "cli.md")
+PAGES = ["README.md", *sorted(DOCS)]
 
 NOT_RUN = {
     "pip install": "installs packages; the wheel is built and installed by hand before a release",
