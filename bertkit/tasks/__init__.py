@@ -22,9 +22,9 @@ import numpy as np
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import label_to_str
 from bertkit.data.rows import check_texts, is_blank
-from bertkit.errors import DataError, RecipeError
+from bertkit.errors import DataError, RecipeError, error_location
 from bertkit.metrics import LabeledSpan
-from bertkit.metrics.intervals import Metric, RowScores
+from bertkit.metrics.intervals import Metric, RowScores, find_intervals
 from bertkit.metrics.registry import (
     CLASSIFICATION,
     EVALUATE_PREFIX,
@@ -80,8 +80,10 @@ __all__ = [
     "compare_values",
     "compute_metrics",
     "drop_private_keys",
+    "encode_columns",
     "encode_texts",
     "example_row",
+    "find_intervals",
     "is_blank",
     "label_to_str",
     "load_pretrained",
@@ -220,6 +222,37 @@ class Task(TaskDefaults, Protocol):
 
         The first reads nothing; one that reads a part of the input is called "... alone". A model must beat them all.
         """
+
+
+def encode_columns(batch: Mapping[str, Any], indices: Sequence[int], context: TaskContext) -> dict[str, list[Any]]:
+    """Encode rows for a custom training loop: the function for ``datasets.Dataset.map``.
+
+    ``dataset.map(encode_columns, batched=True, with_indices=True, fn_kwargs={"context": context},
+    remove_columns=dataset.column_names)`` returns the features of all rows.
+
+    Args:
+        batch: Canonical columns of the task family, and any others, each with one value per row.
+        indices: Indices of the rows in the dataset.
+        context: Recipe, tokenizer and labels.
+
+    Returns:
+        Features as columns. ``row`` is the index of a feature's row in the dataset: a long text has several features,
+        and a row without any label has none.
+
+    Raises:
+        DataError: If a value is wrong.
+    """
+    task = load_task(context.recipe)
+    rows: dict[int, Row] = {}
+    for index, *values in zip(indices, *batch.values(), strict=True):
+        with error_location(record=f"row {index}"):
+            if row := task.read(dict(zip(batch, values, strict=True)), context.recipe):
+                rows[index] = row
+    features = task.encode([*rows.values()], context)
+    for feature in features:
+        # `encode` counts the rows of the batch that have labels.
+        feature["row"] = [*rows][feature["row"]]
+    return {name: [feature[name] for feature in features] for name in (features[0] if features else ())}
 
 
 def add_labels(features: list[Feature], rows: Rows, get_label: Callable[[Row], Any]) -> list[Feature]:
