@@ -21,7 +21,7 @@ from seqeval.metrics import f1_score
 import bertkit
 from bertkit.recipe import TrainingConfig, load_recipe, recipe_names
 from bertkit.recipe.validation import read_names
-from bertkit.tasks import TaskContext, encode_columns, find_intervals, load_task
+from bertkit.tasks import TaskContext, encode_columns, find_intervals, load_task, read_row
 from tests.conftest import toy_rows, write_csv, write_jsonl
 from tests.kills import slow_unless
 
@@ -343,7 +343,7 @@ def encode(recipe: str, rows: list[dict[str, Any]], tokenizer: Any, changes: dic
         remove_columns=dataset.column_names,
     )
     return SimpleNamespace(
-        task=task, context=context, features=features, rows=[task.read(row, loaded) for row in dataset]
+        task=task, context=context, features=features, rows=[read_row(row, context) for row in dataset]
     )
 
 
@@ -451,9 +451,10 @@ def test_logits_of_the_trainer_give_the_scores_and_intervals_of_eval(run, traine
     rows = toy_rows(50, seed=8)
     for row in rows[:7]:
         row["label"] = "good"  # so that some predictions are wrong, and scores have intervals
+    numbers = [{**row, "label": int(row["label"] == "good")} for row in rows]  # as in a `ClassLabel`
     model = transformers.AutoModelForSequenceClassification.from_pretrained(trained)
     tokenizer = transformers.AutoTokenizer.from_pretrained(trained)
-    script = encode("classify", rows, tokenizer, {"labels": ["bad", "good"]}, ("bad", "good"))
+    script = encode("classify", numbers, tokenizer, {"labels": ["bad", "good"]}, ("bad", "good"))
     arguments = transformers.TrainingArguments(str(tmp_path), use_cpu=True, disable_tqdm=True)
     for collator in (transformers.DataCollatorWithPadding(tokenizer), script.task.collator(script.context)):
         trainer = transformers.Trainer(model, arguments, data_collator=collator)

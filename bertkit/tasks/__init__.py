@@ -20,7 +20,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import label_to_str
+from bertkit.data.labels import get_label_name, label_to_str
 from bertkit.data.rows import check_texts, is_blank
 from bertkit.errors import DataError, RecipeError, error_location
 from bertkit.metrics import LabeledSpan
@@ -90,6 +90,7 @@ __all__ = [
     "load_task",
     "padding_collator",
     "read_option",
+    "read_row",
     "score_values",
     "task_names",
     "with_options",
@@ -224,6 +225,22 @@ class Task(TaskDefaults, Protocol):
         """
 
 
+def read_row(row: Row, context: TaskContext) -> Row | None:
+    """Check a row's canonical values, and replace indices of labels by their names.
+
+    Returns:
+        Row for `encode` and `compare`, or None if it has no label to learn.
+
+    Raises:
+        DataError: If a value is wrong.
+    """
+    task = load_task(context.recipe)
+    checked, gold = task.read(row, context.recipe), task.COLUMNS.gold
+    if checked and gold in checked and task.HAS_LABEL_NAMES:
+        checked = {**checked, gold: get_label_name(checked[gold], context.labels)}
+    return checked
+
+
 def encode_columns(batch: Mapping[str, Any], indices: Sequence[int], context: TaskContext) -> dict[str, list[Any]]:
     """Encode rows for a custom training loop: the function for ``datasets.Dataset.map``.
 
@@ -242,13 +259,12 @@ def encode_columns(batch: Mapping[str, Any], indices: Sequence[int], context: Ta
     Raises:
         DataError: If a value is wrong.
     """
-    task = load_task(context.recipe)
     rows: dict[int, Row] = {}
     for index, *values in zip(indices, *batch.values(), strict=True):
         with error_location(record=f"row {index}"):
-            if row := task.read(dict(zip(batch, values, strict=True)), context.recipe):
+            if row := read_row(dict(zip(batch, values, strict=True)), context):
                 rows[index] = row
-    features = task.encode([*rows.values()], context)
+    features = load_task(context.recipe).encode([*rows.values()], context)
     for feature in features:
         # `encode` counts the rows of the batch that have labels.
         feature["row"] = [*rows][feature["row"]]
