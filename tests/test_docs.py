@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 import bertkit
+from bertkit import errors
 from bertkit.metrics.registry import CLASSIFICATION, REGRESSION
 from bertkit.modeling.sizes import find_size, read_sizes
 from bertkit.pretraining.objectives import objective_names
@@ -72,7 +73,7 @@ def pages_of_the_index() -> Iterator[Page]:
     for line in read("index.md").splitlines():
         if heading := re.match(r"##(#*) (.*)", line):
             headings[len(heading[1]) :] = [heading[2]]
-        elif page := re.match(r"\* \[.*?\]\(([\w.-]+)\)", line):
+        elif page := re.match(r"\* \[.*?\]\(([\w./-]+)\)", line):
             yield page[1], tuple(headings)
 
 
@@ -86,8 +87,9 @@ def pages_of_the_site(entries: list[str | dict], headings: tuple[str, ...] = ())
 
 
 def test_the_index_lists_every_page_once():
-    pages = {page.name for page in (ROOT / "docs").iterdir() if page.is_file()} - {"index.md"}
-    assert sorted(page for page, _ in pages_of_the_index()) == sorted(pages)
+    docs = ROOT / "docs"
+    pages = [page.relative_to(docs).as_posix() for page in docs.rglob("*") if page.suffix in (".md", ".ipynb")]
+    assert sorted([*(page for page, _ in pages_of_the_index()), "index.md"]) == sorted(pages)
 
 
 def test_the_site_has_the_pages_and_the_order_of_the_index():
@@ -97,6 +99,19 @@ def test_the_site_has_the_pages_and_the_order_of_the_index():
 
 def test_the_python_reference_has_every_public_name():
     assert sorted(re.findall(r"^::: bertkit\.(\w+)$", read("api.md"), re.MULTILINE)) == sorted(bertkit.__all__)
+
+
+def test_the_skill_for_agents_has_five_commands_and_every_exit_code():
+    _, header, text = read("skills/bertkit/SKILL.md").split("---\n", 2)
+    about = yaml.safe_load(header)
+    assert about.keys() == {"name", "description"} and about["name"] == "bertkit" and len(about["description"]) < 1024
+    assert len(re.findall(r"^bertkit .* --json$", text, re.MULTILINE)) == 5
+    codes = {int(code) for cell in re.findall(r"^\| ([\d, ]+) \|", text, re.MULTILINE) for code in cell.split(",")}
+    classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
+    stopped = {129, 130, 143}  # 128 + SIGHUP, SIGINT, SIGTERM
+    assert codes == {0, *stopped, *(error.exit_code for error in classes if hasattr(error, "exit_code"))}
+    printed = bertkit.BertkitError("").as_dict().keys()
+    assert {"code", "message", "file", "row", "column", "hint"} <= printed
 
 
 @pytest.mark.slow

@@ -23,7 +23,8 @@ from bertkit.workflows import api
 from tests.conftest import toy_rows, write_csv, write_jsonl
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md") if page.name != "cli.md")]
+DOCS = (page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md") if page.name != "cli.md")
+PAGES = ["README.md", *sorted(DOCS)]
 
 NOT_RUN = {
     "pip install": "installs packages; the wheel is built and installed by hand before a release",
@@ -205,8 +206,8 @@ def run_commands(zygote, folder: Path, block: Block, environment: dict[str, str]
         assert set(codes) <= ended, f"{line}\n{out}{err}"
 
 
-def run_python(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a block with few rows, whether it loads a recipe or names it."""
+def run_python(block: Block, names: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a block with few rows, whether it loads a recipe or names it; `names` are those of the blocks before it."""
     short = {"data.limit": 40, "training.epochs": 1, "training.precision": "fp32"}
 
     def load_short(name, changes=None):
@@ -218,9 +219,10 @@ def run_python(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
         load_named = api.load_recipe
         patched.setattr(api, "load_recipe", lambda name, changes: load_named(name, {**changes, **short}))
         patched.syspath_prepend(".")
-        exec(compile(block.text, "block", "exec"), {"__name__": "block"})
+        exec(compile(block.text, "block", "exec"), names)
 
 
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument")  # the Trainer's default where there is no GPU
 @pytest.mark.parametrize(
     "page", [page if page in QUICK else pytest.param(page, marks=pytest.mark.slow) for page in PAGES]
 )
@@ -228,6 +230,7 @@ def test_the_page_runs(page, zygote, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path)
     environment: dict[str, str] = {}
+    names: dict[str, object] = {"__name__": "block"}
     for block in blocks_of(page):
         if block.title:
             file = tmp_path / block.title
@@ -236,7 +239,7 @@ def test_the_page_runs(page, zygote, tmp_path, monkeypatch):
         elif block.language == "bash":
             run_commands(zygote, tmp_path, block, environment, fresh=page in ALTERNATIVES)
         elif block.language == "python":
-            run_python(block, monkeypatch)
+            run_python(block, names, monkeypatch)
         elif block.language == "yaml":
             assert isinstance(yaml.safe_load(block.text), dict)
 

@@ -46,6 +46,8 @@ def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
     """
     file = folder / "config.json"
     if not file.is_file():
+        if (folder / "adapter_config.json").is_file():
+            raise ModelError("adapters without a model", "merge them: `merge_and_unload()` of peft", file=folder)
         newest, remedy = find_last_model(folder), "name a folder with config.json, weights and tokenizer"
         raise ModelError("no config.json", f"name its newest checkpoint: {newest}" if newest else remedy, file=folder)
     config = read_json_object(file)

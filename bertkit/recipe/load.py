@@ -18,7 +18,7 @@ from bertkit.progress import log
 from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.records import PretrainRecipe, Recipe
 from bertkit.recipe.sections import Section, expand_path
-from bertkit.recipe.validation import build_recipe_error
+from bertkit.recipe.validation import build_recipe_error, read_names
 from bertkit.recipe.yaml import KeyPath, Lines, read_value, read_yaml
 
 _Record = TypeVar("_Record", bound=Section)
@@ -71,7 +71,8 @@ def find_recipe(name: str, command: str = "") -> Path:
         message = f"{name!r} is a recipe of `bertkit {other_command}`"
         raise RecipeError(message, f"`bertkit {other_command} {name}`, or {_LIST}")
     names = chain.from_iterable(map(recipe_names, commands))
-    raise RecipeError(f"no recipe is called {shorten(repr(name))}", did_you_mean(name, names))
+    remedy = f"write {meant}" if (meant := read_names("recipes").get(name)) else did_you_mean(name, names)
+    raise RecipeError(f"no recipe is called {shorten(repr(name))}", remedy)
 
 
 def is_other_file(name: str) -> bool:

@@ -20,11 +20,11 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import label_to_str
+from bertkit.data.labels import get_label_name, label_to_str
 from bertkit.data.rows import check_texts, is_blank
-from bertkit.errors import DataError, RecipeError
+from bertkit.errors import DataError, RecipeError, error_location
 from bertkit.metrics import LabeledSpan
-from bertkit.metrics.intervals import Metric, RowScores
+from bertkit.metrics.intervals import Metric, RowScores, find_intervals
 from bertkit.metrics.registry import (
     CLASSIFICATION,
     EVALUATE_PREFIX,
@@ -80,14 +80,17 @@ __all__ = [
     "compare_values",
     "compute_metrics",
     "drop_private_keys",
+    "encode_columns",
     "encode_texts",
     "example_row",
+    "find_intervals",
     "is_blank",
     "label_to_str",
     "load_pretrained",
     "load_task",
     "padding_collator",
     "read_option",
+    "read_row",
     "score_values",
     "task_names",
     "with_options",
@@ -220,6 +223,52 @@ class Task(TaskDefaults, Protocol):
 
         The first reads nothing; one that reads a part of the input is called "... alone". A model must beat them all.
         """
+
+
+def read_row(row: Row, context: TaskContext) -> Row | None:
+    """Check a row's canonical values, and replace indices of labels by their names.
+
+    Returns:
+        Row for `encode` and `compare`, or None if it has no label to learn.
+
+    Raises:
+        DataError: If a value is wrong.
+    """
+    task = load_task(context.recipe)
+    checked, gold = task.read(row, context.recipe), task.COLUMNS.gold
+    if checked and gold in checked and task.HAS_LABEL_NAMES:
+        checked = {**checked, gold: get_label_name(checked[gold], context.labels)}
+    return checked
+
+
+def encode_columns(batch: Mapping[str, Any], indices: Sequence[int], context: TaskContext) -> dict[str, list[Any]]:
+    """Encode rows for a custom training loop: the function for ``datasets.Dataset.map``.
+
+    ``dataset.map(encode_columns, batched=True, with_indices=True, fn_kwargs={"context": context},
+    remove_columns=dataset.column_names)`` returns the features of all rows.
+
+    Args:
+        batch: Canonical columns of the task family, and any others, each with one value per row.
+        indices: Indices of the rows in the dataset.
+        context: Recipe, tokenizer and labels.
+
+    Returns:
+        Features as columns. ``row`` is the index of a feature's row in the dataset: a long text has several features,
+        and a row without any label has none.
+
+    Raises:
+        DataError: If a value is wrong.
+    """
+    rows: dict[int, Row] = {}
+    for index, *values in zip(indices, *batch.values(), strict=True):
+        with error_location(record=f"row {index}"):
+            if row := read_row(dict(zip(batch, values, strict=True)), context):
+                rows[index] = row
+    features = load_task(context.recipe).encode([*rows.values()], context)
+    for feature in features:
+        # `encode` counts the rows of the batch that have labels.
+        feature["row"] = [*rows][feature["row"]]
+    return {name: [feature[name] for feature in features] for name in (features[0] if features else ())}
 
 
 def add_labels(features: list[Feature], rows: Rows, get_label: Callable[[Row], Any]) -> list[Feature]:

@@ -6,6 +6,7 @@ A model of bertkit is compared with its checksums before it is used, and brings 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -76,7 +77,9 @@ def find_model(name: str) -> Path:
         raise ModelError("not a model folder but a file", "name the folder that it is in", file=name)
     # A name on the Hub has at most one slash.
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ModelError(f"no such directory: {name}", _list_folders(folder.parent))
+        address = re.match(r"(?:hf:/|https://huggingface\.co)/([\w.-]+(?:/[\w.-]+)?)", name)
+        remedy = f"write {address[1]}" if address else _list_folders(folder.parent)
+        raise ModelError(f"no such directory: {name}", remedy)
     folder = _find_on_hub(name)
     # Weights that stayed on the Hub cannot be compared with checksums.
     if bytes_left_out(folder) is None:
