@@ -211,14 +211,12 @@ def translate_arguments(arguments: Sequence[str], context: Any) -> list[str]:
             context.meta[_CONFIG] = value if equals else _pop_value(typed, rest)
             translated.insert(0, context.meta[_CONFIG])  # RECIPE is the first argument of every command that has one
         elif meant := _translate_option(typed, options):
-            logging.getLogger("bertkit").info(f"{typed} is read as {meant}")
-            if meant.startswith("--set "):
-                if not equals:  # a flag of the Trainer's scripts needs no value
-                    value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
-                translated += ["--set", f"{meant.removeprefix('--set ')}={value}"]
-            else:
+            if meant in takes_value:
                 # The renamed option goes through the loop again, which then takes its value.
+                logging.getLogger("bertkit").info(f"{typed} is read as {meant}")
                 rest.insert(0, meant + equals + value)
+            else:
+                translated += _translate_flag(typed, meant, value, rest)
         else:
             translated.append(argument)
     return translated
@@ -272,6 +270,19 @@ def _translate_option(typed: str, options: Sequence[str]) -> str:
     key = _recipe_key(meant) if meant.startswith("--") else meant
     # An option of the Trainer's scripts has an effect only in training, and commands that train have --fresh.
     return f"--set {key}" if key and {"--set", "--fresh"} <= set(options) else ""
+
+
+def _translate_flag(typed: str, meant: str, value: str, rest: list[str]) -> list[str]:
+    """Return the arguments for a flag of the Trainer's scripts, or for a key of a recipe; the value can be left out."""
+    key = meant.removeprefix("--set ")
+    if not value:
+        is_value = rest and (rest[0].lower() in ("true", "false") or (key != meant and not rest[0].startswith("--")))
+        value = rest.pop(0) if is_value else "true"
+    is_off = key == meant and value.lower() == "false"
+    logging.getLogger("bertkit").info(f"{typed} is {'left out' if is_off else f'read as {meant}'}")
+    if key == meant:
+        return [] if is_off else [meant]
+    return ["--set", f"{key}={value}"]
 
 
 def _list_options(context: Any) -> list[str]:
