@@ -238,6 +238,8 @@ def explain(error: BaseException, subject: str = "") -> UnavailableError | None:
         if isinstance(cause, (httpx.ReadError, httpx.RemoteProtocolError)):
             return UnavailableError(f"{subject}the connection was interrupted ({reason})", REPEAT)
         if isinstance(cause, (httpx.TransportError, ConnectionError, TimeoutError)):
+            if is_offline_by_choice():
+                return UnavailableError(f"{subject}the Hub is not used, because HF_HUB_OFFLINE is set", "unset it")
             return UnavailableError(f"{subject}the Hub cannot be reached ({reason})", TRY_LATER)
     return None
 
