@@ -20,7 +20,7 @@ from bertkit.reports import map as page_module
 from bertkit.reports.map import MapLayer, MapPage, MapPoint, draw_layers, get_color, shorten_around, write_map
 
 HOSTILE = '</script><script>document.title = "run"</script><img src=x onerror=alert(1)>'
-NAMES = {0: "fruit & co", 1: HOSTILE}
+NAMES = ["fruit & co", HOSTILE]
 
 
 def make_map(count=12):
@@ -28,14 +28,15 @@ def make_map(count=12):
     turns = np.arange(count) / count * 2 * np.pi
     circle = np.stack([np.cos(turns), np.sin(turns)], axis=1)
     points = [
-        MapPoint(f"r{n}", f"😀 an apple {n}. {HOSTILE}", -1 if n % 4 == 3 else n % 2, (5, 10)) for n in range(count)
+        MapPoint(f"r{n}", f"😀 an apple {n}. {HOSTILE}", None if n % 4 == 3 else NAMES[n % 2], (5, 10))
+        for n in range(count)
     ]
     layers = [MapLayer("layer 0", 3 * circle[:, ::-1], "9% of variance"), MapLayer("layer 1", circle, HOSTILE)]
     return points, layers
 
 
 def write(folder, points, layers, **page):
-    shown = write_map(folder / "map.html", points, layers, NAMES, MapPage(f"title {HOSTILE}", **page))
+    shown = write_map(folder / "map.html", points, layers, MapPage(f"title {HOSTILE}", **page))
     return shown, (folder / "map.html").read_text()
 
 
@@ -70,17 +71,17 @@ def test_many_points_are_thinned_and_many_labels_grouped(tmp_path, monkeypatch):
     points, layers = make_map()
     monkeypatch.setattr(page_module, "MAX_POINTS", 4)
     monkeypatch.setattr(page_module, "MAX_LABELS", 1)
-    shown, text = write(tmp_path, [point._replace(label=n % 3) for n, point in enumerate(points)], layers)
+    shown, text = write(tmp_path, [point._replace(label=str(n % 3)) for n, point in enumerate(points)], layers)
     assert shown.points == 4
     assert "4 of 12 points are on this page; map.parquet has all." in text
     facts = part(text, "facts")
-    assert [(label["name"], label["count"]) for label in facts["labels"]] == [(HOSTILE, 2), ("2 other labels", 2)]
+    assert [(label["name"], label["count"]) for label in facts["labels"]] == [("1", 2), ("2 other labels", 2)]
     assert json.loads(zlib.decompress(part(text, "texts")))["ids"] == ["r0", "r4", "r7", "r11"]
 
 
 def test_texts_are_shortened_until_the_page_is_small_enough(tmp_path, monkeypatch):
     rng = random.Random(0)
-    points = [MapPoint(n, "".join(rng.choices("abcdefghij ", k=190)) + "long " * n, -1) for n in range(40)]
+    points = [MapPoint(n, "".join(rng.choices("abcdefghij ", k=190)) + "long " * n) for n in range(40)]
     layers = [MapLayer("", np.eye(40)[:, :2], "")]
     shown, whole = write(tmp_path, points, layers)
     assert shown == (40, 200, 37)
@@ -107,23 +108,23 @@ def test_a_word_stays_in_the_middle_of_what_is_shown(span, expected):
 
 def test_a_picture_has_a_panel_per_layer_and_is_xml():
     points, layers = make_map()
-    tree = ElementTree.fromstring(draw_layers(points, layers * 3, NAMES, name=HOSTILE))
+    tree = ElementTree.fromstring(draw_layers(points, layers * 3, name=HOSTILE))
     texts = [element.text for element in tree.iter("{http://www.w3.org/2000/svg}text")]
     assert texts == ["layer 0", "9% of variance", "layer 1", HOSTILE] * 3 + [NAMES[0], HOSTILE, "none"]
     paths = list(tree.iter("{http://www.w3.org/2000/svg}path"))
-    assert [path.get("d").count("M") for path in paths] == [3, 6, 3] * 6
+    assert [path.get("d").count("M") for path in paths] == [6, 3, 3] * 6
     assert tree.get("viewBox") == "0 0 880 600"
 
 
 def test_near_numbers_have_different_colors():
-    assert len({get_color(number) for number in range(-1, 30)}) == 31
+    assert len({get_color(number) for number in range(30)}) == 30
 
 
 @pytest.mark.slow
 def test_a_page_of_50000_points_and_13_layers_is_under_10_mb(tmp_path):
     rng, draws = random.Random(0), np.random.default_rng(0)
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(20_000)]
-    points = [MapPoint(n, " ".join(rng.choices(words, k=50)), n % 12) for n in range(50_000)]
+    points = [MapPoint(n, " ".join(rng.choices(words, k=50)), str(n % 12)) for n in range(50_000)]
     layers = [MapLayer(f"layer {n}", draws.normal(size=(50_000, 2)), "40% of variance") for n in range(13)]
     shown, text = write(tmp_path, points, layers)
     assert len(text.encode()) < 10_000_000
