@@ -8,7 +8,7 @@ const packed = new Uint16Array(unpack("points").buffer);
 const labelOf = new Uint16Array(unpack("labels").buffer);
 const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
 const MAX_LISTED = 200, REACH = 14, LEVELS = 65535;
-let texts = [], marks = null, ids = null;
+let texts = [], ids = null; // a text is a list of one part, or of the parts before, in and after its word
 
 const dots = byId("dots"), over = byId("over"), plane = byId("plane");
 const xs = new Float32Array(count), ys = new Float32Array(count);
@@ -137,10 +137,9 @@ function resize() {
 // --- Texts: what is hovered, found by words, and chosen ---
 
 function describe(i) {
-  const body = element("bdi"), text = texts[i] ?? "", [start, end] = marks ? marks.slice(2 * i, 2 * i + 2) : [0, 0];
+  const [before, word, after] = texts[i] ?? [""], body = element("bdi", before);
   body.dir = "auto";
-  if (end > start) body.append(text.slice(0, start), element("mark", text.slice(start, end)), text.slice(end));
-  else body.append(text);
+  if (word) body.append(element("mark", word), after);
   const label = labels.length > 1 ? `${labels[labelOf[i]].name} \u00b7 ` : "";
   return [body, element("small", `${label}row ${ids ? ids[i] : i}`)];
 }
@@ -203,7 +202,7 @@ function isInside(x, y, corners) {
 
 function search(typed) {
   const sought = typed.trim().toLowerCase();
-  matching = sought ? Uint8Array.from(texts, (text) => +text.toLowerCase().includes(sought)) : null;
+  matching = sought ? Uint8Array.from(texts, (parts) => +parts.join("").toLowerCase().includes(sought)) : null;
   refresh();
 }
 
@@ -350,7 +349,6 @@ async function start() {
   new ResizeObserver(resize).observe(plane);
   resize();
   const stream = new Blob([unpack("texts")]).stream().pipeThrough(new DecompressionStream("deflate"));
-  ({ texts, marks, ids } = JSON.parse(await new Response(stream).text()));
-  marks = marks && Int32Array.from(marks.flat());
+  ({ texts, ids } = JSON.parse(await new Response(stream).text()));
 }
 const ready = start();

@@ -19,15 +19,11 @@ from bertkit.reports.templates import load_template, write_page
 
 MAX_POINTS = 50_000
 """Maximum number of points on a page; from more points, an evenly spaced subset is shown."""
-MAX_BYTES = 9_500_000
-"""Maximum size of a page. Texts are shortened until it fits."""
 TEXT_LENGTH = 200
-"""Maximum number of characters of a text on a page, if the page is then small enough."""
+"""Maximum number of characters of a text on a page."""
 MAX_LABELS = 200
 """Maximum number of labels with a separate name and color, the most frequent ones; the others share one."""
 
-_COORDINATE_BYTES = 6_000_000  # maximum size of the coordinates of all layers
-_MIN_TEXT = 40  # characters
 _LEVELS = 2**16 - 1
 _PICTURE_POINTS = 5000  # per panel of a picture
 _PANEL = 220  # its width and height
@@ -90,7 +86,7 @@ class ShownMap(NamedTuple):
 
 
 def write_map(file: Path, points: Sequence[MapPoint], layers: Sequence[MapLayer], page: MapPage) -> ShownMap:
-    """Write a page of at most `MAX_BYTES` that opens from disk, and return facts about its content.
+    """Write a page that opens from disk, and return facts about its content.
 
     Args:
         file: File to write.
@@ -98,9 +94,7 @@ def write_map(file: Path, points: Sequence[MapPoint], layers: Sequence[MapLayer]
         layers: Layers to show, at least one; the page opens at the last.
         page: Title, notes and table of the page.
     """
-    # A layer has two 16-bit coordinates per point: 4 bytes, which are 16/3 characters in base64.
-    max_points = min(MAX_POINTS, _COORDINATE_BYTES * 3 // (16 * len(layers)))
-    indices = thin(range(len(points)), max_points)
+    indices = thin(range(len(points)), MAX_POINTS)
     shown_points = [points[index] for index in indices]
     coordinates, extent = _quantize_points([layer.points[indices] for layer in layers])
     labels, label_ids = _number_labels(shown_points)
@@ -110,27 +104,21 @@ def write_map(file: Path, points: Sequence[MapPoint], layers: Sequence[MapLayer]
         "layers": [{"name": layer.name, "about": layer.about} for layer in layers],
         "labels": labels,
     }
-    # The size of compressed texts is known only when they are written, so the page is written with shorter and
-    # shorter texts until it fits.
-    length = TEXT_LENGTH
-    while True:
-        packed, shortened = _pack_texts(shown_points, length)
-        write_page(
-            file,
-            "map.html.j2",
-            scripts=_SCRIPTS,
-            page=page,
-            facts=facts,
-            embedded={"points": _base64(coordinates), "labels": _base64(label_ids.tobytes()), "texts": _base64(packed)},
-            shown=len(shown_points),
-            total=len(points),
-            length=length,
-            shortened=shortened,
-            complete=file.with_suffix(".parquet").name,
-        )
-        if file.stat().st_size <= MAX_BYTES or length <= _MIN_TEXT:
-            return ShownMap(len(shown_points), length, shortened)
-        length = max(_MIN_TEXT, length * 3 // 4)
+    packed, shortened = _pack_texts(shown_points)
+    write_page(
+        file,
+        "map.html.j2",
+        scripts=_SCRIPTS,
+        page=page,
+        facts=facts,
+        embedded={"points": _base64(coordinates), "labels": _base64(label_ids.tobytes()), "texts": _base64(packed)},
+        shown=len(shown_points),
+        total=len(points),
+        length=TEXT_LENGTH,
+        shortened=shortened,
+        complete=file.with_suffix(".parquet").name,
+    )
+    return ShownMap(len(shown_points), TEXT_LENGTH, shortened)
 
 
 def get_color(index: int) -> str:
@@ -140,24 +128,21 @@ def get_color(index: int) -> str:
     return f"hsl({index * _HUE_STEP % 360:.0f} 65% {45 + index // 3 % 3 * 8}%)"
 
 
-def shorten_around(text: str, span: Span | None, length: int) -> tuple[str, Span | None]:
-    """Shorten a text of more than `length` characters around its word, and return it with the new span.
+def split_text(text: str, span: Span | None, length: int) -> list[str]:
+    """Split a text into the parts before, in and after its word; more than `length` characters are shortened.
 
-    >>> shorten_around("the apple that I ate", (4, 9), 12)
-    ('the apple th…', (4, 9))
+    >>> split_text("the apple that I ate", (4, 9), 12)
+    ['the ', 'apple', ' th…']
     """
-    if len(text) <= length:
-        return text, span
     start, end = span or (0, 0)
     # Center the word in the shortened text, but keep its beginning: the window ends with the text at the latest,
     # and starts with the word at the latest.
     first = min(start, max(0, min((start + end - length) // 2, len(text) - length)))
     last = first + length
-    before = "…" if first else ""
-    shortened_text = f"{before}{text[first:last]}{'…' if last < len(text) else ''}"
+    before, after = "…" if first else "", "…" if last < len(text) else ""
     if span is None:
-        return shortened_text, None
-    return shortened_text, (start - first + len(before), min(end, last) - first + len(before))
+        return [text[first:last] + after]
+    return [before + text[first:start], text[start : min(end, last)], text[end:last] + after]
 
 
 def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], *, name: str) -> str:
@@ -219,22 +204,15 @@ def _number_labels(points: Sequence[MapPoint]) -> tuple[list[dict[str, Any]], np
     return labels, ids
 
 
-def _pack_texts(points: Sequence[MapPoint], length: int) -> tuple[bytes, int]:
-    """Return the texts with their marks and ids, compressed, and how many of them are shortened."""
-    texts = [shorten_around(point.text, point.span, length) for point in points]
+def _pack_texts(points: Sequence[MapPoint]) -> tuple[bytes, int]:
+    """Return the texts and their ids, compressed, and how many texts are shortened."""
     ids = [point.id if isinstance(point.id, int) else str(point.id) for point in points]
     content = {
-        "texts": [text for text, _ in texts],
-        "marks": [_units(text, span) for text, span in texts] if any(span for _, span in texts) else None,
+        "texts": [split_text(point.text, point.span, TEXT_LENGTH) for point in points],
         "ids": None if ids == list(range(len(ids))) else ids,
     }
     packed = zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 9)
-    return packed, sum(len(point.text) > length for point in points)
-
-
-def _units(text: str, span: Span | None) -> list[int]:
-    """Return a span in UTF-16 code units, as JavaScript counts them; some characters take two."""
-    return [len(text[:end].encode("utf-16-le", "surrogatepass")) // 2 for end in span or (0, 0)]
+    return packed, sum(len(point.text) > TEXT_LENGTH for point in points)
 
 
 def _base64(content: bytes) -> str:
