@@ -24,8 +24,6 @@ class Example:
     gold: AnswerValue
     predicted: AnswerValue
     probabilities: dict[str, float] | None = None
-    length: int | None = None
-    """Tokens of the encoded row."""
     right: bool | None = None
     """Whether the prediction counts as right, if comparing it with the gold answer is not enough."""
     confidence: float | None = None

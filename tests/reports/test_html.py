@@ -91,7 +91,7 @@ def classified(labels: list[str], rows: int, columns: int = 1) -> list[Example]:
         gold = predicted if rng.random() < 0.8 else labels[int(rng.integers(len(labels)))]
         text = [(f"column_{number}", f"row {row} text {number}") for number in range(columns)]
         by_label = dict(zip(labels, probabilities.tolist(), strict=True))
-        examples.append(Example(f"{row}", text, gold, predicted, by_label, int(rng.integers(3, 60))))
+        examples.append(Example(f"{row}", text, gold, predicted, by_label))
     return examples
 
 
@@ -149,7 +149,7 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
         "sha256:abc",
     ):
         assert word in parsed.text
-    assert page.count("<figcaption>") == 7
+    assert page.count("<figcaption>") == 6
     assert parsed.text.index("The demo corpus") < parsed.text.index("Scores")
 
 
@@ -184,7 +184,7 @@ def test_confusion_counts_and_shares(tmp_path: Path) -> None:
     assert 'title="a predicted as b: 1 of 4">1<small>25%</small>' in page
     assert 'title="b predicted as b: 2 of 2">2<small>100%</small>' in page
     assert "1 of 1 wrong rows" in parsed.text
-    assert "behavior" not in parsed.ids  # the rows have neither probabilities nor lengths
+    assert "behavior" not in parsed.ids  # the rows have no probabilities
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def measure(page: Path, width: int, folder: Path) -> dict[str, Any]:
 
 def test_mistakes_come_most_confident_first(tmp_path: Path) -> None:
     examples = [
-        Example(str(row), [("text", f"text{row}")], "a", "b" if row else "a", {"a": 1 - wrong, "b": wrong}, row)
+        Example(str(row), [("text", f"text{row}")], "a", "b" if row else "a", {"a": 1 - wrong, "b": wrong})
         for row, wrong in enumerate([0.1, 0.6, 0.99, 0.8])
     ]
     page, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["a", "b"]))
@@ -333,14 +333,7 @@ def test_many_labels_share_a_line_of_the_confusion_matrix(tmp_path: Path) -> Non
 def test_numbers_have_scatter_plots_and_the_largest_errors(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     examples = [
-        Example(
-            str(row),
-            [("text", f"text{row}")],
-            float(gold),
-            float(gold + (3 if row == 5 else 0.1)),
-            None,
-            4 + row,
-        )
+        Example(str(row), [("text", f"text{row}")], float(gold), float(gold + (3 if row == 5 else 0.1)))
         for row, gold in enumerate(rng.uniform(0, 5, 3000))
     ]
     page, parsed = report(
@@ -353,19 +346,19 @@ def test_numbers_have_scatter_plots_and_the_largest_errors(tmp_path: Path) -> No
     assert "Predicted vs. gold (1,500 of 3,000 rows)" in parsed.text
     assert "Largest errors" in parsed.text and "error 3" in parsed.text
     assert parsed.text.index("text5") < parsed.text.index("error 0.1")
-    assert page.count('class="dot"') == 3000
+    assert page.count('class="dot"') == 1500
 
 
 def test_sets_of_labels_have_no_confusion_matrix(tmp_path: Path) -> None:
     probabilities = {"joy": 0.9, "anger": 0.2, "fear": 0.1}
     examples = [
-        Example("0", [("text", "x")], ["joy", "fear"], ["joy"], probabilities, 4),
-        Example("1", [("text", "y")], [], ["joy"], probabilities, 9),
-        Example("2", [("text", "z")], ["joy"], ["joy"], probabilities, 12),
+        Example("0", [("text", "x")], ["joy", "fear"], ["joy"], probabilities),
+        Example("1", [("text", "y")], [], ["joy"], probabilities),
+        Example("2", [("text", "z")], ["joy"], ["joy"], probabilities),
     ]
     page, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["joy", "anger", "fear"]))
     assert parsed.ids == [
-        *("headline", "scores", "labels", "behavior", "most-confident-mistakes", "predictions"),
+        *("headline", "scores", "labels", "most-confident-mistakes", "predictions"),
         "how-to-reproduce-this-run",
     ]
     assert ["joy", "0.6667", "1.0000", "0.8000", "3"] in rows(page) or [
@@ -380,8 +373,8 @@ def test_sets_of_labels_have_no_confusion_matrix(tmp_path: Path) -> None:
 
 
 def test_answers_that_are_no_labels_fill_no_section(tmp_path: Path) -> None:
-    tags = Example("0", [("tokens", "a b")], ["O", "O"], ["O", "PER"], None, 4)
-    span = Example("1", [("question", "who?")], "Ada", "Ada Lovelace", None, 9)
+    tags = Example("0", [("tokens", "a b")], ["O", "O"], ["O", "PER"])
+    span = Example("1", [("question", "who?")], "Ada", "Ada Lovelace")
     _, parsed = report(tmp_path, replace(BARE, examples=[tags, span], labels=["O", "PER"]))
     assert parsed.ids == ["headline", "scores", "predictions", "how-to-reproduce-this-run"]
 
@@ -396,8 +389,8 @@ def test_text_of_the_data_is_escaped(tmp_path: Path) -> None:
     nasty = "<script>alert('x')</script> & \"q\" سلام 日本 \ud800"
     label = "<b>bad</b>"
     examples = [
-        Example("<i>7</i>", [("<u>text</u>", nasty), ("pair", nasty)], label, "good", {"good": 0.9, label: 0.1}, 3),
-        Example("8", [("text", "x" * 5000)], "good", label, {"good": 0.2, label: 0.8}, 30),
+        Example("<i>7</i>", [("<u>text</u>", nasty), ("pair", nasty)], label, "good", {"good": 0.9, label: 0.1}),
+        Example("8", [("text", "x" * 5000)], "good", label, {"good": 0.2, label: 0.8}),
     ]
     facts = replace(
         BARE,
@@ -434,7 +427,7 @@ def test_a_score_that_is_no_number_is_not_available(tmp_path: Path, value: float
 
 
 def test_probabilities_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
-    examples = [Example("0", [("text", "x")], "a", "b", {"a": float("nan"), "b": float("nan")}, 3)]
+    examples = [Example("0", [("text", "x")], "a", "b", {"a": float("nan"), "b": float("nan")})]
     _, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["a", "b"]))
     assert "behavior" not in parsed.ids and "Mistakes" in parsed.text
 
@@ -443,8 +436,7 @@ def test_a_large_run_stays_small(tmp_path: Path) -> None:
     labels = [f"label_{number}" for number in range(1000)]
     history = [{"step": step, "loss": 1 / step, "learning_rate": 1e-5, "grad_norm": 1.0} for step in range(1, 20_000)]
     examples = [
-        Example(str(row), [("text", "long " * 5000)], labels[row % 1000], labels[row % 999], None, row % 500)
-        for row in range(5_000)
+        Example(str(row), [("text", "long " * 5000)], labels[row % 1000], labels[row % 999]) for row in range(5_000)
     ]
     _, parsed = report(tmp_path, replace(BARE, history=history, examples=examples, labels=labels))
     assert "These are the first 300 of 1000" in parsed.text
