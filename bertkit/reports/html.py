@@ -29,7 +29,7 @@ from bertkit.reports.examples import (
 from bertkit.reports.templates import name_paths, write_page
 from bertkit.reports.text import is_finite, score_text
 
-MAX_POINTS, MAX_MISTAKES, MAX_ROWS = 1500, 10, 500
+MAX_POINTS, MAX_ROWS = 1500, 500
 Log = Sequence[Mapping[str, Any]]
 
 
@@ -124,7 +124,6 @@ def write_report(folder: Path, facts: ReportData) -> Path:
         risk=_draw_risk(facts),
         numbers=_draw_numbers(measured),
         mistakes=mistakes,
-        max_mistakes=MAX_MISTAKES,
         predictions=_list_predictions(facts.examples, mistakes),
         cut_spans=cut_spans,
     )
@@ -222,12 +221,15 @@ def _draw_risk(facts: ReportData) -> tuple[float, Markup] | None:
     return draw_risk(*np.array(pairs, dtype=float).T)
 
 
-def _list_predictions(examples: Sequence[Example], mistakes: Mapping[str, Any] | None) -> list[tuple[Example, str]]:
+def _list_predictions(
+    examples: Sequence[Example], mistakes: Sequence[tuple[Example, str]] | None
+) -> list[tuple[Example, str]]:
     """Return rows and their verdicts, the wrong ones first; verdicts are empty if answers cannot be compared."""
-    wrong = mistakes["rows"] if mistakes else []
+    wrong = mistakes or []
     # Ids of rows in a file can repeat, so objects are compared.
     wrong_ids = {id(example) for example, _ in wrong}
-    right = [(example, "right" if mistakes else "") for example in examples if id(example) not in wrong_ids]
+    verdict = "" if mistakes is None else "right"
+    right = [(example, verdict) for example in examples if id(example) not in wrong_ids]
     return [*((example, ", ".join(filter(None, ("wrong", note)))) for example, note in wrong), *right][:MAX_ROWS]
 
 
