@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -239,12 +238,6 @@ def choose_points(labels: Sequence[str | None], seed: int = 42) -> np.ndarray:
     """Return the indices of the points to compare, ascending: the points with a label, or a sample of them."""
     labeled = np.flatnonzero([label is not None for label in labels])
     return np.asarray(labeled[draw_rows(len(labeled), MAX_COMPARED, seed)])
-
-
-def most_frequent_share(labels: Sequence[str | None]) -> float | None:
-    """Return the fraction of the most frequent label among all labels, or None if no point has a label."""
-    counts = Counter(label for label in labels if label is not None)
-    return counts.most_common(1)[0][1] / counts.total() if counts else None
 
 
 def separate(vectors: np.ndarray, labels: Sequence[str]) -> Separation:

@@ -21,7 +21,6 @@ from bertkit.insight.map import (
     get_unit,
     layer_rows,
     measure_layers,
-    most_frequent_share,
     read_layers,
     read_points,
 )
@@ -136,13 +135,13 @@ def draw_map(
                 MapLayer(f"layer {layer.layer}", plane.points, describe_layer(layer))
                 for plane, layer in zip(planes, measured, strict=True)
             ]
-            share = most_frequent_share(labels)
+            counts = dict(Counter(label for label in labels if label is not None).most_common())
+            share = max(counts.values()) / sum(counts.values()) if counts else None
             described = _describe_page(len(points), settings, Path(reader.model).name, share, measured)
             if picture is not None:
                 write_text(picture, draw_layers(points, map_layers, name=described.title))
             shown_map = write_map(page, points, map_layers, described)
             unfinished.pop_all()
-    counts = dict(Counter(label for label in labels if label is not None).most_common())
     return MapResult(len(points), unit, settings.reduce, counts, share, measured, shown_map, list(map(str, outputs)))
 
 

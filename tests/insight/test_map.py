@@ -22,7 +22,6 @@ from bertkit.insight.map import (
     get_unit,
     layer_rows,
     measure_layers,
-    most_frequent_share,
     project,
     read_layers,
     read_points,
@@ -214,8 +213,6 @@ def test_only_labeled_points_are_compared_and_of_many_a_sample(monkeypatch):
     monkeypatch.setattr(map_module, "MAX_COMPARED", 10)
     some = choose_points(labels, seed=1).tolist()
     assert len(set(some)) == 10 and some == sorted(some) and all(labels[number] for number in some)
-    assert most_frequent_share(labels) == 2 / 3
-    assert most_frequent_share([None]) is None
 
 
 # --- Layers ---
