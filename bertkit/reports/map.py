@@ -155,18 +155,18 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], *, name:
     width, height = _PANEL * min(len(layers), _PER_ROW), (_PANEL + 40) * rows + 24 * len(listed) + 8
     panels = []
     for index, layer in enumerate(layers):
-        left, top = index % _PER_ROW * _PANEL, index // _PER_ROW * (_PANEL + 40)
+        edge, top = index % _PER_ROW * _PANEL, index // _PER_ROW * (_PANEL + 40)
         scaled = _scale_points(layer.points[indices])
         places = scaled / (float(np.abs(scaled).max()) or 1.0) * (_PANEL / 2 - 8)
         paths = []
         for label_id, label in enumerate(labels):
             # Draw strokes of length zero, whose round ends appear as points.
             path = "".join(
-                f"M{left + _PANEL / 2 + x:.1f} {top + 38 + _PANEL / 2 - y:.1f}h0"
+                f"M{edge + _PANEL / 2 + x:.1f} {top + 38 + _PANEL / 2 - y:.1f}h0"
                 for x, y in places[label_ids == label_id]
             )
             paths.append((label["color"], path))
-        panels.append({"layer": layer, "left": left, "top": top, "paths": paths})
+        panels.append({"layer": layer, "left": edge, "top": top, "paths": paths})
     first = (_PANEL + 40) * rows + 16
     legend = [(label["color"], label["name"], first + 24 * index) for index, label in enumerate(listed)]
     picture = load_template("map.svg.j2", escaped=escape_text)
