@@ -162,11 +162,7 @@ def check_method(method: str) -> None:
     Raises:
         UnavailableError: If it is not installed.
     """
-    if method != "umap":
-        return
-    package = importlib.util.find_spec("umap")
-    # A folder with this name has no origin.
-    if package is None or package.origin is None:
+    if method == "umap" and importlib.util.find_spec("umap") is None:
         message = "--projection umap needs the package umap-learn"
         raise UnavailableError(message, f"`{install_command('map')}`, or --projection pca")
 

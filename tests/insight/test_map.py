@@ -141,9 +141,7 @@ def test_umap_is_asked_for_neighbors_by_cosine_and_its_points_are_centered(monke
         def fit_transform(self, vectors):
             return vectors[:, :2] + 7
 
-    monkeypatch.setitem(
-        sys.modules, "umap", types.SimpleNamespace(UMAP=UMAP, __spec__=types.SimpleNamespace(origin="umap.py"))
-    )
+    monkeypatch.setitem(sys.modules, "umap", types.SimpleNamespace(UMAP=UMAP, __spec__="umap"))
     check_method("umap")
     plane = project(make_vectors(rows=5), "umap", seed=3)
     assert asked == {"n_neighbors": 4, "metric": "cosine", "random_state": 3}
