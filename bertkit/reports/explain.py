@@ -15,5 +15,6 @@ _CLOSING = frozenset(".,;:!?)]}%’”")
 def write_explanations(file: Path, records: Sequence[Mapping[str, Any]], *, model: str) -> None:
     """Write a page that opens from disk with what `bertkit explain --json` lists."""
     complete = all(explained["is_complete"] for record in records for explained in record["explanations"])
-    facts = {"model": model, "rows": records, "complete": complete, "methods": METHODS, "closing": _CLOSING}
+    facts: dict[str, Any] = {"model": model, "rows": records, "complete": complete}
+    facts |= {"methods": METHODS, "closing": _CLOSING}
     write_page(file, "explain.html.j2", **facts)
