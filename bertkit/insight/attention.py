@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -181,10 +181,7 @@ def roll_out(weights: np.ndarray) -> np.ndarray:
     mixed = (means + np.eye(weights.shape[-1])) / 2
     # Weights in half precision do not add up to 1, and the error would grow with each product.
     mixed /= mixed.sum(axis=-1, keepdims=True)
-    rolled = [mixed[0]]
-    for layer in mixed[1:]:
-        rolled.append(layer @ rolled[-1])
-    return np.stack(rolled)
+    return np.stack(list(accumulate(mixed, lambda below, layer: layer @ below)))
 
 
 # --- Rows of a file ---

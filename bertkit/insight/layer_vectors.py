@@ -14,15 +14,14 @@ from bertkit.modeling.checkpoint import load_config
 from bertkit.progress import SILENT, get_progress, stage, use_progress
 from bertkit.recipe.sections import Row
 from bertkit.storage.cache import cache_folder
-from bertkit.storage.disk import ArrayWriter, load_arrays, map_or_write, save_arrays
+from bertkit.storage.disk import ArrayWriter, map_or_write
 from bertkit.storage.files import disk_errors
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.units import UNITS, UnitVectors
 
 _SCHEMA = 2  # version of the files
-# Rows whose vectors are in memory at the same time; they are saved together, and a kill loses no more.
-_ROWS_AT_ONCE = 256
+_ROWS_AT_ONCE = 256  # rows whose vectors are in memory at the same time
 _PAIRS_AT_ONCE = 32  # pairs whose hidden states of all tokens are in memory at the same time
 
 
@@ -100,13 +99,7 @@ class LayerReader:
             dtypes = {"vectors": "<f4", "rows": "<i8", "index": "<i8"}
             with ArrayWriter(folder, dtypes) as writer, stage("reading all layers", len(inputs)):
                 for first in range(0, len(inputs), _ROWS_AT_ONCE):
-                    # If an earlier process was killed, the chunks that it finished are still there.
-                    chunk = folder / f"{first:09}.arrays"
-                    arrays = load_arrays(chunk)
-                    if arrays is None:
-                        arrays = encode_rows(first)
-                        save_arrays(chunk, arrays)
-                    for name, values in arrays.items():
+                    for name, values in encode_rows(first).items():
                         writer.append(name, values)
                     get_progress().update(min(first + _ROWS_AT_ONCE, len(inputs)), {})
                 writer.finish({})
@@ -122,8 +115,6 @@ class LayerReader:
 
         with disk_errors(folder):
             arrays, _ = map_or_write(folder, write)
-        for chunk in folder.glob("*.arrays"):
-            chunk.unlink(missing_ok=True)
         return LayerVectors(**arrays)
 
 

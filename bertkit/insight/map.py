@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib.util
 import re
 import warnings
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,29 +19,14 @@ from bertkit.metrics.intervals import wilson_interval
 from bertkit.metrics.linear import draw_rows
 from bertkit.progress import get_progress, log, stage
 from bertkit.recipe.sections import Row
+from bertkit.reports.map import MapPoint, Span
 from bertkit.tokens.words import read_target, read_target_word, read_words
-from bertkit.vectors.clusters import find_words, fit_clusters
 from bertkit.vectors.near_vectors import find_nearest
 from bertkit.vectors.text_files import TextSource, read_file_rows
 from bertkit.vectors.units import UNITS
 from bertkit.vectors.vector_files import to_unit_length
 
 # --- Points ---
-
-Span = tuple[int, int]
-
-
-class Occurrence(NamedTuple):
-    """A point of a map."""
-
-    id: object
-    """Id of its row, or the index of the row from 0."""
-    text: str
-    span: Span | None
-    """The first and last + 1 character of its word, or None for a complete text."""
-    label: str | None
-    row: Row
-    """Input of `LayerReader`: the columns ``text``, or ``text`` and ``target``, or ``tokens`` and ``target``."""
 
 
 def get_unit(unit: str, words: Sequence[str]) -> str:
@@ -56,9 +40,9 @@ def get_unit(unit: str, words: Sequence[str]) -> str:
     return "target" if words else unit
 
 
-def read_occurrences(
+def read_points(
     source: TextSource, unit: str = "text", words: Sequence[str] = (), label: str | None = None
-) -> list[Occurrence]:
+) -> tuple[list[MapPoint], list[Row]]:
     """Read the points of a map from a file.
 
     Args:
@@ -68,6 +52,10 @@ def read_occurrences(
             is a point, else each target that is one of the words. Without a label, points of several words are labeled
             by their word.
         label: Column of the labels; an empty cell is not a label.
+
+    Returns:
+        The points, and for each the input of `LayerReader`: the columns ``text``, or ``text`` and ``target``, or
+        ``tokens`` and ``target``.
 
     Raises:
         DataError: If a row is wrong, or no row has the column or any of the words.
@@ -79,7 +67,7 @@ def read_occurrences(
     search = re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)", re.IGNORECASE)
     read = _read_target if unit == "target" else partial(_find_words, search=search) if words else _read_complete_text
     columns = UNITS["word" if words and unit == "text" else unit].columns
-    occurrences, present = [], set[str | None]()
+    map_points, inputs, present = list[MapPoint](), list[Row](), set[str | None]()
     for line, row_id, original, points in read_file_rows(source, source.file, columns, read):
         row_label = _read_label(original, label, source.name, line)
         for text, span, row in points:
@@ -88,16 +76,17 @@ def read_occurrences(
             if word is not None or not words:  # a target can be another word
                 present.add(word)
                 point_label = word if label is None and len(words) > 1 else row_label
-                occurrences.append(Occurrence(row_id, text, span, point_label, row))
+                map_points.append(MapPoint(row_id, text, point_label, span))
+                inputs.append(row)
     missing = [word for word in words if word not in present]
-    if not occurrences and missing:
+    if not map_points and missing:
         message = f"no row has the word {' or '.join(map(repr, missing))}"
         raise DataError(message, "check its spelling: complete words are matched, ignoring case", file=source.name)
-    if not occurrences:
+    if not map_points:
         raise DataError("no rows", "add rows", file=source.name)
     for word in missing:
         log.info(f"no row has the word {word!r}")
-    return occurrences
+    return map_points, inputs
 
 
 _Points = list[tuple[str, Span | None, Row]]
@@ -133,52 +122,6 @@ def _read_label(original: dict[str, Any], label: str | None, file: str, line: in
         raise DataError(message, f"{did_you_mean(label, original)}; name it with --label", file=file, row=line)
     value = original[label]
     return None if value is None or is_blank(value) else str(value)
-
-
-# --- Labels ---
-
-_CLUSTER_WORDS = 5  # words in the name of a cluster
-
-
-@dataclass(frozen=True)
-class Labeling:
-    """The label of each point."""
-
-    labels: Sequence[str | None]
-    label_ids: np.ndarray
-    """(points,): the id of each point's label; -1 without a label."""
-    names: dict[int, str]
-    """Id -> label, the most frequent first."""
-    are_clusters: bool
-
-    def counts(self) -> dict[str, int]:
-        """Return label -> number of its points, the most frequent first."""
-        counts = Counter(self.label_ids.tolist())
-        return {name: counts[label_id] for label_id, name in self.names.items()}
-
-
-def find_labels(points: Sequence[Occurrence], vectors: np.ndarray, clusters: int | None, seed: int = 42) -> Labeling:
-    """Return the labels of points, or the clusters of their vectors by k-means, named by their words.
-
-    Args:
-        points: Points with their labels.
-        vectors: Vectors, (points, dimension), which only clusters use.
-        clusters: Number of clusters, or None for the labels.
-        seed: Seed of k-means.
-
-    Raises:
-        UsageError: If there are more clusters than different vectors.
-    """
-    if clusters is not None:
-        label_ids = fit_clusters(vectors, "kmeans", clusters, seed=seed)[1]
-        words = find_words([point.text for point in points], label_ids)
-        names = {cluster: f"{cluster}  {', '.join(top[:_CLUSTER_WORDS])}".rstrip() for cluster, top in enumerate(words)}
-        return Labeling([names[cluster] for cluster in label_ids.tolist()], label_ids, names, are_clusters=True)
-    labels = [point.label for point in points]
-    ranked = Counter(label for label in labels if label is not None).most_common()
-    id_by_label = {label: label_id for label_id, (label, _) in enumerate(ranked)}
-    label_ids = np.array([-1 if label is None else id_by_label[label] for label in labels], dtype=np.int64)
-    return Labeling(labels, label_ids, dict(enumerate(id_by_label)), are_clusters=False)
 
 
 # --- Planes ---
@@ -219,11 +162,7 @@ def check_method(method: str) -> None:
     Raises:
         UnavailableError: If it is not installed.
     """
-    if method != "umap":
-        return
-    package = importlib.util.find_spec("umap")
-    # A folder with this name has no origin.
-    if package is None or package.origin is None:
+    if method == "umap" and importlib.util.find_spec("umap") is None:
         message = "--projection umap needs the package umap-learn"
         raise UnavailableError(message, f"`{install_command('map')}`, or --projection pca")
 
@@ -286,7 +225,7 @@ class Separation:
     """Mean silhouette by label (Rousseeuw 1987), from -1 to 1, by Euclidean distance; None with one label, or one per
     point."""
     nearest: float | None
-    """Fraction of points whose nearest other point, by cosine, has their label; None as above, and for clusters."""
+    """Fraction of points whose nearest other point, by cosine, has their label; None as above."""
     interval: tuple[float, float] | None
     """The 95% interval of `nearest` (Wilson)."""
 
@@ -295,12 +234,6 @@ def choose_points(labels: Sequence[str | None], seed: int = 42) -> np.ndarray:
     """Return the indices of the points to compare, ascending: the points with a label, or a sample of them."""
     labeled = np.flatnonzero([label is not None for label in labels])
     return np.asarray(labeled[draw_rows(len(labeled), MAX_COMPARED, seed)])
-
-
-def most_frequent_share(labels: Sequence[str | None]) -> float | None:
-    """Return the fraction of the most frequent label among all labels, or None if no point has a label."""
-    counts = Counter(label for label in labels if label is not None)
-    return counts.most_common(1)[0][1] / counts.total() if counts else None
 
 
 def separate(vectors: np.ndarray, labels: Sequence[str]) -> Separation:
@@ -362,27 +295,25 @@ def read_layers(choice: str, count: int | None) -> list[int]:
 
 
 def measure_layers(
-    vectors: LayerVectors, layers: Sequence[int], labeling: Labeling, method: str, seed: int
+    vectors: LayerVectors, layers: Sequence[int], labels: Sequence[str | None], method: str, seed: int
 ) -> tuple[list[Plane], list[MappedLayer]]:
     """Compute the plane of each layer, turned to match the next one's, and the separation of labels there.
 
     Args:
         vectors: Vectors of all layers.
         layers: Indices of the layers to draw.
-        labeling: Label of each point. Clusters get no `Separation.nearest`, because nearness defines them.
+        labels: Label of each point, or None.
         method: Method of `project`.
         seed: Seed of UMAP, and of the points that are compared.
     """
     planes, measured = [], []
-    sample = choose_points(labeling.labels, seed)
-    labels = [str(labeling.labels[index]) for index in sample.tolist()]
+    sample = choose_points(labels, seed)
+    sampled_labels = [str(labels[index]) for index in sample.tolist()]
     with stage("drawing layers", len(layers)):
         for done, layer in enumerate(layers, 1):
             layer_vectors = vectors.at(layer)
             planes.append(project(layer_vectors, method, seed))
-            separation = separate(layer_vectors[sample], labels) if labels else None
-            if separation is not None and labeling.are_clusters:
-                separation = replace(separation, nearest=None, interval=None)
+            separation = separate(layer_vectors[sample], sampled_labels) if sampled_labels else None
             measured.append(MappedLayer(layer, planes[-1].explained, separation))
             get_progress().update(done, {"layer": layer})
     return align(planes), measured
@@ -396,8 +327,8 @@ def describe_layer(layer: MappedLayer) -> str:
     return ", ".join(parts)
 
 
-def layer_rows(measured: Sequence[MappedLayer], *, are_clusters: bool) -> list[dict[str, str]]:
-    """Return measurements as rows of a table; clusters have no column for nearest points."""
+def layer_rows(measured: Sequence[MappedLayer]) -> list[dict[str, str]]:
+    """Return measurements as rows of a table."""
     rows = []
     for layer in measured:
         row = {"layer": str(layer.layer)}
@@ -406,8 +337,7 @@ def layer_rows(measured: Sequence[MappedLayer], *, are_clusters: bool) -> list[d
         if layer.separation is not None:
             labels = layer.separation
             row["silhouette (Euclidean)"] = "n/a" if labels.silhouette is None else f"{labels.silhouette:.3f}"
-            if not are_clusters:
-                row["nearest has the label"] = "n/a" if labels.nearest is None else f"{labels.nearest:.4f}"
-                row["95% interval"] = "n/a" if labels.interval is None else "{:.4f} to {:.4f}".format(*labels.interval)
+            row["nearest has the label"] = "n/a" if labels.nearest is None else f"{labels.nearest:.4f}"
+            row["95% interval"] = "n/a" if labels.interval is None else "{:.4f} to {:.4f}".format(*labels.interval)
         rows.append(row)
     return rows

@@ -21,23 +21,6 @@ _BATCH = 256  # texts
 
 
 @dataclass(frozen=True)
-class TextTokenizer:
-    """The tokenizer of a model."""
-
-    name: str
-    tokenizer: Tokenizer
-    unknown_id: int | None
-    max_tokens: int | None
-    """Maximum tokens that the model reads, or None if no file of the tokenizer states it."""
-    has_segments: bool
-
-    def describe(self) -> tuple[str, str, int, int | None]:
-        """Return the fields of `TokenizerFacts`."""
-        algorithm = type(self.tokenizer.model).__name__
-        return self.name, algorithm, int(self.tokenizer.get_vocab_size()), self.max_tokens
-
-
-@dataclass(frozen=True)
 class TokenizerFacts:
     """Properties of a tokenizer."""
 
@@ -47,6 +30,17 @@ class TokenizerFacts:
     vocabulary: int
     """Number of tokens that it knows."""
     max_tokens: int | None
+    """Maximum tokens that the model reads, or None if no file of the tokenizer states it."""
+
+
+@dataclass(frozen=True)
+class TextTokenizer:
+    """The tokenizer of a model."""
+
+    facts: TokenizerFacts
+    tokenizer: Tokenizer
+    unknown_id: int | None
+    has_segments: bool
 
 
 @dataclass(frozen=True)
@@ -124,7 +118,9 @@ def load_text_tokenizer(folder: Path, name: str) -> TextTokenizer:
         bounds.append(positions - first)
     # A model with one segment, such as RoBERTa, has no embedding for a second one.
     has_segments = config.get("type_vocab_size", 2) != 1
-    return TextTokenizer(name, tokenizer, _find_unknown(tokenizer), min(bounds, default=None), has_segments)
+    algorithm, vocabulary = type(tokenizer.model).__name__, int(tokenizer.get_vocab_size())
+    facts = TokenizerFacts(name, algorithm, vocabulary, min(bounds, default=None))
+    return TextTokenizer(facts, tokenizer, _find_unknown(tokenizer), has_segments)
 
 
 def _find_unknown(tokenizer: Tokenizer) -> int | None:
@@ -141,18 +137,15 @@ def tokenize_text(tokenizer: TextTokenizer, text: str, pair: str | None = None) 
     tokens = _list_tokens(tokenizer.tokenizer.encode(text, pair), (text, pair or ""), tokenizer.has_segments)
     words = len(find_words(text)) + len(find_words(pair or ""))
     unknown = sum(token.id == tokenizer.unknown_id for token in tokens)
-    return TextTokens(*tokenizer.describe(), words, unknown, tokens)
+    return TextTokens(**vars(tokenizer.facts), words=words, unknown=unknown, tokens=tokens)
 
 
 def _list_tokens(encoding: Encoding, texts: tuple[str, str], has_segments: bool) -> list[Token]:
     columns = (encoding.tokens, encoding.ids, encoding.type_ids, encoding.sequence_ids, encoding.offsets)
     tokens = []
     for token, token_id, segment, side, (start, end), word in zip(*columns, encoding.word_ids, strict=True):
-        segment = segment if has_segments else 0
-        if side is None:
-            tokens.append(Token(token, token_id, segment, True, None, None, word, ""))
-        else:
-            tokens.append(Token(token, token_id, segment, False, start, end, word, texts[side][start:end]))
+        place = (None, None, word, "") if side is None else (start, end, word, texts[side][start:end])
+        tokens.append(Token(token, token_id, segment if has_segments else 0, side is None, *place))
     return tokens
 
 
@@ -174,13 +167,12 @@ def _sum_up(tokenizer: TextTokenizer, splitting: Splitting, counted: Sequence[in
     import numpy as np
 
     lengths = np.array(counted or [0])
-    limits = sorted({*_LIMITS, *([tokenizer.max_tokens] if tokenizer.max_tokens else [])})
-    properties = tokenizer.describe()
+    limits = sorted({*_LIMITS, tokenizer.facts.max_tokens or _LIMITS[0]})
     return TextFigures(
-        *properties,
+        **vars(tokenizer.facts),
         texts=splitting.texts,
         **splitting.figures(),
-        vocabulary_seen=len(splitting.seen) / max(properties[2], 1),
+        vocabulary_seen=len(splitting.seen) / max(tokenizer.facts.vocabulary, 1),
         tokens=splitting.tokens,
         mean_length=float(lengths.mean()),
         median_length=int(np.quantile(lengths, 0.5, method="higher")),

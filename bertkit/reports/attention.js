@@ -36,7 +36,7 @@ function element(tag, content = "", name = "") {
 // --- Weights: bytes are square roots ---
 
 const byteOf = (layer, head, from, to) => weights[((layer * data.heads + head) * count + from) * count + to];
-const weightOf = (byte) => (byte / data.levels) ** 2;
+const weightOf = (byte) => (byte / 255) ** 2;
 const least = () => (Number(byId("least").value) / 100) ** 2;
 const active = () => (pointed.token === null ? chosen : pointed);
 
@@ -69,7 +69,7 @@ function drawSmall(canvas, layer, head, color) {
   for (let from = 0; from < count; from++)
     for (let to = 0; to < count; to++) {
       const at = 4 * (Math.floor((from * size) / count) * size + Math.floor((to * size) / count)) + 3;
-      image.data[at] = Math.max(image.data[at], (255 * byteOf(layer, head, from, to)) / data.levels);
+      image.data[at] = Math.max(image.data[at], byteOf(layer, head, from, to));
     }
   canvas.getContext("2d").putImageData(image, 0, 0);
 }

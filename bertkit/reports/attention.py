@@ -18,17 +18,13 @@ WARNING = Markup(
     "Attention shows what heads read, but it does not explain an answer. <code>bertkit explain</code> shows what each "
     "word adds to an answer."
 )
-MAX_BYTES = 1_900_000
-"""Size of the numbers on a page, as base64; the page itself has 30 kB."""
-
-_LEVELS = (255, 127, 63, 31)
+_LEVELS = 255
 
 
 def write_attention(file: Path, attended: Any, rollout: np.ndarray, at: tuple[int, int] = (0, 0)) -> None:
     """Write a page that opens from disk with all heads of a text: lines and rollout.
 
-    Weights are square roots in bytes, compressed, so that a page of 144 heads and 128 tokens has less than 2 MB: 255
-    levels or, if they are noise that does not compress, as few as 31.
+    Weights are square roots in bytes, compressed: a page of 144 heads and 128 tokens has at most 3.3 MB.
 
     Args:
         file: Page to write.
@@ -36,19 +32,13 @@ def write_attention(file: Path, attended: Any, rollout: np.ndarray, at: tuple[in
         rollout: (layers, tokens, tokens).
         at: Layer and head to begin with.
     """
-    # Use the highest number of levels that fits, or the lowest number.
-    for levels in _LEVELS:
-        weights, packed_rollout = pack(quantize(attended.weights, levels)), pack(quantize(rollout, levels))
-        if len(weights) + len(packed_rollout) <= MAX_BYTES:
-            break
     layers, heads, tokens, _ = attended.weights.shape
     data = {
         "tokens": [{"text": token.text, "segment": token.segment} for token in attended.tokens],
         "layers": layers,
         "heads": heads,
-        "levels": levels,
-        "weights": weights,
-        "rollout": packed_rollout,
+        "weights": pack(attended.weights),
+        "rollout": pack(rollout),
         "layer": at[0],
         "head": at[1],
     }
@@ -65,21 +55,16 @@ def write_attention(file: Path, attended: Any, rollout: np.ndarray, at: tuple[in
         heads=heads,
         tokens=tokens,
         is_pair=any(token.segment == 1 for token in attended.tokens),
-        precision=1 / levels,
+        precision=1 / _LEVELS,
     )
 
 
-def quantize(weights: np.ndarray, levels: int) -> np.ndarray:
-    """Return the square roots of weights in [0, 1] as bytes: most weights are small, and need the finest steps."""
-    # With 255 levels, the weights 0.0001, 0.01, 0.25 and 1 become 3, 26, 128 and 255. Without the square root,
-    # 0.0001 would become 0, like the weight of a token that is never read.
-    rounded: np.ndarray = np.rint(np.sqrt(np.clip(weights, 0, 1)) * levels).astype(np.uint8)
-    return rounded
-
-
-def pack(values: np.ndarray) -> str:
-    """Return the bytes of an array, compressed by zlib, as base64."""
-    return base64.b64encode(zlib.compress(np.ascontiguousarray(values).tobytes())).decode()
+def pack(weights: np.ndarray) -> str:
+    """Return the square roots of weights in [0, 1] as bytes, compressed by zlib, as base64."""
+    # The weights 0.0001, 0.01, 0.25 and 1 become 3, 26, 128 and 255. Most weights are small, and need the finest steps:
+    # without the square root, 0.0001 would become 0, like the weight of a token that is never read.
+    levels = np.rint(np.sqrt(np.clip(weights, 0, 1)) * _LEVELS).astype(np.uint8)
+    return base64.b64encode(zlib.compress(levels.tobytes())).decode()
 
 
 def write_heads(file: Path, result: Any, patterns: Mapping[str, str]) -> None:

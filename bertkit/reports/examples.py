@@ -24,8 +24,6 @@ class Example:
     gold: AnswerValue
     predicted: AnswerValue
     probabilities: dict[str, float] | None = None
-    length: int | None = None
-    """Tokens of the encoded row."""
     right: bool | None = None
     """Whether the prediction counts as right, if comparing it with the gold answer is not enough."""
     confidence: float | None = None
@@ -94,24 +92,22 @@ def find_numeric(examples: Sequence[Example]) -> list[NumberAnswer]:
 
 def find_mistakes(
     examples: Sequence[Example], named: Sequence[LabelAnswer], measured: Sequence[NumberAnswer]
-) -> dict[str, Any] | None:
-    """Return the wrong rows, the most confident or largest errors first, or None if no answers can be compared."""
-    answered = [example for example in examples if example.right is not None]
+) -> list[tuple[Example, str]] | None:
+    """Return the wrong rows with the confidence or the error of each, the largest first.
+
+    None means that no answers can be compared.
+    """
+    answered, note = [example for example in examples if example.right is not None], "confidence {:.3f}"
     if answered:
         wrong = [(-1.0 if e.confidence is None else e.confidence, e) for e in answered if not e.right]
     elif named:
         wrong = [(get_confidence(e, gold, predicted), e) for e, gold, predicted in named if gold != predicted]
     elif measured:
-        wrong = [(abs(p - g), e) for e, g, p in measured if p != g]
+        wrong, note = [(abs(p - g), e) for e, g, p in measured if p != g], "error {:.4g}"
     else:
         return None
-    has_confidence = any(weight >= 0 for weight, _ in wrong)
-    title, note = "Most confident mistakes" if has_confidence else "Mistakes", "confidence {:.3f}"
-    if measured and not answered and not named:
-        title, note = "Largest errors", "error {:.4g}"
     wrong.sort(key=lambda pair: -pair[0])
-    rows = [(row, note.format(weight) if weight >= 0 else "") for weight, row in wrong]
-    return {"title": title, "rows": rows}
+    return [(row, note.format(weight) if weight >= 0 else "") for weight, row in wrong]
 
 
 def get_confidence(example: Example, gold: frozenset[str], predicted: frozenset[str]) -> float:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from bertkit.metrics import reliability
 from bertkit.metrics.baselines import Baselines, strongest_scores
-from bertkit.metrics.intervals import describe_methods, wilson_interval
+from bertkit.metrics.intervals import describe_methods
 from bertkit.metrics.reliability import calibration_errors, thin
 from bertkit.reports import svg
 from bertkit.reports.confidence import draw_reliability, draw_risk
@@ -29,7 +29,7 @@ from bertkit.reports.examples import (
 from bertkit.reports.templates import name_paths, write_page
 from bertkit.reports.text import is_finite, score_text
 
-MAX_POINTS, MAX_MISTAKES, MAX_ROWS = 1500, 10, 500
+MAX_POINTS, MAX_ROWS = 1500, 500
 Log = Sequence[Mapping[str, Any]]
 
 
@@ -122,10 +122,8 @@ def write_report(folder: Path, facts: ReportData) -> Path:
         if facts.decisions is None or facts.decisions[0] == "entity"
         else (calibration_errors(*facts.decisions[1:])["ece"], draw_reliability(*facts.decisions[1:])),
         risk=_draw_risk(facts),
-        lengths=_draw_lengths(facts.examples, named),
         numbers=_draw_numbers(measured),
         mistakes=mistakes,
-        max_mistakes=MAX_MISTAKES,
         predictions=_list_predictions(facts.examples, mistakes),
         cut_spans=cut_spans,
     )
@@ -223,39 +221,22 @@ def _draw_risk(facts: ReportData) -> tuple[float, Markup] | None:
     return draw_risk(*np.array(pairs, dtype=float).T)
 
 
-def _draw_lengths(examples: Sequence[Example], named: Sequence[LabelAnswer]) -> Markup | None:
-    """Draw the share of wrong rows in bins of length that hold about equally many rows."""
-    judged_rows = [(e, not e.right) for e in examples if e.right is not None]
-    answered = judged_rows or [(e, gold != predicted) for e, gold, predicted in named]
-    rows = [(e.length, wrong) for e, wrong in answered if e.length is not None]
-    if len({length for length, _ in rows}) < 2:
-        return None
-    # Use bins of equally many rows, because bins of equal width would leave the long ones nearly empty.
-    bins = reliability.quantile_bins([length for length, _ in rows])
-    points, labels = [], []
-    for index, (first, last) in enumerate(bins):
-        wrong = [is_wrong for length, is_wrong in rows if first <= length <= last]
-        place, label = (index + 0.5) / len(bins), f"{first}–{last}" if first < last else f"{last}"
-        hover = f"{sum(wrong):,} of {len(wrong):,} rows with {label} tokens"
-        ends = wilson_interval(sum(wrong), len(wrong))
-        points.append(svg.Point(place, sum(wrong) / len(wrong), hover, *ends, radius=5))
-        labels.append((place, label))
-    return svg.scatter(points, name="Error rate by length", x="tokens", y="error rate", labels=labels)
-
-
-def _list_predictions(examples: Sequence[Example], mistakes: Mapping[str, Any] | None) -> list[tuple[Example, str]]:
+def _list_predictions(
+    examples: Sequence[Example], mistakes: Sequence[tuple[Example, str]] | None
+) -> list[tuple[Example, str]]:
     """Return rows and their verdicts, the wrong ones first; verdicts are empty if answers cannot be compared."""
-    wrong = mistakes["rows"] if mistakes else []
+    wrong = mistakes or []
     # Ids of rows in a file can repeat, so objects are compared.
     wrong_ids = {id(example) for example, _ in wrong}
-    right = [(example, "right" if mistakes else "") for example in examples if id(example) not in wrong_ids]
+    verdict = "" if mistakes is None else "right"
+    right = [(example, verdict) for example in examples if id(example) not in wrong_ids]
     return [*((example, ", ".join(filter(None, ("wrong", note)))) for example, note in wrong), *right][:MAX_ROWS]
 
 
-def _draw_numbers(measured: Sequence[NumberAnswer]) -> list[tuple[str, Markup]]:
-    """Draw predicted over gold numbers, and residuals by length, each as (caption, picture)."""
+def _draw_numbers(measured: Sequence[NumberAnswer]) -> tuple[str, Markup] | None:
+    """Draw predicted over gold numbers, as (caption, picture)."""
     if not measured:
-        return []
+        return None
     rows = thin(measured, MAX_POINTS)
     note = f" ({len(rows):,} of {len(measured):,} rows)" if len(rows) < len(measured) else ""
     points = [svg.Point(g, p, f"row {e.id}: gold {g:.4g}, predicted {p:.4g}") for e, g, p in rows]
@@ -263,11 +244,4 @@ def _draw_numbers(measured: Sequence[NumberAnswer]) -> list[tuple[str, Markup]]:
     # On the diagonal, a prediction is right.
     diagonal = (low, low), (high, high)
     caption = "Predicted vs. gold"
-    pictures = [(caption + note, svg.scatter(points, name=caption, x="gold", y="predicted", guide=diagonal))]
-    # A slope means that the model overrates or underrates long texts.
-    residuals = [svg.Point(e.length, p - g, f"row {e.id}: {p - g:+.4g}") for e, g, p in rows if e.length]
-    if residuals:
-        zero = (min(residuals)[0], 0.0), (max(residuals)[0], 0.0)
-        caption = "Residual (predicted − gold) by length"
-        pictures.append((caption + note, svg.scatter(residuals, name=caption, x="tokens", y="residual", guide=zero)))
-    return pictures
+    return caption + note, svg.scatter(points, name=caption, x="gold", y="predicted", guide=diagonal)

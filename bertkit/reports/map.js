@@ -8,7 +8,7 @@ const packed = new Uint16Array(unpack("points").buffer);
 const labelOf = new Uint16Array(unpack("labels").buffer);
 const isCalm = matchMedia("(prefers-reduced-motion: reduce)").matches;
 const MAX_LISTED = 200, REACH = 14, LEVELS = 65535;
-let texts = [], marks = null, ids = null;
+let texts = [], ids = null; // a text is a list of one part, or of the parts before, in and after its word
 
 const dots = byId("dots"), over = byId("over"), plane = byId("plane");
 const xs = new Float32Array(count), ys = new Float32Array(count);
@@ -137,10 +137,9 @@ function resize() {
 // --- Texts: what is hovered, found by words, and chosen ---
 
 function describe(i) {
-  const body = element("bdi"), text = texts[i] ?? "", [start, end] = marks ? marks.slice(2 * i, 2 * i + 2) : [0, 0];
+  const [before, word, after] = texts[i] ?? [""], body = element("bdi", before);
   body.dir = "auto";
-  if (end > start) body.append(text.slice(0, start), element("mark", text.slice(start, end)), text.slice(end));
-  else body.append(text);
+  if (word) body.append(element("mark", word), after);
   const label = labels.length > 1 ? `${labels[labelOf[i]].name} \u00b7 ` : "";
   return [body, element("small", `${label}row ${ids ? ids[i] : i}`)];
 }
@@ -203,7 +202,7 @@ function isInside(x, y, corners) {
 
 function search(typed) {
   const sought = typed.trim().toLowerCase();
-  matching = sought ? Uint8Array.from(texts, (text) => +text.toLowerCase().includes(sought)) : null;
+  matching = sought ? Uint8Array.from(texts, (parts) => +parts.join("").toLowerCase().includes(sought)) : null;
   refresh();
 }
 
@@ -235,55 +234,6 @@ function listLabels() {
   byId("none").addEventListener("click", () => show(() => false));
   byId("legend").hidden = labels.length < 2;
   byId("legend").append(...buttons);
-}
-
-// --- Pictures ---
-
-const styleOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-
-// The line about the layer and the first labels, which stand below a picture: text, color of its swatch, and height.
-function captions() {
-  const named = labels.filter((_, number) => !hidden[number]).slice(0, 12);
-  return [{ name: byId("about").textContent }, ...named].map(({ name, color }, line) => [name, color, height + 18 + 20 * line]);
-}
-
-function paint() {
-  const canvas = document.createElement("canvas"), pen = canvas.getContext("2d"), lines = captions();
-  [canvas.width, canvas.height] = [dots.width, dots.height + (8 + 20 * lines.length) * ratio];
-  pen.fillStyle = styleOf("--card");
-  pen.fillRect(0, 0, canvas.width, canvas.height);
-  pen.drawImage(dots, 0, 0);
-  pen.scale(ratio, ratio);
-  pen.font = "13px system-ui, sans-serif";
-  for (const [text, color, y] of lines) {
-    pen.fillStyle = color ?? "transparent";
-    pen.fillRect(10, y - 9, 9, 9);
-    pen.fillStyle = styleOf("--ink");
-    pen.fillText(text, 26, y);
-  }
-  return canvas;
-}
-
-function drawing() {
-  const plain = (text) => text.replace(/[\u0000-\u001f\u007f\ud800-\udfff\ufffe\uffff]/gu, " ").replace(/[&<>"]/g, (mark) => `&#${mark.charCodeAt(0)};`);
-  const lines = captions(), tall = height + 8 + 20 * lines.length, groups = labels.map(() => []);
-  for (let i = 0; i < count; i++) {
-    const [x, y] = toScreen(i).map((place) => place.toFixed(1));
-    if (isShown(i) && isInView(i)) groups[labelOf[i]].push(`<circle cx="${x}" cy="${y}" r="${radius().toFixed(1)}"/>`);
-  }
-  const circles = groups.map((points, number) => `<g fill="${labels[number].color}" fill-opacity=".75">${points.join("")}</g>`);
-  const legend = lines.map(([text, color, y]) =>
-    `<rect x="10" y="${y - 9}" width="9" height="9" fill="${color ?? "none"}"/><text x="26" y="${y}" fill="${styleOf("--ink")}">${plain(text)}</text>`);
-  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${tall}" width="${width}" height="${tall}" font-family="system-ui, sans-serif" font-size="13">` +
-    `<rect width="100%" height="100%" fill="${styleOf("--card")}"/>${circles.join("")}${legend.join("")}</svg>`;
-}
-
-function download(blob, ending) {
-  const link = element("a");
-  link.href = URL.createObjectURL(blob);
-  link.download = `map.${ending}`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
 // --- Pointers, keys and the start ---
@@ -336,8 +286,6 @@ over.addEventListener("keydown", (event) => {
 const clicks = {
   in: () => zoom(1.4), out: () => zoom(1 / 1.4), fit, lasso: () => setLasso(!isLasso), clear,
   inside: () => { choose(isInView); byId("chosen-title").focus(); },
-  png: () => paint().toBlob((blob) => download(blob, "png")),
-  svg: () => download(new Blob([drawing()], { type: "image/svg+xml" }), "svg"),
 };
 for (const [id, act] of Object.entries(clicks)) byId(id).addEventListener("click", act);
 byId("search").addEventListener("input", (event) => search(event.target.value));
@@ -350,7 +298,6 @@ async function start() {
   new ResizeObserver(resize).observe(plane);
   resize();
   const stream = new Blob([unpack("texts")]).stream().pipeThrough(new DecompressionStream("deflate"));
-  ({ texts, marks, ids } = JSON.parse(await new Response(stream).text()));
-  marks = marks && Int32Array.from(marks.flat());
+  ({ texts, ids } = JSON.parse(await new Response(stream).text()));
 }
 const ready = start();

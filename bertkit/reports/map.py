@@ -19,19 +19,16 @@ from bertkit.reports.templates import load_template, write_page
 
 MAX_POINTS = 50_000
 """Maximum number of points on a page; from more points, an evenly spaced subset is shown."""
-MAX_BYTES = 9_500_000
-"""Maximum size of a page. Texts are shortened until it fits."""
 TEXT_LENGTH = 200
-"""Maximum number of characters of a text on a page, if the page is then small enough."""
+"""Maximum number of characters of a text on a page."""
 MAX_LABELS = 200
 """Maximum number of labels with a separate name and color, the most frequent ones; the others share one."""
 
-_COORDINATE_BYTES = 6_000_000  # maximum size of the coordinates of all layers
-_MIN_TEXT = 40  # characters
 _LEVELS = 2**16 - 1
 _PICTURE_POINTS = 5000  # per panel of a picture
 _PANEL = 220  # its width and height
 _PER_ROW = 4
+_MAX_LISTED = 8  # labels below a picture
 _NO_LABEL = "#8b929b"
 # These colors differ for all common kinds of color vision, on white and on black.
 _COLORS = ("#2f7fd1", "#d9591a", "#1d9a6c", "#a05fc4", "#b98a00", "#d1578f", "#2a9db0", "#94684a")
@@ -40,15 +37,19 @@ _HUE_STEP = 137.5  # degrees, the golden angle: the hues of neighboring numbers 
 _SCRIPTS = ("map.js",)
 
 
+Span = tuple[int, int]
+"""First and last + 1 character of a word."""
+
+
 class MapPoint(NamedTuple):
-    """A text on a map."""
+    """A text on a map, or a word in it."""
 
     id: Any
+    """Id of its row, or the index of the row from 0."""
     text: str
-    label: int
-    """Index of its label or group, or -1 for none."""
-    span: tuple[int, int] | None = None
-    """Start and end (exclusive) of the word to mark, in characters."""
+    label: str | None = None
+    span: Span | None = None
+    """Place of the word, or None for a complete text."""
 
 
 class MapLayer(NamedTuple):
@@ -84,86 +85,71 @@ class ShownMap(NamedTuple):
     """Number of shortened texts."""
 
 
-def write_map(
-    file: Path, points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: Mapping[int, str], page: MapPage
-) -> ShownMap:
-    """Write a page of at most `MAX_BYTES` that opens from disk, and return facts about its content.
+def write_map(file: Path, points: Sequence[MapPoint], layers: Sequence[MapLayer], page: MapPage) -> ShownMap:
+    """Write a page that opens from disk, and return facts about its content.
 
     Args:
         file: File to write.
         points: Points to show, at least one.
         layers: Layers to show, at least one; the page opens at the last.
-        labels: Index -> name, in display order.
         page: Title, notes and table of the page.
     """
-    # A layer has two 16-bit coordinates per point: 4 bytes, which are 16/3 characters in base64.
-    max_points = min(MAX_POINTS, _COORDINATE_BYTES * 3 // (16 * len(layers)))
-    indices = thin(range(len(points)), max_points)
+    indices = thin(range(len(points)), MAX_POINTS)
     shown_points = [points[index] for index in indices]
     coordinates, extent = _quantize_points([layer.points[indices] for layer in layers])
-    names, label_ids = _number_labels([point.label for point in shown_points], labels)
+    labels, label_ids = _number_labels(shown_points)
     facts = {
         "count": len(shown_points),
         "extent": extent,
         "layers": [{"name": layer.name, "about": layer.about} for layer in layers],
-        "labels": names,
+        "labels": labels,
     }
-    # The size of compressed texts is known only when they are written, so the page is written with shorter and
-    # shorter texts until it fits.
-    length = TEXT_LENGTH
-    while True:
-        packed, shortened = _pack_texts(shown_points, length)
-        write_page(
-            file,
-            "map.html.j2",
-            scripts=_SCRIPTS,
-            page=page,
-            facts=facts,
-            embedded={"points": _base64(coordinates), "labels": _base64(label_ids), "texts": _base64(packed)},
-            shown=len(shown_points),
-            total=len(points),
-            length=length,
-            shortened=shortened,
-            complete=file.with_suffix(".parquet").name,
-        )
-        if file.stat().st_size <= MAX_BYTES or length <= _MIN_TEXT:
-            return ShownMap(len(shown_points), length, shortened)
-        length = max(_MIN_TEXT, length * 3 // 4)
+    packed, shortened = _pack_texts(shown_points)
+    write_page(
+        file,
+        "map.html.j2",
+        scripts=_SCRIPTS,
+        page=page,
+        facts=facts,
+        embedded={"points": _base64(coordinates), "labels": _base64(label_ids.tobytes()), "texts": _base64(packed)},
+        shown=len(shown_points),
+        total=len(points),
+        length=TEXT_LENGTH,
+        shortened=shortened,
+        complete=file.with_suffix(".parquet").name,
+    )
+    return ShownMap(len(shown_points), TEXT_LENGTH, shortened)
 
 
-def get_color(group: int) -> str:
-    """Return the color of a group in CSS; gray for none."""
-    if group < len(_COLORS):
-        return _NO_LABEL if group < 0 else _COLORS[group]
-    return f"hsl({group * _HUE_STEP % 360:.0f} 65% {45 + group // 3 % 3 * 8}%)"
+def get_color(index: int) -> str:
+    """Return the color of a label in CSS."""
+    if index < len(_COLORS):
+        return _COLORS[index]
+    return f"hsl({index * _HUE_STEP % 360:.0f} 65% {45 + index // 3 % 3 * 8}%)"
 
 
-def shorten_around(text: str, span: tuple[int, int] | None, length: int) -> tuple[str, tuple[int, int] | None]:
-    """Shorten a text of more than `length` characters around its word, and return it with the new span.
+def split_text(text: str, span: Span | None, length: int) -> list[str]:
+    """Split a text into the parts before, in and after its word; more than `length` characters are shortened.
 
-    >>> shorten_around("the apple that I ate", (4, 9), 12)
-    ('the apple th…', (4, 9))
+    >>> split_text("the apple that I ate", (4, 9), 12)
+    ['the ', 'apple', ' th…']
     """
-    if len(text) <= length:
-        return text, span
     start, end = span or (0, 0)
     # Center the word in the shortened text, but keep its beginning: the window ends with the text at the latest,
     # and starts with the word at the latest.
     first = min(start, max(0, min((start + end - length) // 2, len(text) - length)))
     last = first + length
-    before = "…" if first else ""
-    shortened_text = f"{before}{text[first:last]}{'…' if last < len(text) else ''}"
+    before, after = "…" if first else "", "…" if last < len(text) else ""
     if span is None:
-        return shortened_text, None
-    return shortened_text, (start - first + len(before), min(end, last) - first + len(before))
+        return [text[first:last] + after]
+    return [before + text[first:start], text[start : min(end, last)], text[end:last] + after]
 
 
-def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: Mapping[int, str], *, name: str) -> str:
+def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], *, name: str) -> str:
     """Draw a panel per layer side by side, as the text of an SVG file that follows the reader's theme."""
     indices = thin(range(len(points)), _PICTURE_POINTS)
-    groups = np.array([points[index].label for index in indices])
-    counts = Counter(groups.tolist())
-    listed = [(group, text) for group, text in [*labels.items(), (-1, "none")] if counts[group]][:8]
+    labels, label_ids = _number_labels([points[index] for index in indices])
+    listed = labels[:_MAX_LISTED]
     # Rounded up: 13 layers take 4 rows of 4 panels.
     rows = -(-len(layers) // _PER_ROW)
     width, height = _PANEL * min(len(layers), _PER_ROW), (_PANEL + 40) * rows + 24 * len(listed) + 8
@@ -172,16 +158,17 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: 
         edge, top = index % _PER_ROW * _PANEL, index // _PER_ROW * (_PANEL + 40)
         scaled = _scale_points(layer.points[indices])
         places = scaled / (float(np.abs(scaled).max()) or 1.0) * (_PANEL / 2 - 8)
-        group_paths = []
-        for group in sorted(counts):
+        paths = []
+        for label_id, label in enumerate(labels):
             # Draw strokes of length zero, whose round ends appear as points.
             path = "".join(
-                f"M{edge + _PANEL / 2 + x:.1f} {top + 38 + _PANEL / 2 - y:.1f}h0" for x, y in places[groups == group]
+                f"M{edge + _PANEL / 2 + x:.1f} {top + 38 + _PANEL / 2 - y:.1f}h0"
+                for x, y in places[label_ids == label_id]
             )
-            group_paths.append((get_color(group), path))
-        panels.append({"layer": layer, "left": edge, "top": top, "paths": group_paths})
+            paths.append((label["color"], path))
+        panels.append({"layer": layer, "left": edge, "top": top, "paths": paths})
     first = (_PANEL + 40) * rows + 16
-    legend = [(get_color(group), text, first + 24 * index) for index, (group, text) in enumerate(listed)]
+    legend = [(label["color"], label["name"], first + 24 * index) for index, label in enumerate(listed)]
     picture = load_template("map.svg.j2", escaped=escape_text)
     return picture.render(name=name, width=width, height=height, panels=panels, legend=legend)
 
@@ -201,37 +188,31 @@ def _quantize_points(layers: Sequence[np.ndarray]) -> tuple[bytes, float]:
     return np.round((scaled / extent + 1) / 2 * _LEVELS).astype("<u2").tobytes(), extent
 
 
-def _number_labels(groups: Sequence[int], labels: Mapping[int, str]) -> tuple[list[dict[str, Any]], bytes]:
-    """Return the labels on the page with colors and counts, and the index of each point's label among them."""
-    counts = Counter(groups)
-    frequent = {group for group, _ in counts.most_common(MAX_LABELS) if group in labels}
-    listed = [group for group in labels if group in frequent]
-    names = [{"name": labels[group], "color": get_color(group), "count": counts[group]} for group in listed]
-    label_ids = {group: index for index, group in enumerate(listed)}
-    rest = sum(count for group, count in counts.items() if group not in frequent)
+def _number_labels(points: Sequence[MapPoint]) -> tuple[list[dict[str, Any]], np.ndarray]:
+    """Return names, colors and counts of labels, the most frequent first, and the index of each point's label."""
+    counts = Counter(point.label for point in points if point.label is not None)
+    labels = [
+        {"name": name, "color": get_color(index), "count": count}
+        for index, (name, count) in enumerate(counts.most_common(MAX_LABELS))
+    ]
+    label_ids = {label["name"]: index for index, label in enumerate(labels)}
+    ids = np.array([label_ids.get(point.label, len(labels)) for point in points], dtype="<u2")
+    rest, other_labels = int((ids == len(labels)).sum()), len(counts) - len(labels)
     if rest:
-        other_labels = sum(group >= 0 and group not in frequent for group in counts)
         name = f"{other_labels:,} other label{'s' * (other_labels > 1)}" if other_labels else "none"
-        names.append({"name": name, "color": _NO_LABEL, "count": rest})
-    return names, np.array([label_ids.get(group, len(listed)) for group in groups], dtype="<u2").tobytes()
+        labels.append({"name": name, "color": _NO_LABEL, "count": rest})
+    return labels, ids
 
 
-def _pack_texts(points: Sequence[MapPoint], length: int) -> tuple[bytes, int]:
-    """Return the texts with their marks and ids, compressed, and how many of them are shortened."""
-    texts = [shorten_around(point.text, point.span, length) for point in points]
+def _pack_texts(points: Sequence[MapPoint]) -> tuple[bytes, int]:
+    """Return the texts and their ids, compressed, and how many texts are shortened."""
     ids = [point.id if isinstance(point.id, int) else str(point.id) for point in points]
     content = {
-        "texts": [text for text, _ in texts],
-        "marks": [_units(text, span) for text, span in texts] if any(span for _, span in texts) else None,
+        "texts": [split_text(point.text, point.span, TEXT_LENGTH) for point in points],
         "ids": None if ids == list(range(len(ids))) else ids,
     }
     packed = zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 9)
-    return packed, sum(len(point.text) > length for point in points)
-
-
-def _units(text: str, span: tuple[int, int] | None) -> list[int]:
-    """Return a span in UTF-16 code units, as JavaScript counts them; some characters take two."""
-    return [len(text[:end].encode("utf-16-le", "surrogatepass")) // 2 for end in span or (0, 0)]
+    return packed, sum(len(point.text) > TEXT_LENGTH for point in points)
 
 
 def _base64(content: bytes) -> str:

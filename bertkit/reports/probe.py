@@ -48,17 +48,18 @@ def describe_control(control: str, group: str) -> str:
 
 def draw_layers(result: Any) -> Markup:
     """Draw the scores of the probes and of the control task at each layer, with the baselines."""
-    probed = result.probed
-    lines: dict[str, list[svg.Point]] = {"probe, with its 95% interval": [], "control task": []}
-    probe, control = lines.values()
-    # The ends of an interval become the whisker of a point.
-    for layer in probed.layers:
-        hover = f"layer {layer.layer}: {layer.score:.4f}"
-        probe.append(svg.Point(layer.layer, layer.score, hover, *(layer.interval or ())))
-        # A layer knows the task as far as its probe is above the control task, not above 0 (Hewitt and Liang
-        # 2019).
-        control.append(
-            svg.Point(layer.layer, layer.control, f"control task at layer {layer.layer}: {layer.control:.4f}")
-        )
+    probed, control = result.probed, "control task"
+    # A layer knows the task as far as its probe is above the control task, not above 0 (Hewitt and Liang 2019).
+    lines = {
+        # The ends of an interval become the whisker of a point.
+        "probe, with its 95% interval": [
+            svg.Point(layer.layer, layer.score, f"layer {layer.layer}: {layer.score:.4f}", *(layer.interval or ()))
+            for layer in probed.layers
+        ],
+        control: [
+            svg.Point(layer.layer, layer.control, f"{control} at layer {layer.layer}: {layer.control:.4f}")
+            for layer in probed.layers
+        ],
+    }
     name, x = f"{result.metric} of {result.task} at each layer", "layer (0: embeddings)"
     return svg.line_chart(lines, name=name, x=x, marked=probed.best_layer, guides=probed.baselines)

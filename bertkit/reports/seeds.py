@@ -1,4 +1,4 @@
-"""The page and the README of a folder of seeds."""
+"""The page of a folder of seeds."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.reports import svg
-from bertkit.reports.templates import load_template, write_page
+from bertkit.reports.templates import write_page
 from bertkit.reports.text import score_text
-from bertkit.storage.files import write_text
 
 
 def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -> None:
-    """Write report.html and README.md of a folder of seeds.
+    """Write report.html of a folder of seeds.
 
     Args:
         folder: Folder of the seeds.
@@ -52,4 +51,3 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
         "best": summary["splits"][0]["spreads"].get(summary["best_metric"]) if summary["splits"] else None,
     }
     write_page(folder / "report.html", "seeds.html.j2", **facts)
-    write_text(folder / "README.md", load_template("seeds.md.j2").render(facts))

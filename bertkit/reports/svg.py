@@ -91,16 +91,14 @@ class Area:
     def dot(self, point: Point) -> str:
         """Draw a dot that shows its text to the pointer, and its whisker."""
         x, y = self.to_x(point.x), self.to_y(point.y)
-        whisker = "" if point.low is None or point.high is None else self.whisker(x, point.low, point.high)
+        whisker = ""
+        if point.low is not None and point.high is not None:
+            bottom, top = self.to_y(point.low), self.to_y(point.high)
+            ends = f"M{x - 4:.1f} {bottom:.1f}h8M{x - 4:.1f} {top:.1f}h8"
+            whisker = f'<path class="whisker" d="M{x:.1f} {bottom:.1f}V{top:.1f}{ends}"/>'
         name = f"dot {point.kind}".strip()
         place = f'cx="{x:.1f}" cy="{y:.1f}" r="{point.radius:.1f}"'
         return f'{whisker}<circle class="{name}" {place}><title>{escape_text(point.hover)}</title></circle>'
-
-    def whisker(self, x: float, low: float, high: float) -> str:
-        """Draw an upright interval at a coordinate."""
-        bottom, top = self.to_y(low), self.to_y(high)
-        ends = f"M{x - 4:.1f} {bottom:.1f}h8M{x - 4:.1f} {top:.1f}h8"
-        return f'<path class="whisker" d="M{x:.1f} {bottom:.1f}V{top:.1f}{ends}"/>'
 
 
 def line_chart(

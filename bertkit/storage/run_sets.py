@@ -2,7 +2,7 @@
 
 runs/cola-seeds/
 ├── seed-1/, seed-2/ ...    ordinary run folders
-├── report.html, README.md
+├── report.html
 └── seeds.json              seeds, scores and summary; written last
 
 runs/cola-sweep/

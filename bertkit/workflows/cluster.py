@@ -228,8 +228,8 @@ def _write_map(folder: Path, vectors: Matrix, labels: Labels, texts: Sequence[st
     ]
     write_records(rows, folder / "map.parquet")
     names = {topic.cluster: f"{topic.cluster}  {', '.join(topic.words[:_TOPIC_WORDS])}" for topic in topics}
-    points = [MapPoint(index, row["text"], row["cluster"]) for index, row in enumerate(rows)]
+    points = [MapPoint(index, row["text"], names.get(row["cluster"])) for index, row in enumerate(rows)]
     notes = ["Each point is a text; its color is its cluster. The axes are the first two principal components."]
     about = f"{sum(plane.explained or ()):.0%} of the variance of the vectors"
     page = MapPage(f"{len(topics)} clusters of {len(rows):,} texts", notes)
-    write_map(folder / "map.html", points, [MapLayer("", plane.points, about)], names, page)
+    write_map(folder / "map.html", points, [MapLayer("", plane.points, about)], page)

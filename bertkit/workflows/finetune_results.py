@@ -39,7 +39,6 @@ from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.runs import RunRecord, without_folder
 from bertkit.tasks import RowScores, TaskReport, example_row, next_commands
-from bertkit.tokens.feature_cache import get_lengths, get_row_indices
 from bertkit.training.automatic import choose_epochs
 from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
 from bertkit.workflows.doctor import judge_curve
@@ -309,16 +308,11 @@ def _examples(outcome: _Outcome) -> list[Example]:
     """Return scored rows of the first validation split, with answers as the task family words them."""
     data, name = outcome.data, outcome.data.validation.name
     rows, scored = data.validation.rows, outcome.scored[name]
-    # A row can have several features, such as windows; its length is the sum of theirs.
-    lengths = (
-        np.bincount(get_row_indices(scored.features), get_lengths(scored.features), len(rows)).astype(int).tolist()
-    )
     gold, answers = data.task.COLUMNS.gold, outcome.details[name].answers
     return [
         replace(
             make_example(index, rows[index], gold, scored.predictions[index], answers[index] if answers else None),
             text=[(column, _as_text(column, value)) for column, value in without_answer(rows[index], gold).items()],
-            length=lengths[index] or None,
         )
         for index in sample(range(len(rows)), _MAX_EXAMPLES)
     ]

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.output import write_records
 from bertkit.errors import DataError, UsageError, error_location
 from bertkit.insight.layer_vectors import LayerReader
 from bertkit.insight.map import (
     MIN_POINTS,
-    Labeling,
     MappedLayer,
-    Occurrence,
     Plane,
     check_method,
     describe_layer,
-    find_labels,
     get_unit,
     layer_rows,
     measure_layers,
-    most_frequent_share,
     read_layers,
-    read_occurrences,
+    read_points,
 )
 from bertkit.modeling.layers import count_layers
 from bertkit.progress import stage
 from bertkit.recipe.sections import expand_path
+from bertkit.reports.map import MapLayer, MapPage, MapPoint, ShownMap, draw_layers, write_map
 from bertkit.storage.files import disk_errors, write_text
 from bertkit.storage.outputs import (
     check_not_inputs,
@@ -39,9 +37,6 @@ from bertkit.storage.outputs import (
     was_interrupted,
 )
 from bertkit.vectors.text_files import TextSource
-
-if TYPE_CHECKING:
-    from bertkit.reports.map import MapPage, ShownMap
 
 METHODS = {"pca": "principal components", "umap": "UMAP"}
 
@@ -56,8 +51,6 @@ class MapSettings:
     """Only these words are points."""
     label: str | None = None
     """Column whose values color the points."""
-    clusters: int | None = None
-    """Number of clusters that color them instead, computed at the last layer that is drawn."""
     layers: str = "all"
     """``all``, ``last``, or numbers such as ``0,3,6``; 0 is the output of the embeddings."""
     reduce: str = "pca"
@@ -72,10 +65,9 @@ class MapResult:
     unit: str
     reduce: str
     labels: dict[str, int]
-    """Label, or name of a cluster -> number of points, the most frequent first."""
-    are_clusters: bool
+    """Label -> number of points, the most frequent first."""
     most_frequent: float | None
-    """Fraction of the most frequent label, which a constant guess reaches; clusters have None."""
+    """Fraction of the most frequent label, which a constant guess reaches."""
     layers: list[MappedLayer]
     shown: ShownMap
     written: list[str] = field(default_factory=list)
@@ -109,31 +101,28 @@ def draw_map(
         if file is not None and file.suffix != ending:
             raise UsageError(f"{option} {file}", f"its name ends in {ending}")
     unit = get_unit(settings.unit, settings.words)
-    if settings.label is not None and settings.clusters is not None:
-        raise UsageError("--label and --clusters", "points have one color: leave one of them out")
     check_method(settings.reduce)
     layers = read_layers(settings.layers, count_layers(reader.embedder.config))
     outputs = [page, page.with_suffix(".parquet"), *([picture] if picture else [])]
     _check_outputs(outputs, source, fresh=fresh)
 
     # 2. Read the points.
-    points = read_occurrences(source, settings.unit, settings.words, settings.label)
-    if len(points) < (minimum := max(MIN_POINTS, settings.clusters or 0)):
+    points, rows = read_points(source, settings.unit, settings.words, settings.label)
+    labels = [point.label for point in points]
+    if len(points) < MIN_POINTS:
         count = f"{len(points)} point{'s' * (len(points) > 1)}"
-        raise DataError(f"{count}, and a map needs {minimum}", "give more rows", file=source.name)
+        raise DataError(f"{count}, and a map needs {MIN_POINTS}", "give more rows", file=source.name)
 
     # All outputs are claimed before the work, so that two commands do not mix their files.
     with ExitStack() as held:
         for file in outputs:
             held.enter_context(lock_output(file))
 
-        # 3. Compute vectors and planes. All layers have the labels or the clusters of the last one, so that a color
-        #    means the same in each picture.
+        # 3. Compute vectors and planes.
         with error_location(file=source.name):
-            vectors = reader.read([point.row for point in points], unit)
+            vectors = reader.read(rows, unit)
         layers = layers or read_layers(settings.layers, vectors.layers)
-        labeling = find_labels(points, vectors.at(layers[-1]), settings.clusters, settings.seed)
-        planes, measured = measure_layers(vectors, layers, labeling, settings.reduce, settings.seed)
+        planes, measured = measure_layers(vectors, layers, labels, settings.reduce, settings.seed)
 
         # 4. Write the files, the page last.
         with stage(f"writing {page.name}"), disk_errors(page.parent), ExitStack() as unfinished:
@@ -141,25 +130,19 @@ def draw_map(
             if not fresh:
                 for file in outputs[1:]:
                     unfinished.callback(file.unlink, missing_ok=True)
-            write_records(_point_records(points, planes, layers, labeling), outputs[1])
-            from bertkit.reports.map import MapLayer, MapPoint, draw_layers, write_map
-
-            map_points = [
-                MapPoint(point.id, point.text, label_id, point.span)
-                for point, label_id in zip(points, labeling.label_ids.tolist(), strict=True)
-            ]
+            write_records(_point_records(points, planes, layers), outputs[1])
             map_layers = [
                 MapLayer(f"layer {layer.layer}", plane.points, describe_layer(layer))
                 for plane, layer in zip(planes, measured, strict=True)
             ]
-            described = _describe_page(len(points), settings, Path(reader.model).name, labeling, measured)
+            counts = dict(Counter(label for label in labels if label is not None).most_common())
+            share = max(counts.values()) / sum(counts.values()) if counts else None
+            described = _describe_page(len(points), settings, Path(reader.model).name, share, measured)
             if picture is not None:
-                write_text(picture, draw_layers(map_points, map_layers, labeling.names, name=described.title))
-            shown_map = write_map(page, map_points, map_layers, labeling.names, described)
+                write_text(picture, draw_layers(points, map_layers, name=described.title))
+            shown_map = write_map(page, points, map_layers, described)
             unfinished.pop_all()
-    share = None if labeling.are_clusters else most_frequent_share(labeling.labels)
-    labels = labeling.counts(), labeling.are_clusters, share
-    return MapResult(len(points), unit, settings.reduce, *labels, measured, shown_map, list(map(str, outputs)))
+    return MapResult(len(points), unit, settings.reduce, counts, share, measured, shown_map, list(map(str, outputs)))
 
 
 def _check_outputs(outputs: Sequence[Path], source: TextSource, *, fresh: bool) -> None:
@@ -181,12 +164,12 @@ def _check_outputs(outputs: Sequence[Path], source: TextSource, *, fresh: bool) 
 
 
 def _point_records(
-    points: Sequence[Occurrence], planes: Sequence[Plane], layers: Sequence[int], labeling: Labeling
+    points: Sequence[MapPoint], planes: Sequence[Plane], layers: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of map.parquet; ``x`` and ``y`` are the coordinates at the last layer."""
-    for index, (point, label) in enumerate(zip(points, labeling.labels, strict=True)):
+    for index, point in enumerate(points):
         x, y = planes[-1].points[index].tolist()
-        record = {"id": point.id, "text": point.text, "label": label, "x": x, "y": y}
+        record = {"id": point.id, "text": point.text, "label": point.label, "x": x, "y": y}
         if point.span is not None:
             record |= {"word": point.text[slice(*point.span)], "start": point.span[0], "end": point.span[1]}
         for layer, plane in zip(layers, planes, strict=True) if len(layers) > 1 else ():
@@ -195,11 +178,9 @@ def _point_records(
 
 
 def _describe_page(
-    count: int, settings: MapSettings, model: str, labeling: Labeling, measured: Sequence[MappedLayer]
+    count: int, settings: MapSettings, model: str, share: float | None, measured: Sequence[MappedLayer]
 ) -> MapPage:
     """Return the title of a page, the sentences under it, and its table of layers."""
-    from bertkit.reports.map import MapPage
-
     points_name = "words in their texts" if settings.unit == "target" else "texts"
     if settings.words:
         points_name = f"occurrences of {' or '.join(settings.words)}"
@@ -210,12 +191,11 @@ def _describe_page(
     ]
     if settings.reduce == "umap":
         notes.append("UMAP keeps neighbors together; distances and sizes of groups mean nothing.")
-    about_table, share = "", most_frequent_share(labeling.labels)
-    if share is not None and not labeling.are_clusters:
+    about_table = ""
+    if share is not None:
         about_table = (
             "Labels are compared in all dimensions, not in the plane. Nearest is the other point with the highest "
             "cosine. The silhouette has Euclidean distances of vectors with length 1. "
             f"{share:.1%} of the points have the most frequent label."
         )
-    table = layer_rows(measured, are_clusters=labeling.are_clusters)
-    return MapPage(f"{count:,} {points_name}", notes, table, about_table)
+    return MapPage(f"{count:,} {points_name}", notes, layer_rows(measured), about_table)

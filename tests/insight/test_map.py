@@ -14,21 +14,17 @@ from bertkit.errors import DataError, UnavailableError, UsageError
 from bertkit.insight import map as map_module
 from bertkit.insight.layer_vectors import LayerVectors
 from bertkit.insight.map import (
-    Labeling,
-    Occurrence,
     Plane,
     align,
     check_method,
     choose_points,
     describe_layer,
-    find_labels,
     get_unit,
     layer_rows,
     measure_layers,
-    most_frequent_share,
     project,
     read_layers,
-    read_occurrences,
+    read_points,
     separate,
 )
 from bertkit.recipe import DataConfig
@@ -55,68 +51,47 @@ def words_of(found):
 
 
 def test_each_occurrence_of_a_word_is_a_point_whole_and_in_any_case(texts):
-    found = read_occurrences(source(texts), words=["apple"], label="sense")
+    found, rows = read_points(source(texts), words=["apple"], label="sense")
     assert words_of(found) == [("r0", "apple"), ("r0", "Apple"), ("r0", "APPLE"), ("r3", "apple")]
     assert [one.label for one in found] == ["x", "x", "x", "z"]
-    assert found[1].row == {"text": TEXTS[0], "target": [10, 15]}
+    assert rows[1] == {"text": TEXTS[0], "target": [10, 15]}
 
 
 def test_several_words_are_labels_of_their_own(texts, caplog):
     caplog.set_level("INFO")
-    found = read_occurrences(source(texts), words=["York", "new york", "Apple", "zebra"])
+    found, _ = read_points(source(texts), words=["York", "new york", "Apple", "zebra"])
     assert words_of(found)[3:] == [("r2", "New York"), ("r3", "york"), ("r3", "new york"), ("r3", "apple")]
     assert [one.label for one in found][2:] == ["Apple", "new york", "York", "new york", "Apple"]
     assert "no row has the word 'zebra'" in caplog.text
 
 
 def test_whole_texts_are_points_and_an_empty_cell_is_no_label(texts):
-    found = read_occurrences(source(texts), label="sense")
+    found, rows = read_points(source(texts), label="sense")
     assert [one.text for one in found] == TEXTS
     assert [one.label for one in found] == ["x", "y", None, "z"]
-    assert found[0].row == {"text": TEXTS[0]} and found[0].span is None
-    assert len(read_occurrences(source(texts, limit=2))) == 2
+    assert rows[0] == {"text": TEXTS[0]} and found[0].span is None
+    assert len(read_points(source(texts, limit=2))[0]) == 2
 
 
 def test_targets_are_points_in_lists_of_words_and_in_texts(tmp_path):
     rows = [{"tokens": ["eat", "an", "Apple"], "target": 2}, {"tokens": ["a", "bank"], "target": 1}]
     file = write_jsonl(tmp_path / "a.jsonl", rows)
-    found = read_occurrences(source(file), "target")
+    found, rows = read_points(source(file), "target")
     assert words_of(found) == [(0, "Apple"), (1, "bank")]
-    assert found[0].row == {"tokens": ["eat", "an", "Apple"], "target": 2}
-    assert words_of(read_occurrences(source(file), "target", ["apple"])) == [(0, "Apple")]
-    assert words_of(read_occurrences(source(file), "text", ["a", "an"])) == [(0, "an"), (1, "a")]
+    assert rows[0] == {"tokens": ["eat", "an", "Apple"], "target": 2}
+    assert words_of(read_points(source(file), "target", ["apple"])[0]) == [(0, "Apple")]
+    assert words_of(read_points(source(file), "text", ["a", "an"])[0]) == [(0, "an"), (1, "a")]
     file = write_jsonl(tmp_path / "b.jsonl", [{"text": "an apple, or two", "target": [3, 8]}])
-    assert words_of(read_occurrences(source(file), "target")) == [(0, "apple")]
+    assert words_of(read_points(source(file), "target")[0]) == [(0, "apple")]
 
 
 def test_what_cannot_be_found_is_named(texts):
     with pytest.raises(DataError, match=r"no row has the word 'bananas'"):
-        read_occurrences(source(texts), words=["bananas"])
+        read_points(source(texts), words=["bananas"])
     with pytest.raises(DataError, match=r"no column 'senses' \(.*a.csv.*did you mean sense"):
-        read_occurrences(source(texts), label="senses")
+        read_points(source(texts), label="senses")
     with pytest.raises(UsageError, match="--word without a word"):
         get_unit("text", [" "])
-
-
-# --- Labels ---
-
-
-def points(labels):
-    return [Occurrence(n, "good film" if n % 2 else "dull song", None, label, {}) for n, label in enumerate(labels)]
-
-
-def test_labels_are_numbered_by_frequency_and_none_is_minus_one():
-    found = find_labels(points(["b", "a", None, "a"]), np.zeros((4, 2)), None)
-    assert found.names == {0: "a", 1: "b"} and found.label_ids.tolist() == [1, 0, -1, 0]
-    assert found.counts() == {"a": 2, "b": 1} and not found.are_clusters
-
-
-def test_clusters_are_named_by_their_words():
-    vectors = np.array([[1, 0.1], [0.1, 1], [1, 0], [0, 1], [0.9, 0]], dtype=np.float32)
-    found = find_labels(points([None] * 5), vectors, 2)
-    assert found.label_ids.tolist() == [0, 1, 0, 1, 0]
-    assert found.names == {0: "0  dull, song", 1: "1  film, good"}
-    assert found.labels[0] == "0  dull, song" and found.are_clusters
 
 
 # --- Planes ---
@@ -166,9 +141,7 @@ def test_umap_is_asked_for_neighbors_by_cosine_and_its_points_are_centered(monke
         def fit_transform(self, vectors):
             return vectors[:, :2] + 7
 
-    monkeypatch.setitem(
-        sys.modules, "umap", types.SimpleNamespace(UMAP=UMAP, __spec__=types.SimpleNamespace(origin="umap.py"))
-    )
+    monkeypatch.setitem(sys.modules, "umap", types.SimpleNamespace(UMAP=UMAP, __spec__="umap"))
     check_method("umap")
     plane = project(make_vectors(rows=5), "umap", seed=3)
     assert asked == {"n_neighbors": 4, "metric": "cosine", "random_state": 3}
@@ -238,15 +211,9 @@ def test_only_labeled_points_are_compared_and_of_many_a_sample(monkeypatch):
     monkeypatch.setattr(map_module, "MAX_COMPARED", 10)
     some = choose_points(labels, seed=1).tolist()
     assert len(set(some)) == 10 and some == sorted(some) and all(labels[number] for number in some)
-    assert most_frequent_share(labels) == 2 / 3
-    assert most_frequent_share([None]) is None
 
 
 # --- Layers ---
-
-
-def labeling(labels, are_clusters=False):
-    return Labeling(labels, np.zeros(len(labels)), {}, are_clusters)
 
 
 def test_layers_are_all_the_last_or_some():
@@ -274,18 +241,15 @@ def test_a_layer_that_keeps_labels_apart_has_the_better_numbers():
     chance = np.random.default_rng(0).normal(size=(60, 2, 4)).astype(np.float32)
     chance[:, 1, 0] += [{"a": 9, "b": -9, None: 0}[label] for label in labels]
     vectors = LayerVectors(chance, np.arange(60), np.zeros(60))
-    planes, (first, last) = measure_layers(vectors, [0, 1], labeling(labels), "pca", 42)
+    planes, (first, last) = measure_layers(vectors, [0, 1], labels, "pca", 42)
     assert [plane.points.shape for plane in planes] == [(60, 2)] * 2
     assert last.separation.points == 40
     assert last.separation.nearest == 1 and first.separation.nearest < 0.8
     assert last.separation.silhouette > 0.7 > first.separation.silhouette
-    rows = layer_rows([first, last], are_clusters=False)
+    rows = layer_rows([first, last])
     measured = ["silhouette (Euclidean)", "nearest has the label", "95% interval"]
     assert list(rows[1]) == ["layer", "1st component", "2nd component", *measured]
     assert rows[1]["nearest has the label"] == "1.0000" and rows[1]["95% interval"] == "0.9124 to 1.0000"
-    assert "nearest has the label" not in layer_rows([last], are_clusters=True)[0]
     assert describe_layer(last).startswith("8") and ", Euclidean silhouette 0.8" in describe_layer(last)
-    _, (clustered,) = measure_layers(vectors, [1], labeling(labels, are_clusters=True), "pca", 42)
-    assert clustered.separation.silhouette == last.separation.silhouette and clustered.separation.nearest is None
-    _, (unlabeled,) = measure_layers(vectors, [1], labeling([None] * 60), "pca", 42)
-    assert unlabeled.separation is None and "silhouette" not in layer_rows([unlabeled], are_clusters=False)[0]
+    _, (unlabeled,) = measure_layers(vectors, [1], [None] * 60, "pca", 42)
+    assert unlabeled.separation is None and "silhouette" not in layer_rows([unlabeled])[0]

@@ -103,10 +103,6 @@ def test_a_limit_holds_for_training_and_half_of_it_for_held_out_rows(make):
     assert len(task.train) == 30 and len(task.test) == 15
 
 
-def test_every_task_asks_a_question():
-    assert all(task.about.endswith("?") for task in BUILT_IN.values())
-
-
 # --- Labels of recipes ---
 
 

@@ -43,26 +43,6 @@ def test_no_two_cases_of_a_suite_have_one_name(tmp_path):
     assert read_junit(tmp_path / "r.xml") == {}
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        ("<testsuites", "<testsuites hostname='h'"),
-        (' classname="cola.validation"', ""),
-        ("<failure", "<system-out>x</system-out><failure"),
-        ('tests="3"', 'tests="4"'),
-        ('skipped="1"', 'skipped="one"'),
-        ("<skipped", "<broken"),
-    ],
-)
-def test_what_the_schema_forbids_is_seen(tmp_path, damage):
-    write_cases(tmp_path / "r.xml", "cola", CASES)
-    text = (tmp_path / "r.xml").read_text()
-    assert damage[0] in text
-    (tmp_path / "r.xml").write_text(text.replace(*damage, 1))
-    with pytest.raises(AssertionError):
-        read_junit(tmp_path / "r.xml")
-
-
 def test_only_a_report_is_overwritten(tmp_path):
     for name in ("r.xml", "r.md"):
         file = tmp_path / name

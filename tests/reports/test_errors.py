@@ -27,14 +27,7 @@ FOUND = {
 
 
 def make_page(folder):
-    found = Mistakes(
-        **FOUND,
-        run="runs/a",
-        rate=0.05,
-        wrong=3,
-        scores={"accuracy": 0.95},
-        mistakes=ANSWERS,
-    )
+    found = Mistakes(**FOUND, run="runs/a", rate=0.05, wrong=3, scores={"accuracy": 0.95}, mistakes=ANSWERS)
     write_mistakes(folder / "page.html", found)
     return folder / "page.html"
 

@@ -32,21 +32,16 @@ def test_rows_that_cannot_be_compared_have_no_mistakes():
 
 def test_the_family_decides_what_is_right():
     rows = [example("Ada", "Ada.", right=True), example("Ada", "Bob", right=False, confidence=0.75)]
-    assert mistakes_of(rows, []) == {
-        "title": "Most confident mistakes",
-        "rows": [(rows[1], "confidence 0.750")],
-    }
+    assert mistakes_of(rows, []) == [(rows[1], "confidence 0.750")]
 
 
 def test_the_worst_decision_of_several_labels_counts():
     missed = example(["a", "b"], ["a"], probabilities={"a": 0.9, "b": 0.05, "c": 0.2})
     added = example(["a"], ["a", "c"], probabilities={"a": 0.9, "b": 0.05, "c": 0.6})
     mistakes = mistakes_of([added, missed], ["a", "b", "c"])
-    assert mistakes["rows"] == [(missed, "confidence 0.950"), (added, "confidence 0.600")]
+    assert mistakes == [(missed, "confidence 0.950"), (added, "confidence 0.600")]
 
 
 def test_without_probabilities_mistakes_have_no_note():
     rows = [example("a", "b") for _ in range(15)]
-    mistakes = mistakes_of(rows, ["a", "b"])
-    assert (mistakes["title"], len(mistakes["rows"])) == ("Mistakes", 15)
-    assert {note for _, note in mistakes["rows"]} == {""}
+    assert mistakes_of(rows, ["a", "b"]) == [(row, "") for row in rows]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from bertkit.reports.explain import paint, write_explanations
+import re
+
+from bertkit.reports.explain import write_explanations
 
 
 def word(text, value, segment=0):
@@ -31,9 +33,12 @@ def test_what_does_not_add_up_is_marked(tmp_path):
     assert "Some attributions do not add up" in page
 
 
-def test_words_are_painted_by_their_share_of_the_largest():
-    texts = paint([word("a", 1.0), word(".", -0.5), word("b", 0.0, segment=1)], "integrated_gradients")
-    assert [[(one["word"], one["share"], one["sign"], one["space"]) for one in text] for text in texts] == [
-        [("a", 100, "for", False), (".", 50, "against", False)],
-        [("b", 0, "for", False)],
+def test_words_are_painted_by_their_share_of_the_largest(tmp_path):
+    words = [word("a", 1.0), word(".", -0.5), word("b", 0.0, segment=1)]
+    write_explanations(tmp_path / "why.html", [make_record(words=words)], model="m")
+    page = (tmp_path / "why.html").read_text()
+    assert re.findall(r'(.)<span class="(\w+)" style="--share:(\d+)" title="([^"]+)">([^<]+)<', page)[:3] == [
+        (">", "for", "100", "+1.0000", "a"),
+        (">", "against", "50", "-0.5000", "."),
+        (">", "for", "0", "+0.0000", "b"),
     ]

@@ -91,7 +91,7 @@ def classified(labels: list[str], rows: int, columns: int = 1) -> list[Example]:
         gold = predicted if rng.random() < 0.8 else labels[int(rng.integers(len(labels)))]
         text = [(f"column_{number}", f"row {row} text {number}") for number in range(columns)]
         by_label = dict(zip(labels, probabilities.tolist(), strict=True))
-        examples.append(Example(f"{row}", text, gold, predicted, by_label, int(rng.integers(3, 60))))
+        examples.append(Example(f"{row}", text, gold, predicted, by_label))
     return examples
 
 
@@ -133,7 +133,7 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
     page, parsed = report(tmp_path, facts)
     assert parsed.ids == [
         *("headline", "scores", "published-scores", "training", "confusion-matrix", "labels", "behavior"),
-        *("most-confident-mistakes", "predictions", "how-to-reproduce-this-run"),
+        *("predictions", "how-to-reproduce-this-run"),
     ]
     for word in (
         "The demo corpus: these scores cannot be compared with others.",
@@ -145,11 +145,11 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
         "expected calibration error",
         "Risk and coverage",
         "The model is from step 20, which scored best.",
-        "Most confident mistakes",
+        " wrong, the most confident errors first.",
         "sha256:abc",
     ):
         assert word in parsed.text
-    assert page.count("<figcaption>") == 7
+    assert page.count("<figcaption>") == 6
     assert parsed.text.index("The demo corpus") < parsed.text.index("Scores")
 
 
@@ -183,8 +183,8 @@ def test_confusion_counts_and_shares(tmp_path: Path) -> None:
     page, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["a", "b"]))
     assert 'title="a predicted as b: 1 of 4">1<small>25%</small>' in page
     assert 'title="b predicted as b: 2 of 2">2<small>100%</small>' in page
-    assert "1 of 1 wrong rows" in parsed.text
-    assert "behavior" not in parsed.ids  # the rows have neither probabilities nor lengths
+    assert "All rows; 1 wrong, the most confident errors first." in parsed.text
+    assert "behavior" not in parsed.ids  # the rows have no probabilities
 
 
 @pytest.mark.parametrize(
@@ -284,14 +284,12 @@ def measure(page: Path, width: int, folder: Path) -> dict[str, Any]:
 
 def test_mistakes_come_most_confident_first(tmp_path: Path) -> None:
     examples = [
-        Example(str(row), [("text", f"text{row}")], "a", "b" if row else "a", {"a": 1 - wrong, "b": wrong}, row)
+        Example(str(row), [("text", f"text{row}")], "a", "b" if row else "a", {"a": 1 - wrong, "b": wrong})
         for row, wrong in enumerate([0.1, 0.6, 0.99, 0.8])
     ]
     page, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["a", "b"]))
-    cards, table = page.split('<section id="predictions">')
-    for part, shown in ((cards, "231"), (table, "2310")):  # the right row is in the table alone
-        assert re.findall(r"text(\d)", part) == list(shown)
-    assert "confidence 0.990" in parsed.text
+    assert re.findall(r"text(\d)", page) == list("2310")
+    assert "wrong, confidence 0.990" in parsed.text
 
 
 def test_entities_are_marked_in_their_sentence(tmp_path: Path) -> None:
@@ -299,16 +297,14 @@ def test_entities_are_marked_in_their_sentence(tmp_path: Path) -> None:
     gold, predicted = [(0, 12, "PER"), (len(text) - 2, len(text), "PER")], [(0, 12, "PER"), (13, 18, "LOC")]
     one = Example("7", [("text", text)], "a", "b", right=False, marked=(text, gold, predicted))
     page, parsed = report(tmp_path, replace(BARE, examples=[one], next_commands=["bertkit eval 'runs/x y'"]))
-    cards, table = page.split('<section id="predictions">')
-    for part in (cards, table):
-        assert [(verdict, where, found) for verdict, where, found in re.findall(MARK, part)] == [
-            ("good", "PER, characters 0:12", "Ada Lovelace"),
-            ("bad", f"PER, characters {len(text) - 2}:{len(text)}", "Bo"),
-            ("good", "PER, characters 0:12", "Ada Lovelace"),
-            ("bad", "LOC, characters 13:18", "wrote"),
-        ]
-    assert "&#8230;" in cards and parsed.ids[-2:] == ["how-to-reproduce-this-run", "what-to-do-next"]
-    assert parsed.text.count("Ada Lovelace") == 4
+    assert re.findall(MARK, page) == [
+        ("good", "PER, characters 0:12", "Ada Lovelace"),
+        ("bad", f"PER, characters {len(text) - 2}:{len(text)}", "Bo"),
+        ("good", "PER, characters 0:12", "Ada Lovelace"),
+        ("bad", "LOC, characters 13:18", "wrote"),
+    ]
+    assert "&#8230;" in page and parsed.ids[-2:] == ["how-to-reproduce-this-run", "what-to-do-next"]
+    assert parsed.text.count("Ada Lovelace") == 2
     assert "What to do next bertkit eval 'runs/x y'" in parsed.text
 
 
@@ -327,61 +323,41 @@ def test_many_labels_share_a_line_of_the_confusion_matrix(tmp_path: Path) -> Non
     page, parsed = report(tmp_path, replace(BARE, examples=classified(labels, 400, 2), labels=labels))
     assert "5 others" in parsed.text and 'class="matrix wide"' in page
     assert all(f"{label}<" in page.replace("<wbr>", "") for label in labels)  # the table of labels holds them all
-    assert "column_1" in parsed.text
 
 
 def test_numbers_have_scatter_plots_and_the_largest_errors(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     examples = [
-        Example(
-            str(row),
-            [("text", f"text{row}")],
-            float(gold),
-            float(gold + (3 if row == 5 else 0.1)),
-            None,
-            4 + row,
-        )
+        Example(str(row), [("text", f"text{row}")], float(gold), float(gold + (3 if row == 5 else 0.1)))
         for row, gold in enumerate(rng.uniform(0, 5, 3000))
     ]
     page, parsed = report(
         tmp_path, replace(BARE, best_metric="spearmanr", scores={"spearmanr": 0.9}, examples=examples)
     )
-    assert parsed.ids == [
-        *("headline", "scores", "behavior", "largest-errors", "predictions"),
-        "how-to-reproduce-this-run",
-    ]
+    assert parsed.ids == ["headline", "scores", "behavior", "predictions", "how-to-reproduce-this-run"]
     assert "Predicted vs. gold (1,500 of 3,000 rows)" in parsed.text
-    assert "Largest errors" in parsed.text and "error 3" in parsed.text
+    assert "3,000 wrong, the largest errors first" in parsed.text and "error 3" in parsed.text
     assert parsed.text.index("text5") < parsed.text.index("error 0.1")
-    assert page.count('class="dot"') == 3000
+    assert page.count('class="dot"') == 1500
 
 
 def test_sets_of_labels_have_no_confusion_matrix(tmp_path: Path) -> None:
     probabilities = {"joy": 0.9, "anger": 0.2, "fear": 0.1}
     examples = [
-        Example("0", [("text", "x")], ["joy", "fear"], ["joy"], probabilities, 4),
-        Example("1", [("text", "y")], [], ["joy"], probabilities, 9),
-        Example("2", [("text", "z")], ["joy"], ["joy"], probabilities, 12),
+        Example("0", [("text", "x")], ["joy", "fear"], ["joy"], probabilities),
+        Example("1", [("text", "y")], [], ["joy"], probabilities),
+        Example("2", [("text", "z")], ["joy"], ["joy"], probabilities),
     ]
     page, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["joy", "anger", "fear"]))
-    assert parsed.ids == [
-        *("headline", "scores", "labels", "behavior", "most-confident-mistakes", "predictions"),
-        "how-to-reproduce-this-run",
-    ]
-    assert ["joy", "0.6667", "1.0000", "0.8000", "3"] in rows(page) or [
-        "joy",
-        "0.6667",
-        "1.0000",
-        "0.8000",
-        "2",
-    ] in rows(page)
+    assert parsed.ids == ["headline", "scores", "labels", "predictions", "how-to-reproduce-this-run"]
+    assert ["joy", "0.6667", "1.0000", "0.8000", "2"] in rows(page)
     assert ["anger", "n/a", "n/a", "n/a", "0"] in rows(page)
-    assert "gold none" in parsed.text and "gold joy, fear" in parsed.text
+    assert ["1", "y", "none", "joy", "wrong, confidence 0.900"] in rows(page)
 
 
 def test_answers_that_are_no_labels_fill_no_section(tmp_path: Path) -> None:
-    tags = Example("0", [("tokens", "a b")], ["O", "O"], ["O", "PER"], None, 4)
-    span = Example("1", [("question", "who?")], "Ada", "Ada Lovelace", None, 9)
+    tags = Example("0", [("tokens", "a b")], ["O", "O"], ["O", "PER"])
+    span = Example("1", [("question", "who?")], "Ada", "Ada Lovelace")
     _, parsed = report(tmp_path, replace(BARE, examples=[tags, span], labels=["O", "PER"]))
     assert parsed.ids == ["headline", "scores", "predictions", "how-to-reproduce-this-run"]
 
@@ -389,15 +365,15 @@ def test_answers_that_are_no_labels_fill_no_section(tmp_path: Path) -> None:
 def test_all_right_says_so(tmp_path: Path) -> None:
     examples = [Example("0", [("text", "x")], "a", "a")]
     _, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["a", "b"]))
-    assert "Every row is right." in parsed.text
+    assert "All rows; 0 wrong" in parsed.text and "bertkit explain" not in parsed.text
 
 
 def test_text_of_the_data_is_escaped(tmp_path: Path) -> None:
     nasty = "<script>alert('x')</script> & \"q\" سلام 日本 \ud800"
     label = "<b>bad</b>"
     examples = [
-        Example("<i>7</i>", [("<u>text</u>", nasty), ("pair", nasty)], label, "good", {"good": 0.9, label: 0.1}, 3),
-        Example("8", [("text", "x" * 5000)], "good", label, {"good": 0.2, label: 0.8}, 30),
+        Example("<i>7</i>", [("<u>text</u>", nasty), ("pair", nasty)], label, "good", {"good": 0.9, label: 0.1}),
+        Example("8", [("text", "x" * 5000)], "good", label, {"good": 0.2, label: 0.8}),
     ]
     facts = replace(
         BARE,
@@ -414,7 +390,7 @@ def test_text_of_the_data_is_escaped(tmp_path: Path) -> None:
     )
     page, parsed = report(tmp_path, facts)
     assert not re.search(r"<(script>alert|b>bad|i>7|u>text)", page)
-    assert "سلام 日本" in parsed.text and "x" * 599 + "…" in parsed.text and "x" * 601 not in page
+    assert "سلام 日本" in parsed.text and "x" * 299 + "…" in parsed.text and "x" * 301 not in page
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
@@ -434,17 +410,16 @@ def test_a_score_that_is_no_number_is_not_available(tmp_path: Path, value: float
 
 
 def test_probabilities_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
-    examples = [Example("0", [("text", "x")], "a", "b", {"a": float("nan"), "b": float("nan")}, 3)]
+    examples = [Example("0", [("text", "x")], "a", "b", {"a": float("nan"), "b": float("nan")})]
     _, parsed = report(tmp_path, replace(BARE, examples=examples, labels=["a", "b"]))
-    assert "behavior" not in parsed.ids and "Mistakes" in parsed.text
+    assert "behavior" not in parsed.ids and "All rows; 1 wrong" in parsed.text
 
 
 def test_a_large_run_stays_small(tmp_path: Path) -> None:
     labels = [f"label_{number}" for number in range(1000)]
     history = [{"step": step, "loss": 1 / step, "learning_rate": 1e-5, "grad_norm": 1.0} for step in range(1, 20_000)]
     examples = [
-        Example(str(row), [("text", "long " * 5000)], labels[row % 1000], labels[row % 999], None, row % 500)
-        for row in range(5_000)
+        Example(str(row), [("text", "long " * 5000)], labels[row % 1000], labels[row % 999]) for row in range(5_000)
     ]
     _, parsed = report(tmp_path, replace(BARE, history=history, examples=examples, labels=labels))
     assert "These are the first 300 of 1000" in parsed.text

@@ -16,14 +16,8 @@ def make_result(**changes):
         LayerScore(layer, 0.5 + layer / 10, (0.4, 0.8), 0.3, 0.2, 10.0, (-0.1, 0.2), layer > 0) for layer in range(3)
     ]
     probed = ProbedLayers(layers, 2, {"most frequent label": 0.25}, (0.1, 0.3), 4, 900, 400, 1.3, [HOSTILE])
-    fields = {
-        "task": HOSTILE,
-        "about": "a & b",
-        "model": "m",
-        "source": "s",
-        "metric": "accuracy",
-        "unit": "pair of words",
-    }
+    fields = {"task": HOSTILE, "about": "a & b", "model": "m", "source": "s", "metric": "accuracy"}
+    fields["unit"] = "pair of words"
     fields |= {"control": "types", "group": "word", "train_rows": 100, "test_rows": 50, "probed": probed}
     return SimpleNamespace(**{**fields, **changes})
 

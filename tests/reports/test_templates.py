@@ -16,22 +16,16 @@ from tests.evaluation.stored_runs import make_rows, make_run, predict
 
 
 def test_pages_escape_and_markdown_does_not(tmp_path, monkeypatch):
+    def twice(text: str) -> str:
+        return 2 * text
+
     monkeypatch.setattr(templates, "_FOLDER", tmp_path)
     for name in ("escaped.html.j2", "plain.md.j2"):
         (tmp_path / name).write_text("  {% if true %}\n{{ text|twice }}\n  {% endif %}\n")
-    assert load_template("escaped.html.j2", twice=_twice).render(text="<b>") == "&lt;b&gt;&lt;b&gt;\n"
-    assert load_template("plain.md.j2", twice=_twice).render(text="<b>") == "<b><b>\n"
+    assert load_template("escaped.html.j2", twice=twice).render(text="<b>") == "&lt;b&gt;&lt;b&gt;\n"
+    assert load_template("plain.md.j2", twice=twice).render(text="<b>") == "<b><b>\n"
     with pytest.raises(UndefinedError):
-        load_template("plain.md.j2", twice=_twice).render()
-
-
-def test_a_template_is_read_once():
-    assert load_template("style.css.j2") is load_template("style.css.j2")
-    assert (Path(templates.__file__).parent / "style.css.j2").is_file()
-
-
-def _twice(text: str) -> str:
-    return 2 * text
+        load_template("plain.md.j2", twice=twice).render()
 
 
 @pytest.mark.parametrize(

@@ -84,12 +84,6 @@ def test_the_most_confident_mistakes_of_a_run_are_explained(run, trained, tmp_pa
     assert f"gold <b>{rows[0]['gold']}</b>" in (tmp_path / "why.html").read_text()
 
 
-def test_a_text_is_explained_on_screen(run, trained):
-    ended = run("explain", trained, "--text", "a superb film")
-    assert "log-odds" in ended.out
-    assert all(word in ended.out for word in ("superb", "film"))
-
-
 def test_a_page_and_its_numbers(run, trained, tmp_path):
     ended = run("explain", trained, "--text", "the Film was SUPERB", "--json")
     (row,) = json.loads(ended.out)["rows"]

@@ -50,7 +50,7 @@ def test_texts_are_drawn_at_all_layers_and_scored_by_their_labels(run, file, tin
     again = run("map", file, "--model", tiny_model, "-o", "m.html")
     assert (again.code, "the file exists already, and is kept as it is" in again.last) == (2, True)
     assert read("m.parquet") == rows
-    again = run("map", file, "--model", tiny_model, "-o", "m.html", "--fresh", "--layers", "1", "--clusters", 2)
+    again = run("map", file, "--model", tiny_model, "-o", "m.html", "--fresh", "--layers", "1")
     assert again.code == 0, again.err
     assert list(read("m.parquet")[0]) == ["id", "text", "label", "x", "y"]
 
@@ -61,7 +61,7 @@ def test_a_full_disk_leaves_nothing_in_the_way_of_the_same_command(run, file, ti
 
     command = ("map", file, "--model", tiny_model, "-o", "m.html", "--svg", "m.svg")
     with monkeypatch.context() as patched:
-        patched.setattr("bertkit.reports.map.write_map", full)
+        patched.setattr("bertkit.workflows.map.write_map", full)
         assert run(*command).code == 6
     assert sorted(path.name for path in Path().iterdir() if path.name.startswith(("m.", ".m."))) == []
     assert run(*command).code == 0
@@ -84,11 +84,10 @@ def test_words_are_drawn_and_a_table_is_printed(run, file, tiny_model):
     assert f"{len(rows)} occurrences of the or FILM" in Path("map.html").read_text()
 
 
-def test_targets_of_rows_are_drawn_and_clusters_color_them(tmp_path, tiny_model):
+def test_targets_of_rows_are_drawn(tmp_path, tiny_model):
     rows = [{"tokens": row["text"].split(), "target": 1} for row in ROWS]
     source = TextSource(write_jsonl(tmp_path / "rows.jsonl", rows))
     page = tmp_path / "map.html"
-    result = draw_map(LayerReader(str(tiny_model)), source, page, MapSettings(unit="target", clusters=3, layers="last"))
-    assert result.are_clusters and sum(result.labels.values()) == 30 and len(result.labels) == 3
+    result = draw_map(LayerReader(str(tiny_model)), source, page, MapSettings(unit="target", layers="last"))
     assert [one.layer for one in result.layers] == [2]
     assert [row["word"] for row in read(page.with_suffix(".parquet"))] == [row["tokens"][1] for row in rows]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from bertkit.cli.options import (
     FILE_HELP,
@@ -19,8 +19,6 @@ from bertkit.cli.options import (
 from bertkit.cli.output import format_interval, format_rows, print_file, print_result, print_table, print_text
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bertkit.insight.attention import AttendedText, MeasuredHeads
 
 ORDER = 33
@@ -40,17 +38,15 @@ def show_attention(
     text: Annotated[str, argument("Text for the model.", "TEXT")],
     model: EncoderOption = ...,  # type: ignore[assignment]
     pair: PairOption = None,
-    layer: Annotated[
-        int | None, option("Layer to list token by token, from 0; a page first shows it.", "N", "all", min=0)
-    ] = None,
+    layer: Annotated[int | None, option("Layer to show, from 0.", "N", "the last; all with --json", min=0)] = None,
     head: Annotated[int | None, option("With --layer: head to show, from 0.", "N", "the mean of all", min=0)] = None,
     max_length: Annotated[int, option("Maximum number of tokens; a longer input is an error.", "N", min=3)] = 128,
     output: PageOption = None,
 ) -> None:
     """Show what the heads of an encoder attend to in a text, or in a pair of texts.
 
-    The page has all layers and heads, each token's weights, and attention rollout. Without --output, a table shows the
-    strongest attention of each layer, or with --layer of each token.
+    The page has all layers and heads, each token's weights, and attention rollout. Without --output, a table shows what
+    each token attends to most in one layer.
     """
     from bertkit.workflows.attention import show
 
@@ -79,53 +75,16 @@ def show_attention(
 def _print_attention(attended: AttendedText, layer: int | None, head: int | None) -> None:
     layers, heads, count, _ = attended.weights.shape
     print_text(f"{attended.model}: {layers} layers of {heads} heads, {count} tokens")
-    if layer is None:
-        print_table("mean shares of attention, and the strongest between two tokens of text", _list_layers(attended))
-        # Rollout multiplies the attention of all layers (Abnar and Zuidema 2020). Token 0 is [CLS], which the
-        # heads of classifiers read.
-        strongest = _list_strongest(attended, attended.rollout[-1][0])
-        print_text(f"  rollout to {attended.tokens[0].text} over all layers: {strongest}")
-    else:
-        weights = attended.weights[layer]
-        selected = weights.mean(axis=0) if head is None else weights[head]
-        title = f"layer {layer}, " + ("the mean of all heads" if head is None else f"head {head}")
-        rows = [
-            {"token": token.text, "attends most to": _list_strongest(attended, token_weights)}
-            for token, token_weights in zip(attended.tokens, selected, strict=True)
-        ]
-        print_table(title, rows, max_rows=len(rows))
-    print_text(_WARNING)
-
-
-def _list_layers(attended: AttendedText) -> list[dict[str, Any]]:
-    """Return a row per layer: targets of its attention, and its strongest weight between different tokens of text."""
-    import numpy as np
-
-    tokens = attended.tokens
-    is_text = np.array([token.segment is not None for token in tokens])
-    # Most attention goes to special tokens and to the token itself, which would be the strongest in every layer.
-    between = is_text[:, None] & is_text & ~np.eye(len(tokens), dtype=bool)
+    layer = layers - 1 if layer is None else layer
+    weights = attended.weights[layer].mean(axis=0) if head is None else attended.weights[layer, head]
     rows = []
-    for index, layer in enumerate(attended.weights):
-        # `argmax` counts in the flattened array (heads, tokens, tokens); -1 excludes pairs that are not of
-        # text.
-        head, source, target = np.unravel_index(np.where(between, layer, -1).argmax(), layer.shape)
-        row = {
-            "layer": str(index),
-            "special tokens": f"{layer[:, :, ~is_text].sum(-1).mean():.2f}",
-            "itself": f"{np.diagonal(layer, axis1=1, axis2=2).mean():.2f}",
-            "entropy": f"{attended.entropy[index].mean():.2f}",
-        }
-        if between.any():
-            row |= {"head": str(head), "strongest": f"{tokens[source].text} -> {tokens[target].text}"}
-            row["weight"] = f"{layer[head, source, target]:.2f}"
-        rows.append(row)
-    return rows
-
-
-def _list_strongest(attended: AttendedText, weights: np.ndarray) -> str:
-    order = (-weights).argsort(kind="stable")[:_MAX_LISTED]
-    return ", ".join(f"{attended.tokens[position].text} {weights[position]:.2f}" for position in order)
+    for token, token_weights in zip(attended.tokens, weights, strict=True):
+        strongest = (-token_weights).argsort(kind="stable")[:_MAX_LISTED]
+        texts = [f"{attended.tokens[position].text} {token_weights[position]:.2f}" for position in strongest]
+        rows.append({"token": token.text, "attends most to": ", ".join(texts)})
+    name = "the mean of all heads" if head is None else f"head {head}"
+    print_table(f"layer {layer}, {name}", rows, max_rows=len(rows))
+    print_text(_WARNING)
 
 
 def measure_heads(

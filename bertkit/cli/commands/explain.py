@@ -73,9 +73,8 @@ def command(
     single_row = parse_row(text, row)
     sources = [single_row, data, mistakes]
     if sources.count(None) != 2:
-        message = "nothing to explain"
-        if sources.count(None) < 2:
-            message = "more than one of --text or --row, --data, --mistakes"
+        several = "more than one of --text or --row, --data, --mistakes"
+        message = several if sources.count(None) < 2 else "nothing to explain"
         raise UsageError(message, "give --text, --row column=value, --data FILE or --mistakes N")
     if data is None:
         check_unused_options({"--limit": limit}, "without --data", "it is for the rows of a file")

@@ -52,7 +52,6 @@ def command(
         option("Unit of a point: text, or target (the word that column `target` points to).", "UNIT"),
     ] = "text",
     label: LabelOption = None,
-    clusters: Annotated[int | None, option("Color the points by N clusters (k-means).", "N", min=2)] = None,
     layers: Annotated[str, option("Layers of the slider: all, last, or numbers such as 0,3,6.", "LAYERS")] = "all",
     projection: Annotated[
         Literal["pca", "umap"], option("Projection of the vectors to two dimensions: pca or umap.", "METHOD")
@@ -77,7 +76,7 @@ def command(
     # --limit comes before --set, so that data.limit in --set wins, as in other commands.
     limits = [] if limit is None else [f"data.limit={limit}"]
     source = TextSource(file, None, read_data_options(column, [*limits, *(changes or [])]))
-    settings = MapSettings(unit, tuple(word or ()), label, clusters, layers, projection, seed)
+    settings = MapSettings(unit, tuple(word or ()), label, layers, projection, seed)
     reader = LayerReader(model, max_length, precision)
     result = draw_map(reader, source, output, settings, picture=svg, fresh=fresh)
     print_result(result, print_map)
@@ -98,7 +97,7 @@ def print_map(result: MapResult) -> None:
     if result.most_frequent is not None:
         # A layer separates the labels only as far as it is above this.
         title = f"layers; the most frequent label alone: {result.most_frequent:.4f}"
-    print_table(title, layer_rows(result.layers, are_clusters=result.are_clusters))
+    print_table(title, layer_rows(result.layers))
     compared_points = next((layer.separation.points for layer in result.layers if layer.separation), result.points)
     if compared_points < result.points:
         print_text(f"  labels are compared on {compared_points:,} points")

@@ -10,12 +10,12 @@ from tests.conftest import write_jsonl
 from tests.kills import HEAVY
 
 
-def test_a_text_is_a_table_of_layers(run, tiny_model):
+def test_a_text_is_a_table_of_its_tokens(run, tiny_model):
     ended = run("attention", "show", "a film is good", "--pair", "so great", "--model", tiny_model)
     assert ended.code == 0, ended.err
     lines = ended.out.splitlines()
     assert lines[0].endswith("2 layers of 2 heads, 9 tokens")
-    assert [line.split()[0] for line in lines[3:5]] == ["0", "1"]
+    assert lines[1] == "  layer 1, the mean of all heads" and len(lines) == 3 + 9 + 1
     assert lines[-1].endswith("for that, see `bertkit explain`.")
     ended = run("attention", "show", "a film", "--model", tiny_model, "--layer", 1, "--head", 0)
     assert ended.out.splitlines()[1] == "  layer 1, head 0"

@@ -17,7 +17,6 @@ from bertkit.workflows.map import MapResult
     [
         (["-o", "map.pdf"], 2, "--output map.pdf - its name ends in .html"),
         (["--svg", "map.png"], 2, "--svg map.png - its name ends in .svg"),
-        (["--label", "label", "--clusters", 2], 2, "--label and --clusters - points have one color"),
         (["--layers", "first"], 2, "--layers first - all, last, or numbers such as 0,3,6"),
         (["--layers", "9"], 2, "--layers 9: no layer 9 - 0 (the embeddings) to "),
         (["--word", ""], 2, "--word without a word"),
@@ -54,7 +53,7 @@ def test_points_that_would_replace_the_input_are_refused(run):
 def test_what_is_not_on_the_page_is_said(capsys):
     layers = [MappedLayer(6, (0.25, 0.125), Separation(4000, 0.5, 0.75, (0.7, 0.8)))]
     labels = {f"label {n}": 500 for n in range(13)}
-    print_map(MapResult(6500, "text", "pca", labels, False, 1 / 13, layers, ShownMap(6000, 80, 9), ["a"]))
+    print_map(MapResult(6500, "text", "pca", labels, 1 / 13, layers, ShownMap(6000, 80, 9), ["a"]))
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["6,500 texts by principal components", "  label 0: 500 (7.7%)"]
     assert lines[12:] == [

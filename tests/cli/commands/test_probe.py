@@ -17,16 +17,7 @@ def test_layers_are_a_table(capsys):
     assert lines[1] == (
         "  a probe learns from 900 pairs of words of 100 rows; 400 pairs of words of 50 others are scored"
     )
-    assert lines[6].split() == [
-        "*",
-        "2",
-        "0.7000",
-        "0.4000",
-        "to",
-        "0.8000",
-        "0.3000",
-        "+0.2000",
-    ]
+    assert lines[6].split() == ["*", "2", "0.7000", "0.4000", "to", "0.8000", "0.3000", "+0.2000"]
     assert "  most frequent label: 0.2500" in lines
     assert "  best layer: 2; center of gravity: 1.30" in lines
     assert lines[-1].startswith("  note: ")
