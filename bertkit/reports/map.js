@@ -236,6 +236,55 @@ function listLabels() {
   byId("legend").append(...buttons);
 }
 
+// --- Pictures ---
+
+const styleOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// The line about the layer and the first labels, which stand below a picture: text, color of its swatch, and height.
+function captions() {
+  const named = labels.filter((_, number) => !hidden[number]).slice(0, 12);
+  return [{ name: byId("about").textContent }, ...named].map(({ name, color }, line) => [name, color, height + 18 + 20 * line]);
+}
+
+function paint() {
+  const canvas = document.createElement("canvas"), pen = canvas.getContext("2d"), lines = captions();
+  [canvas.width, canvas.height] = [dots.width, dots.height + (8 + 20 * lines.length) * ratio];
+  pen.fillStyle = styleOf("--card");
+  pen.fillRect(0, 0, canvas.width, canvas.height);
+  pen.drawImage(dots, 0, 0);
+  pen.scale(ratio, ratio);
+  pen.font = "13px system-ui, sans-serif";
+  for (const [text, color, y] of lines) {
+    pen.fillStyle = color ?? "transparent";
+    pen.fillRect(10, y - 9, 9, 9);
+    pen.fillStyle = styleOf("--ink");
+    pen.fillText(text, 26, y);
+  }
+  return canvas;
+}
+
+function drawing() {
+  const plain = (text) => text.replace(/[\u0000-\u001f\u007f\ud800-\udfff\ufffe\uffff]/gu, " ").replace(/[&<>"]/g, (mark) => `&#${mark.charCodeAt(0)};`);
+  const lines = captions(), tall = height + 8 + 20 * lines.length, groups = labels.map(() => []);
+  for (let i = 0; i < count; i++) {
+    const [x, y] = toScreen(i).map((place) => place.toFixed(1));
+    if (isShown(i) && isInView(i)) groups[labelOf[i]].push(`<circle cx="${x}" cy="${y}" r="${radius().toFixed(1)}"/>`);
+  }
+  const circles = groups.map((points, number) => `<g fill="${labels[number].color}" fill-opacity=".75">${points.join("")}</g>`);
+  const legend = lines.map(([text, color, y]) =>
+    `<rect x="10" y="${y - 9}" width="9" height="9" fill="${color ?? "none"}"/><text x="26" y="${y}" fill="${styleOf("--ink")}">${plain(text)}</text>`);
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${tall}" width="${width}" height="${tall}" font-family="system-ui, sans-serif" font-size="13">` +
+    `<rect width="100%" height="100%" fill="${styleOf("--card")}"/>${circles.join("")}${legend.join("")}</svg>`;
+}
+
+function download(blob, ending) {
+  const link = element("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = `map.${ending}`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
 // --- Pointers, keys and the start ---
 
 const pointers = new Map();
@@ -286,6 +335,8 @@ over.addEventListener("keydown", (event) => {
 const clicks = {
   in: () => zoom(1.4), out: () => zoom(1 / 1.4), fit, lasso: () => setLasso(!isLasso), clear,
   inside: () => { choose(isInView); byId("chosen-title").focus(); },
+  png: () => paint().toBlob((blob) => download(blob, "png")),
+  svg: () => download(new Blob([drawing()], { type: "image/svg+xml" }), "svg"),
 };
 for (const [id, act] of Object.entries(clicks)) byId(id).addEventListener("click", act);
 byId("search").addEventListener("input", (event) => search(event.target.value));

@@ -161,6 +161,8 @@ ready.then(async () => {
   press("0");
   found.fit = view.scale / scale;
   found.pixels = dots.getContext("2d").getImageData(0, 0, dots.width, dots.height).data.some((value) => value);
+  found.svg = drawing();
+  found.png = paint().toDataURL().slice(0, 22);
   found.title = document.title;
   found.wide = document.documentElement.scrollWidth;
   parent.postMessage(JSON.stringify(found), "*");
@@ -199,6 +201,8 @@ def test_a_browser_hovers_slides_searches_and_lassoes(width, tmp_path):
     assert found["shown"] == [one for one in upper if int(one[1:]) % 2]
     assert found["zoom"] == pytest.approx(1.4 * np.exp(0.16)) and found["fit"] == pytest.approx(1)
     assert found["panned"] == pytest.approx(10)
-    assert found["pixels"]
+    assert found["pixels"] and found["png"] == "data:image/png;base64,"
+    circles = ElementTree.fromstring(found["svg"]).iter("{http://www.w3.org/2000/svg}circle")
+    assert len(list(circles)) == 6  # the label that was hidden stays so
     assert found["title"] == f"title {HOSTILE} · bertkit map"
     assert found["wide"] <= width
