@@ -8,6 +8,7 @@ from bertkit.storage.hub.models import get_commit as get_commit
 from bertkit.storage.hub.models import is_cached as is_cached
 from bertkit.storage.hub.models import split_revision as split_revision
 from bertkit.storage.hub.models import without_weights as without_weights
+from bertkit.storage.hub.repositories import REPEAT as REPEAT
 from bertkit.storage.hub.repositories import Repository as Repository
 from bertkit.storage.hub.repositories import cached_folder as cached_folder
 from bertkit.storage.hub.repositories import check_token as check_token
