@@ -3,6 +3,7 @@
 from bertkit.storage.hub.models import WEIGHTS as WEIGHTS
 from bertkit.storage.hub.models import bytes_left_out as bytes_left_out
 from bertkit.storage.hub.models import cached_models as cached_models
+from bertkit.storage.hub.models import find_base_model as find_base_model
 from bertkit.storage.hub.models import find_model as find_model
 from bertkit.storage.hub.models import get_commit as get_commit
 from bertkit.storage.hub.models import is_cached as is_cached
@@ -22,4 +23,5 @@ from bertkit.storage.hub.repositories import hub_errors as hub_errors
 from bertkit.storage.hub.repositories import is_name as is_name
 from bertkit.storage.hub.repositories import is_offline_by_choice as is_offline_by_choice
 from bertkit.storage.hub.repositories import offline as offline
+from bertkit.storage.hub.repositories import read_benchmark as read_benchmark
 from bertkit.storage.hub.repositories import remember as remember
