@@ -141,6 +141,9 @@ def test_results_on_a_benchmark_reach_its_leaderboard(hub, run, tiny_model, trai
 )
 def test_other_results_are_not_for_a_leaderboard(hub, run, trained, tmp_path, eval_yaml, options):
     write_csv(tmp_path / "served" / "validation.csv", toy_rows(40, seed=7))
+    # Without this list, `datasets` would take eval.yaml for the test split.
+    configs = "configs:\n- {config_name: default, data_files: [{split: validation, path: validation.csv}]}"
+    (tmp_path / "served" / "README.md").write_text(f"---\n{configs}\n---\n")
     if eval_yaml:
         (tmp_path / "served" / "eval.yaml").write_text(eval_yaml)
     hub.add("datasets", "me/bench", tmp_path / "served")
