@@ -11,9 +11,8 @@ from bertkit import __version__
 from bertkit.data.remote import find_hub_dataset, is_remote
 from bertkit.evaluation.scoring import Result
 from bertkit.recipe.records import Recipe
-from bertkit.reports.text import is_finite
 from bertkit.storage import hub
-from bertkit.storage.files import write_text
+from bertkit.storage.files import null_for_nan, write_text
 
 
 def write_eval_results(folder: Path, recipe: Recipe, results: Sequence[Result]) -> None:
@@ -34,9 +33,9 @@ def write_eval_results(folder: Path, recipe: Recipe, results: Sequence[Result]) 
     for result in results:
         # A task without a config or a split means the default configuration and the test split.
         scored = data.config or "default", data.splits.get(result.split, result.split)
-        score = result.scores.get(metric)
+        score = null_for_nan(result.scores)[metric]
         for task in tasks:
-            if (task.get("config", "default"), task.get("split", "test")) != scored or not is_finite(score):
+            if score is None or (task.get("config", "default"), task.get("split", "test")) != scored:
                 continue
             # The format has one value, without the name of its metric.
             notes = f"{metric} of {result.rows:,} rows, by bertkit {__version__}"

@@ -212,6 +212,7 @@ def run_card(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR")  # of torch, about the similarity of sparse vectors
 @pytest.mark.parametrize(
     ("recipe", "tag", "says"),
     [
