@@ -333,9 +333,6 @@ def _find_mode(path: Path) -> int:
 
 def missing_path_error(path: Path) -> DataError:
     """Return the error for a path that does not exist, with similar names."""
-    if re.match(r"\w{2,}:/", str(path)):  # `Path` drops one of the two slashes.
-        address = str(path).replace(":/", "://", 1)
-        return DataError("an address is not read here", "copy the file to this machine", file=address)
     names = sorted(entry.name for entry in path.parent.glob("[!.]*"))  # without lock files
     hint = did_you_mean(path.name, names)[:200] if names else f"there is nothing in {path.parent}"
     return DataError("no such file or folder", hint, file=path)

@@ -15,7 +15,7 @@ from bertkit.data.formats.tables import find_label_names, name_labels
 from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, UnavailableError, error_summary
 from bertkit.progress import stage
-from bertkit.recipe.records import DataConfig
+from bertkit.recipe.records import CorpusConfig, DataConfig
 from bertkit.recipe.sections import expand_path
 from bertkit.storage import files, hub
 from bertkit.storage.cache import cache_folder, delete_unused, lock_folder, log_once
@@ -32,6 +32,14 @@ _ADDRESSES: dict[Path, str] = {}
 def is_remote(source: str | Path) -> bool:
     """Return whether a source is an address with a protocol, such as ``s3://bucket/rows.csv``."""
     return "://" in str(source)
+
+
+def find_hub_dataset(data: DataConfig | CorpusConfig) -> str | None:
+    """Return the id of the Hub dataset that rows or texts come from, or None if they come from elsewhere."""
+    if match := re.match(r"hf://datasets/([^/@]+/[^/@]+)", data.source):
+        return match[1]
+    is_elsewhere = data.source == "demo" or data.files or is_remote(data.source) or expand_path(data.source).exists()
+    return None if is_elsewhere else hub.split_revision(data.source)[0]
 
 
 def find_source(source: str | Path) -> Path:
@@ -101,7 +109,7 @@ def _copy_changed(address: str, folder: Path) -> None:
     import fsspec
 
     # 1. List the files. Names of copies start below the folder, because folders may be named after splits.
-    system, path = fsspec.core.url_to_fs(address)
+    system, path = fsspec.core.url_to_fs(address, **_client_options(address))
     wildcard = _WILDCARD.search(_without_query(path))
     if wildcard:
         root = path[: wildcard.start()].rpartition("/")[0]
@@ -142,6 +150,18 @@ def _copy_changed(address: str, folder: Path) -> None:
             tick(1)
 
 
+def _client_options(address: str) -> dict[str, Any]:
+    """Return the options of the client of web servers: timeouts of the Hub's client, and its proxies and logins."""
+    if not address.startswith("http"):
+        return {}
+    import aiohttp
+    from huggingface_hub import constants
+
+    # By default, aiohttp waits for five minutes, and then also aborts a long download that makes progress.
+    timeout = aiohttp.ClientTimeout(sock_connect=10, sock_read=constants.HF_HUB_DOWNLOAD_TIMEOUT)
+    return {"client_kwargs": {"timeout": timeout, "trust_env": True}}
+
+
 def _without_query(address: str) -> str:
     """Return a web address without its query, which can hold a key, and hides the ending that shows the format."""
     return address.partition("?")[0] if address.startswith("http") else address
@@ -169,10 +189,20 @@ def _explain_failure(error: Exception, address: str) -> DataError | UnavailableE
     if address.startswith("hf://") and (refusal := hub.explain(error, f"{name}: ")):
         return refusal
     # For fsspec, a file is not found if a web server refuses it or does not answer.
-    cause = error.__cause__ if address.startswith("http") else None
-    if isinstance(error, FileNotFoundError) and (cause is None or getattr(cause, "status", None) in (404, 410)):
+    is_web = address.startswith("http")
+    cause: Any = (error.__cause__ if is_web and isinstance(error, FileNotFoundError) else None) or error
+    status = getattr(cause, "status", None) if is_web else None
+    if isinstance(cause, FileNotFoundError) or status in (404, 410):
         return DataError("no such file", "check the address, and that it can be reached", file=name)
-    return UnavailableError(f"{name}: {error_summary(cause or error)}", "check the address and your access")
+    # The client's own messages repeat the address with its query, which can hold a key.
+    problem, remedy = error_summary(cause), "check the address and your access"
+    if status:
+        problem = f"the server answered {status} {cause.message}"
+    elif is_web and isinstance(cause, TimeoutError):
+        problem, remedy = "the server does not answer", "try again later, or set HF_HUB_DOWNLOAD_TIMEOUT"
+    elif is_web and type(cause).__name__ == "ClientPayloadError":
+        problem, remedy = "the connection was interrupted", hub.REPEAT
+    return UnavailableError(f"{name}: {problem}", remedy)
 
 
 # --- Datasets of the Hub ---

@@ -15,6 +15,7 @@ from bertkit.recipe.records import PretrainRecipe, Recipe
 from bertkit.reports.html import ReportData, metric_names
 from bertkit.reports.templates import load_template, name_model
 from bertkit.reports.text import is_finite
+from bertkit.storage import hub
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelCard, ModelCardData
@@ -38,7 +39,7 @@ class CardData:
     """Path of the weights from the card's folder, or their Hub id."""
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     base_model: str | None = None
-    """Hub id of the checkpoint that training started from, or None for a local one, which the Hub would reject."""
+    """Hub id of the checkpoint that training started from, or that a local one names, or None if it is unknown."""
     dataset_id: str | None = None
     """Hub id of the data, or None for files."""
     dataset_config: str | None = None
@@ -63,6 +64,18 @@ _VECTORS = {
 """Task -> class of sentence-transformers that loads its models, and the Hub's name of the task."""
 
 
+_WIDGETS: Mapping[str, tuple[list[str], dict[str, Any]]] = {
+    "text-classification": (["text"], {"text": "The cat sat on the mat."}),
+    "token-classification": (["tokens"], {"text": "Ada Lovelace lived in London."}),
+    "question-answering": (["question", "context"], {"text": "Who lived there?", "context": "Ada lived in London."}),
+    "sentence-similarity": ([], {"source_sentence": "The cat sat.", "sentences": ["A cat sits.", "It rained."]}),
+}
+"""Task -> columns of a model that the Hub's widget can run, if it needs certain ones, and an example input.
+
+The example is not a row of the data, which can be private.
+"""
+
+
 def model_card(facts: ReportData, card: CardData) -> str:
     """Return the text of README.md: front matter for the Hub, then a description for readers."""
     from huggingface_hub import ModelCardData
@@ -70,9 +83,10 @@ def model_card(facts: ReportData, card: CardData) -> str:
     # The Hub shows how to load a model by its library, and vectors are for sentence-transformers.
     vectors_class, pipeline_tag = _VECTORS.get(card.pipeline_tag, ("", card.pipeline_tag))
     card = replace(card, pipeline_tag=pipeline_tag)
+    columns, example = _WIDGETS.get(pipeline_tag, ([], {}))
     data = ModelCardData(
         model_name=facts.name,
-        library_name="sentence-transformers" if vectors_class else "transformers",
+        library_name="sentence-transformers" if vectors_class or pipeline_tag == "text-ranking" else "transformers",
         pipeline_tag=card.pipeline_tag,
         tags=["bertkit", "generated_from_trainer"],
         base_model=card.base_model,
@@ -81,6 +95,7 @@ def model_card(facts: ReportData, card: CardData) -> str:
         license=card.license,
         metrics=list(facts.scores),
         eval_results=_list_results(facts, card) or None,
+        widget=[example] if example and columns in ([], card.columns) else None,
     )
     body = load_template("card.md.j2").render(
         facts=facts,
@@ -121,7 +136,7 @@ def name_models(facts: ReportData, recipe: Recipe) -> ReportData:
     return replace(facts, model=named.model_name, teachers=list(map(name_model, facts.teachers)))
 
 
-def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str | None) -> str:
+def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str | None, dataset_id: str | None) -> str:
     """Return the text of README.md of a pretrained model; `mask` is its mask token if it can fill masks."""
     from huggingface_hub import ModelCardData
 
@@ -130,6 +145,9 @@ def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str
         library_name="transformers",
         pipeline_tag="fill-mask" if mask else "feature-extraction",
         tags=["bertkit", "pretrained"],
+        base_model=hub.find_base_model(recipe.model) if recipe.model else None,
+        datasets=dataset_id,
+        widget=[{"text": f"The cat sat on the {mask}."}] if mask else None,
     )
     settings = recipe.training.model_dump(exclude_defaults=True) | recipe.options
     body = load_template("pretrained.md.j2").render(

@@ -149,6 +149,8 @@ class TaskDefaults(Protocol):
     """Column of a row, or `prediction` -> its type; other columns are texts, or lists of texts."""
     EXPORTED_AS: str | None
     """The family whose exported models this one reads too."""
+    PIPELINE_TAG: str | None
+    """The Hub's name of the task, on the card; by default, it follows from the class of the model."""
     combine: Callable[[Sequence[Output], Feature, TaskContext], Output] | None
     """Combines the outputs of several models for one feature into one output of the ensemble."""
     find_labels: Callable[[Path, Recipe], Sequence[str]] | None

@@ -42,6 +42,7 @@ from bertkit.tokens.features import (
 from bertkit.tokens.multi_text import multi_text_collator
 
 COLUMNS = ColumnSpec(inputs=("query", "passage"), gold="relevance", groups=("query",))
+PIPELINE_TAG = "text-ranking"
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: Mapping[str, Metric] = RANKINGS
 OPTIONS: Mapping[str, Any] = {"loss": Option("pointwise", choices=("pointwise", "listwise"))}

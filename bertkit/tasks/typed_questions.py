@@ -66,6 +66,8 @@ COLUMNS = ColumnSpec(
     lists=("answers",),
     predicted=("decisions",),
 )
+# transformers has a pipeline with this name.
+PIPELINE_TAG = "decision"
 TYPES: Mapping[str, Any] = {
     "state": str | list[Any] | dict[str, Any],
     "questions": dict[str, Any],

@@ -97,7 +97,7 @@ def scan_rows(files: Sequence[TextFile], keep: str, *, with_signatures: bool) ->
                 preference.append(compute_rank(row, file) if file_index == len(files) - 1 else math.inf)
         totals.append(len(digests) - before)
         if not any(has_text[before:]):
-            raise DataError("no row has text", "name another --column", file=file.path, column=file.column)
+            raise DataError("no row has text", "name another --column", file=file.name, column=file.column)
     is_filled = np.frombuffer(has_text, dtype=np.bool_)
     if empty := int((~is_filled[sum(totals[:-1]) :]).sum()):
         log.info(f"rows without text, kept: {empty:,}")
@@ -207,7 +207,7 @@ def group_rows(scanned: ScannedRows, removed: Mapping[int, Duplicate]) -> Iterat
                 "kept": removal is None,
                 "reason": removal.reason if removal else "",
                 "similarity": round(removal.similarity, 4) if removal else None,
-                "file": str(file.path),
+                "file": file.name,
                 "row": row.line,
                 "id": row.record.get("id"),
                 "text": row.text,
@@ -229,12 +229,12 @@ def _make_rank(keep: str) -> Callable[[TextRow, TextFile], float]:
 
     def read_rank(row: TextRow, file: TextFile) -> float:
         if column not in row.record:
-            raise DataError(f"no column {column!r} for --keep", did_you_mean(column, row.record), file=file.path)
+            raise DataError(f"no column {column!r} for --keep", did_you_mean(column, row.record), file=file.name)
         value = row.record[column]
         rank = as_number(value)
         if not math.isfinite(rank):
             message = f"{value!r} is not a number"
-            raise DataError(message, "--keep best:COLUMN needs numbers", file=file.path, row=row.line, column=column)
+            raise DataError(message, "--keep best:COLUMN needs numbers", file=file.name, row=row.line, column=column)
         return rank
 
     return read_rank

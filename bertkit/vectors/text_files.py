@@ -14,7 +14,7 @@ import numpy as np
 
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.files import read_records
-from bertkit.data.remote import find_source
+from bertkit.data.remote import find_source, name_source
 from bertkit.data.rows import add_row_location, canonical_records, is_dropped
 from bertkit.data.text import Record, excerpt
 from bertkit.errors import DataError, UsageError, did_you_mean
@@ -91,6 +91,11 @@ class TextFile:
         return cls(find_source(file), column, data or DataConfig())
 
     @cached_property
+    def name(self) -> str:
+        """Path of the file, or its address if it was copied from one."""
+        return name_source(self.path)
+
+    @cached_property
     def _stamp(self) -> tuple[int, int]:
         status = self.path.stat()
         return status.st_size, status.st_mtime_ns
@@ -102,12 +107,12 @@ class TextFile:
             DataError: If a value is not a text, or the file changes while it is read.
         """
         records = itertools.islice(read_records(self.path, self.data), self.data.limit)
-        for row in read_text_rows(records, self.column, self.path):
+        for row in read_text_rows(records, self.column, self.name):
             yield row._replace(text=row.text.strip())
         # The stamp is from the end of the first pass. In a file that changed since then, an index can be another row.
         before, now = self._stamp, self.path.stat()
         if before != (now.st_size, now.st_mtime_ns):
-            raise DataError("the file changed while it was read", "repeat the command", file=self.path)
+            raise DataError("the file changed while it was read", "repeat the command", file=self.name)
 
 
 @dataclass(frozen=True)

@@ -189,11 +189,11 @@ def _read_texts(texts: TextFile) -> list[str]:
     contents: list[str] = []
     for row in texts:
         if not contents:
-            check_clash(row.record, ("cluster", "topic"), "the output has", texts.path)
+            check_clash(row.record, ("cluster", "topic"), "the output has", texts.name)
         contents.append(row.text)
     empty = sum(not text for text in contents)
     if empty == len(contents):
-        raise DataError("no row has text", "name another --column", file=texts.path, column=texts.column)
+        raise DataError("no row has text", "name another --column", file=texts.name, column=texts.column)
     if empty:
         log.info(f"rows without text, in no cluster: {empty:,}")
     return contents

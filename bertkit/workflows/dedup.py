@@ -109,7 +109,7 @@ def dedup(
             rows=all_rows.totals[-1],
             kept=all_rows.totals[-1] - len(removed),
             duplicates={reason: reasons[reason] for reason in ("exact", "near", "meaning")},
-            of_files={str(file.path): kept_in[index] for index, file in enumerate(all_rows.files)},
+            of_files={file.name: kept_in[index] for index, file in enumerate(all_rows.files)},
             written=[str(file) for file in outputs if file != output or not dry_run],
             **by_meaning,
         )

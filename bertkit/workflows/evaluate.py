@@ -13,6 +13,7 @@ from bertkit.data.checks import describe_lacking
 from bertkit.data.rows import Split
 from bertkit.data.sources import as_recorded, is_validation, unsplit_file
 from bertkit.evaluation.baselines import compare_baselines, make_result, read_learned
+from bertkit.evaluation.benchmarks import write_eval_results
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, find_members
 from bertkit.evaluation.folder import begin_evaluation, check_output, finish_evaluation
@@ -221,6 +222,7 @@ def score_splits(
 
     # 3. Write the record last: a folder without it counts as unfinished.
     if output is not None and record is not None:
+        write_eval_results(output, recipe, results)
         finish_evaluation(output, record, results, splits, labels, files)
     return results
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.checks import find_skew
-from bertkit.data.remote import is_remote
+from bertkit.data.remote import find_hub_dataset
 from bertkit.data.rows import without_answer
 from bertkit.evaluation.baselines import (
     BASELINES_FILE,
@@ -20,6 +20,7 @@ from bertkit.evaluation.baselines import (
     make_result,
     write_learned,
 )
+from bertkit.evaluation.benchmarks import write_eval_results
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import EvalOutput, Result, get_split_suffix, write_predictions
@@ -118,6 +119,8 @@ def save_results(
         truncated=dict(truncated),
         **({"compared_models": list(compared_models)} if compared_models else {}),
     )
+
+    write_eval_results(folder, context.recipe, outcome.results)
 
     # 3. The pages, which show the record. `finish` writes the record last.
     report = _gather_facts(outcome, record)
@@ -340,23 +343,22 @@ def _make_card(data: FinetuneData, report: ReportData, model: Model) -> str:
     head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
     head = head.replace("WindowClassification", "SequenceClassification")
     is_of_transformers = type(model).__module__.startswith("transformers.")
-    is_local = recipe.model == "demo" or Path(recipe.model).exists()
-    source = recipe.data.source
-    on_hub = not (source == "demo" or recipe.data.files or is_remote(source) or Path(source).exists())
+    dataset_id = find_hub_dataset(recipe.data)
     # Either steps or epochs determine the length of the training.
     length = "steps" if recipe.training.steps is None else "epochs"
+    tag = re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text")
     card = CardData(
-        pipeline_tag=re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text"),
+        pipeline_tag=data.task.PIPELINE_TAG or tag,
         # A sparse encoder has a class of transformers, but its vectors are made by sentence-transformers.
         auto_class=f"AutoModelFor{head}" if is_of_transformers and getattr(model, "reads", "") != "sparse" else "",
-        dataset=name_paths(source or ", ".join(recipe.data.files.values())),
+        dataset=name_paths(recipe.data.source or ", ".join(recipe.data.files.values())),
         rows=data.rows,
         columns=[*columns.inputs, *(name for name in columns.optional if name in recipe.data.columns)],
         predict_command=f"bertkit predict . {example_row(data.task, recipe)}",
         hyperparameters=recipe.training.model_dump(exclude={"extra", length}) | recipe.training.extra,
-        base_model=None if is_local else hub.split_revision(recipe.model)[0],
-        dataset_id=hub.split_revision(source)[0] if on_hub else None,
-        dataset_config=recipe.data.config if on_hub else None,
+        base_model=hub.find_base_model(recipe.model),
+        dataset_id=dataset_id,
+        dataset_config=recipe.data.config if dataset_id else None,
         language=recipe.data.language,
         fingerprint=data.plan.identity["data"]["train"],
     )

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bertkit.data.remote import find_hub_dataset
 from bertkit.metrics.baselines import find_unbeaten, strongest_scores, tabulate
 from bertkit.modeling.info import Model
 from bertkit.recipe.records import PretrainRecipe
@@ -70,7 +71,8 @@ def save_results(data: PretrainData, run: Run, fit_result: FitResult, model: Mod
     write_report(folder, _gather_facts(recipe, result, fit_result, record, objective.BEST_METRIC))
     # An ELECTRA discriminator cannot fill a mask.
     can_fill = encoder.get_output_embeddings() is not None
-    card = pretrained_card(recipe, result, record["command"], tokenizer.mask_token if can_fill else None)
+    mask, dataset_id = tokenizer.mask_token if can_fill else None, find_hub_dataset(recipe.data)
+    card = pretrained_card(recipe, result, record["command"], mask, dataset_id)
     (folder / "README.md").write_text(card, encoding="utf-8")
 
     # 3. Write the record.

@@ -97,6 +97,8 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
         rewritten = Path(temporary)
         optional = [name for name in (*_SCORES, CALIBRATION_FILE) if (folder / name).is_file()]
         files = _without_rows(folder, [*record["files"], *optional], rewritten)
+        # An evaluation with `--output` in the run folder has such files too.
+        files |= {f".eval_results/{file.name}": file for file in folder.rglob(".eval_results/*.yaml")}
         for graph in sorted(manifest.parent for manifest in folder.glob(f"*/{exports.MANIFEST}")):
             exports.check_export(graph)
             # Rewritten files have other checksums, so the manifest of a graph is written again, and so is the record.

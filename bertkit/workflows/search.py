@@ -102,7 +102,7 @@ def build(
     rows = replace(rows, passages=passages).split_for(embedders["document"])
     with lock_output_folder(output):
         # 2. Read all rows before the first is embedded, because the last row can be wrong or repeat an id.
-        with stage(f"checking the rows of {rows.file}"):
+        with stage(f"checking the rows of {rows.name}"):
             count, covered = rows.check()
         with stage(f"loading {embedder.model}"):
             manifest = replace(describe(embedders, similarity), passages=rows.passages)
@@ -130,9 +130,9 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None) -> Inde
         rows = replace(rows, first_id=index.manifest.total, passages=index.manifest.passages).split_for(embedder)
         source = rows.fingerprint()
         if index.manifest.has_source(source):
-            log.info(f"the index already has the rows of {rows.file}; nothing is added")
+            log.info(f"the index already has the rows of {rows.name}; nothing is added")
             return _report_index(index.delete_old_words(), 0)
-        with stage(f"checking the rows of {rows.file}"):
+        with stage(f"checking the rows of {rows.name}"):
             count, covered = rows.check(index)
         chunks = partial(_embed_chunks, rows, embedder, count, covered)
         return _report_index(index.add(chunks, source=source), count)
@@ -185,7 +185,7 @@ def _embed_chunks(rows: TextRows, embedder: Embedder, count: int, covered: Cover
             get_progress().update(done, {})
     # Other rows were embedded than were checked.
     if done != count:
-        raise DataError("the file changed while it was read", "repeat the command", file=rows.file)
+        raise DataError("the file changed while it was read", "repeat the command", file=rows.name)
 
 
 def _report_index(index: Index, changed: int) -> IndexReport:
@@ -378,7 +378,7 @@ def evaluate(
         BertkitError: If the index or a model cannot be read; see `bertkit.errors`.
     """
     # 1. Open the index. A damaged index would score lower without an error, so its checksums are compared.
-    folder, file = expand_path(folder), expand_path(file)
+    folder = expand_path(folder)
     index = Index.open(folder, verify=True)
     _ = index.words
     if reranker is not None:
@@ -435,7 +435,7 @@ def _find_ids(ranking: Ranking, index: Index, column: str, id_by_row: dict[int, 
     return list(dict.fromkeys(id_by_row[hit.row] for hit in ranking))
 
 
-def _is_by_document(index: Index, relevance: Relevance, file: Path) -> bool:
+def _is_by_document(index: Index, relevance: Relevance, file: str | Path) -> bool:
     """Return whether the ids of a file belong to documents, and log how many the index lacks.
 
     Raises:

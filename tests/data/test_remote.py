@@ -6,7 +6,7 @@ import gzip
 import json
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from types import SimpleNamespace
 
 import fsspec
@@ -18,7 +18,7 @@ from bertkit.data.sources import read_splits
 from bertkit.errors import DataError, ResourceError, UnavailableError
 from bertkit.pretraining.documents import find_corpus, read_documents
 from bertkit.recipe import load_recipe
-from bertkit.recipe.records import CorpusConfig
+from bertkit.recipe.records import CorpusConfig, DataConfig
 from tests.conftest import LEARN, toy_rows, write_csv
 
 
@@ -164,7 +164,7 @@ def web(tmp_path, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
     start_again()
     (tmp_path / "www").mkdir()
-    sent = []
+    sent, done = [], Event()
 
     class Handler(SimpleHTTPRequestHandler):
         def __init__(self, *arguments):
@@ -174,6 +174,13 @@ def web(tmp_path, monkeypatch):
             sent.append(self.path)
             if "forbidden" in self.path:
                 self.send_error(403)
+            elif "slow" in self.path:
+                done.wait(30)
+            elif "cut" in self.path:
+                self.send_response(200)
+                self.send_header("Content-Length", "1000")
+                self.end_headers()
+                self.wfile.write(b"text,label\n")
             else:
                 super().do_GET()
 
@@ -185,6 +192,7 @@ def web(tmp_path, monkeypatch):
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         Thread(target=server.serve_forever).start()
         yield SimpleNamespace(folder=tmp_path / "www", sent=sent, url=f"http://127.0.0.1:{server.server_port}")
+        done.set()
         server.shutdown()
 
 
@@ -238,20 +246,31 @@ def test_splits_may_be_at_addresses(web):
     ("name", "content", "error", "line"),
     [
         ("missing.csv", None, DataError, "no such file (URL) - check the address, and that it can be reached"),
-        ("forbidden.csv", b"", UnavailableError, "URL: 403, message='Forbidden'"),
+        (
+            "forbidden.csv",
+            b"",
+            UnavailableError,
+            "URL: the server answered 403 Forbidden - check the",
+        ),
         ("page.csv", b"<!DOCTYPE html><title>Log in</title>", DataError, "a web page (URL) - download the file itself"),
+        ("forbidden.csv?key=secret", b"", UnavailableError, "URL: the server answered 403 Forbidden - check the"),
+        ("cut.csv", b"", UnavailableError, "URL: the connection was interrupted - repeat the command"),
+        ("slow.csv?key=secret", b"", UnavailableError, "URL: the server does not answer - try again later"),
         ("half.csv.gz", gzip.compress(CSV.encode(), mtime=0)[:60], DataError, "damaged gzip file: "),
         ("wrong.csv", b"review,label\nfine,a\n", DataError, "no column 'text'; there are 'review', 'label' (URL)"),
         ("short.csv", b"text,label\nfine\n", DataError, "1 field instead of 2: 'fine' (URL:2) - "),
         ("rows.bin", b"\0", DataError, "no file format has this ending (URL) - known are "),
     ],
 )
-def test_each_mistake_names_the_address(web, name, content, error, line):
+def test_each_mistake_names_the_address(web, name, content, error, line, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DOWNLOAD_TIMEOUT", 0.5)
+    file_name, _, query = name.partition("?")
     if content is not None:
-        (web.folder / name).write_bytes(content)
-    address = f"{web.url}/{name}"
+        (web.folder / file_name).write_bytes(content)
+    address = f"{web.url}/{file_name}"
     with pytest.raises(error) as refused:
-        read(address)
+        read(f"{address}?{query}" if query else address)
+    assert "secret" not in str(refused.value)
     assert str(refused.value).startswith(line.replace("URL", address))
     assert address in str(refused.value) and "cache" not in str(refused.value)
 
@@ -282,6 +301,21 @@ def test_a_file_of_a_dataset_on_the_hub_has_an_address(loopback, tmp_path, monke
         read("hf://datasets/me/gated/rows.csv")
 
 
+@pytest.mark.parametrize(
+    ("source", "files", "dataset"),
+    [
+        ("me/rows@v2", {}, "me/rows"),
+        ("hf://datasets/me/rows@v2/part/rows.csv", {}, "me/rows"),
+        ("https://example.org/me/rows.csv", {}, None),
+        ("me/rows", {"train": "a.csv"}, None),
+        ("demo", {}, None),
+        (__file__, {}, None),
+    ],
+)
+def test_the_dataset_on_the_hub_behind_a_source(source, files, dataset):
+    assert remote.find_hub_dataset(DataConfig(source=source, files=files)) == dataset
+
+
 # --- Commands ---
 
 
@@ -307,7 +341,7 @@ def test_a_run_is_the_same_wherever_its_rows_are(web, run, tiny_model, tmp_path)
 
 
 @pytest.mark.allow_hosts(["127.0.0.1"])
-def test_predict_and_embed_read_a_file_at_an_address(web, run, trained):
+def test_commands_read_a_file_at_an_address(web, run, trained):
     file = write_csv(web.folder / "rows.csv", toy_rows(8, 1))
     for output, source in {"local": file, "remote": f"{web.url}/rows.csv"}.items():
         for command, ending in ((("predict", trained), "csv"), (("embed", "--model", trained), "npy")):
@@ -315,5 +349,18 @@ def test_predict_and_embed_read_a_file_at_an_address(web, run, trained):
             assert ended.code == 0, ended.err
     for ending in ("csv", "npy"):
         assert Path(f"local.{ending}").read_bytes() == Path(f"remote.{ending}").read_bytes()
+    for number, command in enumerate(("search build", "cluster", "dedup")):
+        model = [] if command == "dedup" else ["--model", trained]
+        written = []
+        for place, source in {"local": file, "remote": f"{web.url}/rows.csv"}.items():
+            # An index is a folder, which holds the rows as records.
+            output = f"{place}-{number}" + ("" if command == "search build" else ".csv")
+            ended = run(*command.split(), source, *model, "--output", output)
+            assert ended.code == 0, ended.err
+            rows = Path(output) / "rows.jsonl" if command == "search build" else Path(output)
+            written.append(rows.read_bytes() if rows.is_file() else None)
+        assert written[0] == written[1]
+        ended = run(*command.split(), f"{web.url}/rows.csv", *model, "--output", "unwritten", "--column", "nope")
+        assert ended.code in (2, 3) and "cache" not in ended.last and (ended.code == 2 or web.url in ended.last)
     ended = run("predict", trained, f"{web.url}/missing.csv")
     assert (ended.code, ended.last.partition(" - ")[0]) == (3, f"error: no such file ({web.url}/missing.csv)")

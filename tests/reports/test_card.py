@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from huggingface_hub import ModelCard
+from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
 
 from bertkit.recipe import load_recipe
 from bertkit.reports.card import CardData, model_card, name_models
@@ -82,6 +84,38 @@ def test_front_matter_is_what_the_hub_reads() -> None:
     assert results["accuracy"].task_type == "text-classification"
 
 
+@pytest.mark.allow_hosts(["127.0.0.1"])
+def test_huggingface_hub_accepts_the_card(loopback) -> None:
+    card = ModelCard(model_card(FACTS, CARD))
+    card.validate(repo_type="model")
+    assert [request.path for request in loopback.requests] == ["/api/validate-yaml"]
+    index = eval_results_to_model_index(card.data.model_name, card.data.eval_results)
+    assert index == yaml.safe_load(card.data.to_yaml())["model-index"]
+    assert model_index_to_eval_results(index) == (card.data.model_name, card.data.eval_results)
+
+
+@pytest.mark.parametrize(
+    ("tag", "columns", "widget"),
+    [
+        ("text-classification", ["text"], {"text": "The cat sat on the mat."}),
+        ("text-classification", ["text", "text_pair"], None),  # The widget has one text.
+        ("token-classification", ["tokens"], {"text": "Ada Lovelace lived in London."}),
+        ("token-classification", ["tokens", "target"], None),
+        (
+            "question-answering",
+            ["question", "context"],
+            {"text": "Who lived there?", "context": "Ada lived in London."},
+        ),
+        ("sentence-similarity", ["text", "text_pair"], {"source_sentence", "sentences"}),
+        ("multiple-choice", ["context", "choices"], None),
+    ],
+)
+def test_the_widget_has_an_example_that_the_model_can_read(tag, columns, widget) -> None:
+    examples = ModelCard(model_card(FACTS, replace(CARD, pipeline_tag=tag, columns=columns))).data.get("widget")
+    assert [set(example) for example in examples or []] == ([set(widget)] if widget else [])
+    assert not isinstance(widget, dict) or examples == [widget]
+
+
 def test_license_and_language_are_asked_for_where_they_are_not_known(tmp_path) -> None:
     text = model_card(FACTS, CARD)
     filled = re.sub(r"^# (?=license|language)", "", text, flags=re.MULTILINE)
@@ -101,7 +135,8 @@ def test_models_in_local_folders_are_called_by_name(tmp_path) -> None:
     assert [name_model(str(path)) for path in (folder, cached, "org/other")] == ["tiny", "org/small", "org/other"]
     recipe = load_recipe("cola", {"model": str(folder)})
     text = model_card(name_models(replace(FACTS, model=str(folder), teachers=[str(cached)]), recipe), CARD)
-    assert "This is tiny, fine-tuned on GLUE CoLA with bertkit, and distilled from org/small." in text
+    assert "This is tiny (from google-bert/bert-base-uncased), fine-tuned on GLUE CoLA with bertkit" in text
+    assert ", and distilled from org/small." in text
     assert str(tmp_path) not in text
 
 
@@ -171,22 +206,36 @@ def run_card(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR")  # of torch, about the similarity of sparse vectors
 @pytest.mark.parametrize(
-    ("recipe", "says"),
+    ("recipe", "tag", "says"),
     [
-        ("sst2", r"\[\[?{'label': '(positive|negative)', 'score': 0\.\d+}, {"),
-        pytest.param("mrpc", r"\[\[?{'label': '(not_)?equivalent', 'score': 0\.\d+}, {", marks=pytest.mark.slow),
-        pytest.param("ner", r"\[\('Ada', '[OBI].*\), .*\('\.', '", marks=pytest.mark.slow),
-        pytest.param("pos", r"\[\('Ada', '[A-Z]+'\), .*\('\.', '", marks=pytest.mark.slow),
-        pytest.param("squad", r".*", marks=pytest.mark.slow),
-        pytest.param("swag", r"(One|Another) ending\.", marks=pytest.mark.slow),
-        pytest.param("wsd", None, marks=pytest.mark.slow),
+        ("sst2", "text-classification", r"\[\[?{'label': '(positive|negative)', 'score': 0\.\d+}, {"),
+        pytest.param(
+            "mrpc",
+            "text-classification",
+            r"\[\[?{'label': '(not_)?equivalent', 'score': 0\.\d+}, {",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("ner", "token-classification", r"\[\('Ada', '[OBI].*\), .*\('\.', '", marks=pytest.mark.slow),
+        pytest.param("pos", "token-classification", r"\[\('Ada', '[A-Z]+'\), .*\('\.', '", marks=pytest.mark.slow),
+        pytest.param("squad", "question-answering", r".*", marks=pytest.mark.slow),
+        pytest.param("swag", "multiple-choice", r"(One|Another) ending\.", marks=pytest.mark.slow),
+        pytest.param("wsd", "token-classification", None, marks=pytest.mark.slow),
+        pytest.param("ner-features", "token-classification", None, marks=pytest.mark.slow),
+        pytest.param("rerank", "text-ranking", r"\[{'corpus_id': [01], 'score': ", marks=pytest.mark.slow),
+        pytest.param("similarity", "sentence-similarity", r"tensor\(", marks=pytest.mark.slow),
+        pytest.param("sparse", "feature-extraction", r"tensor\(", marks=pytest.mark.slow),
+        pytest.param("late-interaction", "feature-extraction", r"tensor\(", marks=pytest.mark.slow),
+        pytest.param("decide", "decision", None, marks=pytest.mark.slow),
     ],
 )
-def test_the_python_of_a_card_runs(run, capsys, recipe, says) -> None:
+def test_the_python_of_a_card_runs(run, capsys, recipe, tag, says) -> None:
     few = ["--limit", 16, "--set", "training.steps=1", "--set", "training.batch_size=16"]
     ended = run("finetune", recipe, "--model", "demo", "--data", "demo", *few)
     assert ended.code == 0, ended.err
+    data = ModelCard.load(Path("runs") / recipe / "README.md").data
+    assert (data.pipeline_tag, data.eval_results[0].task_type) == (tag, tag)
     printed = run_card(Path("runs") / recipe, capsys)
     assert (len(printed) > 0) == (says is not None)
     assert says is None or re.match(says, printed[0]), printed

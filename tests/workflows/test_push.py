@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from huggingface_hub import ModelCard, metadata_load
+import yaml
+from huggingface_hub import ModelCard, metadata_load, parse_eval_result_entries
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import bertkit
@@ -15,6 +16,7 @@ from bertkit.storage import runs
 from bertkit.storage.exports import Export, check_export, read_export, write_export
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.hub import repositories
+from tests.conftest import LEARN, toy_rows, write_csv
 from tests.kills import read_lines
 
 pytestmark = [
@@ -97,6 +99,59 @@ def test_the_card_is_what_the_hub_reads(hub, run, finished, tmp_path):
     assert scores["accuracy"] == pytest.approx(official["eval_accuracy"], abs=1e-6)
     text = (tmp_path / "README.md").read_text()
     assert 'from_pretrained("me/toy")' in text and "bertkit predict me/toy --text" in text and "To publish" not in text
+
+
+BENCHMARK = """
+name: Toy benchmark
+tasks:
+- {id: toy/held-out, config: default, split: validation}
+- {id: toy_test}
+- {id: toy_other, config: other, split: validation}
+"""
+
+
+def test_results_on_a_benchmark_reach_its_leaderboard(hub, run, tiny_model, trained, tmp_path):
+    served = tmp_path / "served"
+    for seed, split in enumerate(("train", "validation", "test")):
+        write_csv(served / f"{split}.csv", toy_rows(40, seed=seed))
+    (served / "eval.yaml").write_text(BENCHMARK)
+    commit = hub.add("datasets", "me/bench", served)
+    ended = run("finetune", "classify", "--model", tiny_model, "--data", "me/bench", *LEARN, "--output", "toy")
+    assert ended.code == 0, ended.err
+    ended = run("eval", "toy", "--split", "test", "--output", "toy/test", "--json")
+    assert ended.code == 0, ended.err
+    result = json.loads(ended.out)["results"][0]
+    ended = run("push", "toy", "me/toy", "--json")
+    assert ended.code == 0, ended.err
+    sent = {name: yaml.safe_load(content) for name, content in hub.newest("me/toy").items() if ".eval_results" in name}
+    assert set(sent) == {".eval_results/bench-toy_held-out.yaml", ".eval_results/bench-toy_test.yaml"}
+    (entry,) = parse_eval_result_entries(sent[".eval_results/bench-toy_test.yaml"])
+    assert (entry.dataset_id, entry.task_id, entry.dataset_revision) == ("me/bench", "toy_test", commit)
+    assert entry.value == pytest.approx(result["scores"]["f1_macro"], abs=1e-6)
+    assert entry.notes.startswith("f1_macro of 40 rows, by bertkit ") and entry.verify_token is None
+    # The results of an earlier model do not stay with the next one.
+    ask_again()
+    assert run("push", trained, "me/toy").code == 0
+    assert not any(".eval_results" in name for name in hub.newest("me/toy"))
+
+
+@pytest.mark.parametrize(
+    ("eval_yaml", "options"),
+    [(None, []), (BENCHMARK, ["--limit", "30"]), ("tasks: [{config: x}]", []), ("tasks: {", [])],
+)
+def test_other_results_are_not_for_a_leaderboard(hub, run, trained, tmp_path, eval_yaml, options):
+    write_csv(tmp_path / "served" / "validation.csv", toy_rows(40, seed=7))
+    # Without this list, `datasets` would take eval.yaml for the test split.
+    configs = "configs:\n- {config_name: default, data_files: [{split: validation, path: validation.csv}]}"
+    (tmp_path / "served" / "README.md").write_text(f"---\n{configs}\n---\n")
+    if eval_yaml:
+        (tmp_path / "served" / "eval.yaml").write_text(eval_yaml)
+    hub.add("datasets", "me/bench", tmp_path / "served")
+    ended = run("eval", trained, "--data", "me/bench", "--output", "out", *options)
+    assert ended.code == 0, ended.err
+    assert not Path("out/.eval_results").exists()
+    is_wrong = eval_yaml not in (None, BENCHMARK)
+    assert ("eval.yaml of me/bench is not valid" in ended.err) == is_wrong
 
 
 def test_another_run_comes_on_top_and_the_history_keeps_the_first(hub, run, trained, tmp_path):

@@ -28,7 +28,7 @@ EXAMPLE = "bertkit cluster reviews.csv --column review --model sentence-transfor
 _MAX_WORDS = 8  # words of a cluster
 _EXAMPLE_LENGTH = 100  # characters
 
-TextsArgument = Annotated[Path, argument("Rows with texts: csv, tsv, jsonl, json, parquet, txt.", "FILE")]
+TextsArgument = Annotated[str, argument("Rows with texts: csv, tsv, jsonl, json, parquet, txt.", "FILE")]
 VectorsOption = Annotated[
     Path | None,
     option("Vectors of the rows, in their order, instead of --model: .npy or .parquet.", "FILE"),

@@ -32,7 +32,7 @@ CleanOption = Annotated[
     Path | None, output_option("File for the remaining rows: .jsonl, .csv, .tsv or .parquet.", "FILE", "only counted")
 ]
 AgainstOption = Annotated[
-    list[Path] | None,
+    list[str] | None,
     option("Also remove rows that repeat a row of this file, e.g. training rows; repeatable.", "FILE"),
 ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from fnmatch import fnmatch
 from pathlib import Path
@@ -127,6 +127,27 @@ def split_revision(name: str) -> tuple[str, str | None]:
     """
     repository, _, revision = name.partition("@")
     return repository, revision or None
+
+
+def find_base_model(model: str) -> str | None:
+    """Return the Hub id of a model, or of the model that a local folder was trained from, or None if it is unknown.
+
+    A folder names it in ``base_model`` of its card, or in ``_name_or_path`` of a config of transformers 4. The latter
+    can be a path on another machine, so only a name with an organization counts.
+    """
+    import yaml
+    from huggingface_hub import metadata_load
+
+    folder, names = expand_path(model), None
+    if model == "demo" or not folder.exists():
+        return None if model == "demo" else split_revision(model)[0]
+    with suppress(OSError, ValueError, yaml.YAMLError):  # The card can be missing or damaged.
+        names = (metadata_load(folder / "README.md") or {}).get("base_model")
+    with suppress(OSError, ValueError):
+        names = names or json.loads((folder / "config.json").read_text(encoding="utf-8")).get("_name_or_path")
+    # A merged model has several.
+    name = names[0] if names and isinstance(names, list) else names
+    return name if isinstance(name, str) and is_hub_name(name) else None
 
 
 def get_commit(folder: Path) -> str | None:

@@ -118,6 +118,26 @@ def fetch(repository: Repository, files: Iterable[str]) -> Path:
     return repository.folder
 
 
+def read_benchmark(name: str, revision: str | None = None) -> tuple[str, list[dict[str, Any]]]:
+    """Return the commit of a dataset and the tasks in its ``eval.yaml``; no tasks if it is not a benchmark.
+
+    The specification is https://huggingface.co/docs/hub/eval-results.
+    """
+    import yaml
+
+    folder = cached_folder("dataset", name, revision)
+    with suppress(UnavailableError):
+        repository = get_repo_info("dataset", name, revision)
+        folder = fetch(repository, {"eval.yaml"} & repository.files.keys())
+    try:
+        if folder and (file := folder / "eval.yaml").is_file():
+            tasks = yaml.safe_load(file.read_text(encoding="utf-8"))["tasks"]
+            return folder.name, [task for task in tasks if isinstance(task["id"], str)]
+    except (ValueError, TypeError, KeyError, yaml.YAMLError):
+        log.warning(f"warning: eval.yaml of {name} is not valid, so there are no results for its leaderboard")
+    return "", []
+
+
 def remember(repository: Repository) -> None:
     """Store the commit of a revision in the cache, for use without the Hub.
 

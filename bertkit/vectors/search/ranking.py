@@ -144,7 +144,7 @@ Relevance = dict[str, dict[str, float]]
 """Query -> id of a document or passage -> its grade, 0 if it is not relevant."""
 
 
-def read_relevance(file: Path) -> Relevance:
+def read_relevance(file: str | Path) -> Relevance:
     """Read the queries of a file and what is relevant to each; a query can have several rows.
 
     A row has a ``query``, the id that is ``relevant`` (in JSON and Parquet also a list of them) and, if not all are

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertkit.data.columns import check_clash
 from bertkit.data.files import guess_format, read_records
+from bertkit.data.remote import find_source, name_source
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe.records import DataConfig
-from bertkit.recipe.sections import Row, expand_path
+from bertkit.recipe.sections import Row
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.index import Index
@@ -59,7 +61,12 @@ class TextRows:
         """
         if str(file) == "-":
             raise UsageError("the rows are read twice, and standard input only once", "name a file")
-        return cls(expand_path(file), column, **options)
+        return cls(find_source(file), column, **options)
+
+    @cached_property
+    def name(self) -> str:
+        """Path of the file, or its address if it was copied from one."""
+        return name_source(self.file)
 
     def split_for(self, embedder: Embedder) -> TextRows:
         """Return the rows, or the passages that fit a model.
@@ -91,7 +98,7 @@ class TextRows:
             rows = []
             for position, passage in enumerate(passages, 1):
                 begin = {"id": f"{document}#{position}", "text": text[passage.start : passage.end]}
-                place = {"document": document, "file": str(self.file), "start": passage.start, "end": passage.end}
+                place = {"document": document, "file": self.name, "start": passage.start, "end": passage.end}
                 rows.append(IndexRow(row.line, {**begin, **place, **row.record}))
             yield rows, coverage
 
@@ -101,15 +108,15 @@ class TextRows:
         is_document = self.splitter is not None and guess_format(self.file.name)[1].startswith(".txt")
         data = self.data.model_copy(update={"format": "documents"}) if is_document else self.data
         records = read_records(self.file, data)
-        for line, values, text in read_text_rows(islice(records, self.data.limit), self.column, self.file):
+        for line, values, text in read_text_rows(islice(records, self.data.limit), self.column, self.name):
             if row_id == self.first_id:
                 self._check_columns(values)
             if not text.strip():
                 if self.skip_empty:
                     continue
-                raise DataError("no text", "fill it in, or --skip-empty", file=self.file, row=line, column=self.column)
+                raise DataError("no text", "fill it in, or --skip-empty", file=self.name, row=line, column=self.column)
             if values.get("id", row_id) in (None, ""):
-                raise DataError("no id", "fill it in, or remove the column", file=self.file, row=line, column="id")
+                raise DataError("no id", "fill it in, or remove the column", file=self.name, row=line, column="id")
             columns = {name: value for name, value in values.items() if name != self.column}
             yield IndexRow(line, {"id": row_id, "text": text, **columns})
             row_id += 1
@@ -130,16 +137,16 @@ class TextRows:
                 row_id = str(row.record["id"])
                 if row_id in lines:
                     message = f"line {lines[row_id]} has the id {row_id!r} too"
-                    raise DataError(message, "use an id once", file=self.file, row=row.line, column="id")
+                    raise DataError(message, "use an id once", file=self.name, row=row.line, column="id")
                 lines[row_id] = row.line
         if not lines:
-            raise DataError("no rows", "add rows", file=self.file)
+            raise DataError("no rows", "add rows", file=self.name)
         indexed_ids = [] if index is None else list(index.find_rows(lines))
         if indexed_ids:
             more = f" (and {len(indexed_ids) - 1:,} more ids)" if len(indexed_ids) > 1 else ""
             message = f"the index already has a row with the id {indexed_ids[0]!r}{more}"
             remedy = "delete it with `bertkit search delete`, or give the new row another id"
-            raise DataError(message, remedy, file=self.file, row=lines[indexed_ids[0]], column="id")
+            raise DataError(message, remedy, file=self.name, row=lines[indexed_ids[0]], column="id")
         return len(lines), coverage
 
     def fingerprint(self) -> Mapping[str, Any]:
@@ -153,10 +160,10 @@ class TextRows:
 
     def _check_columns(self, values: Mapping[str, Any]) -> None:
         reserved = _RESULT_FIELDS + (_PASSAGE_FIELDS if self.splitter else ())
-        check_clash(values, reserved, "results have", self.file)
+        check_clash(values, reserved, "results have", self.name)
         if self.column != "text" and "text" in values:
             message = f"the rows have a column 'text' next to {self.column!r}"
-            raise DataError(message, "rename or remove it, so that nothing is lost", file=self.file, column="text")
+            raise DataError(message, "rename or remove it, so that nothing is lost", file=self.name, column="text")
 
 
 def read_queries(file: str | Path, column: str = "text", data: DataConfig | None = None) -> Iterator[tuple[Row, str]]:
@@ -165,8 +172,8 @@ def read_queries(file: str | Path, column: str = "text", data: DataConfig | None
     Raises:
         DataError: If a query is empty, or the column is missing.
     """
-    path, data = expand_path(file), data or DataConfig()
-    for line, values, text in read_text_rows(islice(read_records(path, data), data.limit), column, path):
+    data = data or DataConfig()
+    for line, values, text in read_text_rows(islice(read_records(file, data), data.limit), column, file):
         if not text.strip():
-            raise DataError("no text", "fill it in, or remove the row", file=path, row=line, column=column)
+            raise DataError("no text", "fill it in, or remove the row", file=file, row=line, column=column)
         yield {"query": text} | ({"query_id": values["id"]} if "id" in values else {}), text

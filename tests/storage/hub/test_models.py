@@ -47,6 +47,32 @@ def begin_again():
     repositories._look_up.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("model", "card", "config", "base"),
+    [
+        ("me/model@v2", None, None, "me/model"),
+        ("demo", None, None, None),
+        ("folder", "base_model: me/base", {"_name_or_path": "me/other"}, "me/base"),
+        ("folder", "base_model:\n- me/base", {}, "me/base"),
+        ("folder", "tags: [x]", {"_name_or_path": "me/base"}, "me/base"),
+        ("folder", None, {"_name_or_path": "/home/me/base"}, None),
+        ("folder", None, {"_name_or_path": "here/checkpoint"}, None),  # a folder next to this one
+        ("folder", None, {"_name_or_path": "bert"}, None),
+        ("folder", "base_model: [", {}, None),
+        ("folder", None, {}, None),
+    ],
+)
+def test_the_base_model_of_a_model(tmp_path, monkeypatch, model, card, config, base):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    if config is not None:
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / "config.json").write_text(json.dumps(config))
+    if card is not None:
+        (tmp_path / "folder" / "README.md").write_text(f"---\n{card}\n---\ntext\n")
+    assert hub.find_base_model(model) == base
+
+
 def test_a_model_of_the_cache_is_found_without_a_network(tmp_path, tiny_model, monkeypatch):
     from huggingface_hub import constants
 
