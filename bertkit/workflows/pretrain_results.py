@@ -71,7 +71,7 @@ def save_results(data: PretrainData, run: Run, fit_result: FitResult, model: Mod
     # An ELECTRA discriminator cannot fill a mask.
     can_fill = encoder.get_output_embeddings() is not None
     card = pretrained_card(recipe, result, record["command"], tokenizer.mask_token if can_fill else None)
-    (folder / "README.md").write_text(card, encoding="utf-8")
+    (folder / "README.md").write_text(card, encoding="utf-8", newline="\n")
 
     # 3. Write the record.
     finish(run, record, fit_result, published)
