@@ -10,11 +10,12 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path, PureWindowsPath
+from types import SimpleNamespace
 
 import pytest
 
 from bertkit.cli import terminal
-from bertkit.hardware import process
+from bertkit.hardware import process, workers
 from bertkit.hardware.device import Device
 from bertkit.recipe import sections
 from bertkit.server.run import bind
@@ -136,6 +137,17 @@ def test_the_training_process_builds_batches_where_no_process_can_fork(requested
     monkeypatch.setattr(process, "find_device", lambda: Device("cuda"))
     monkeypatch.setattr(process, "os", MODULES["os"])
     assert process.batch_workers(requested) == 0
+
+
+def test_a_worker_ends_with_the_program_whose_id_stays_known(monkeypatch):
+    """On Windows, `os.getppid` still returns the id of a program that has ended."""
+    alive, ended = [True, True, False], []
+    monkeypatch.setattr(workers, "sys", MODULES["sys"])
+    monkeypatch.setattr(workers.time, "sleep", lambda _: None)
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setattr("multiprocessing.parent_process", lambda: SimpleNamespace(is_alive=lambda: alive.pop(0)))
+    workers._end_with(os.getppid())
+    assert (alive, ended) == ([], [1])
 
 
 @pytest.mark.enable_socket

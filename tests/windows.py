@@ -98,20 +98,36 @@ def check_name(path: str | os.PathLike | int) -> None:
         raise OSError(errno.EINVAL, "pretended: a file cannot have this name", path)
 
 
+def is_from_bertkit() -> bool:
+    """Return whether bertkit has called a function of this module, directly or through pathlib."""
+    frame = sys._getframe(2)
+    while frame.f_back and HELPERS.search(frame.f_code.co_filename):
+        if frame.f_code.co_name == "is_used":
+            return False
+        frame = frame.f_back
+    return frame.f_code.co_filename.startswith(PACKAGE)
+
+
+def check_place(path: object) -> None:
+    """Raise an error if bertkit reads a file of the system that Windows does not have."""
+    if isinstance(path, (str, Path)) and str(path).startswith(("/proc/", "/sys/", "/dev/")) and is_from_bertkit():
+        raise FileNotFoundError(errno.ENOENT, "pretended: no such file", path)
+
+
+def stat(path, *args, _stat=os.stat, **options) -> os.stat_result:
+    """Return the state of a file."""
+    check_place(path)
+    return _stat(path, *args, **options)
+
+
 def check_open(path: str | os.PathLike | int, flags: int) -> None:
     """Raise an error if bertkit opens a file that Windows does not have, or a folder."""
     if flags & os.O_CREAT:
         check_name(path)
-    frame = sys._getframe(2)
-    while frame.f_back and HELPERS.search(frame.f_code.co_filename):
-        if frame.f_code.co_name == "is_used":
-            return
-        frame = frame.f_back
-    if isinstance(path, str) and frame.f_code.co_filename.startswith(PACKAGE):
-        if path.startswith(("/proc/", "/sys/", "/dev/")) and path != os.devnull:
-            raise FileNotFoundError(errno.ENOENT, "pretended: no such file", path)
-        if frame is sys._getframe(2) and Path(path).is_dir():
-            raise PermissionError(errno.EACCES, "pretended: a folder cannot be opened", path)
+    if path != os.devnull:
+        check_place(path)
+    if isinstance(path, str) and sys._getframe(2).f_code.co_filename.startswith(PACKAGE) and os.path.isdir(path):  # noqa: PTH112
+        raise PermissionError(errno.EACCES, "pretended: a folder cannot be opened", path)
 
 
 def audit(event: str, arguments: tuple) -> None:
@@ -134,7 +150,7 @@ def fsync(descriptor: int, _fsync=os.fsync) -> None:
 def pretend() -> None:
     """Change this process for good."""
     builtins.__import__ = import_module
-    os.fsync = fsync
+    os.fsync, os.stat = fsync, stat
     warnings.filterwarnings("error", category=EncodingWarning, module=r"bertkit\.")
     sys.addaudithook(audit)
 

@@ -226,12 +226,12 @@ def get_lock_holder(lock: Path) -> str | None:
 
 def _is_free(stream: BinaryIO) -> bool:
     """Return whether an open lock file could be locked, by holding a shared lock for an instant."""
-    try:
+    # Windows has no fcntl, but there the first byte of a locked file cannot be read.
+    lock: Callable[[], object] = partial(stream.read, 1)
+    with suppress(ImportError):
         import fcntl
 
         lock = partial(fcntl.flock, stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # type: ignore[attr-defined, unused-ignore]
-    except ImportError:  # On Windows, the first byte of a locked file cannot be read.
-        lock = partial(stream.read, 1)
     try:
         lock()
     except OSError as error:
