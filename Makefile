@@ -29,7 +29,9 @@ demo: install ## fine-tune a tiny model on a made-up grammar, offline, in less t
 check: install ## check formatting, lint, types, layers, the size of the code and its English
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/ruff check --preview --select PLW1514 bertkit  # the encoding of Windows is not UTF-8
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
 	$(BIN)/lint-imports
 	$(BIN)/python tools/count_code.py --total
 	$(BIN)/python tools/dialect.py --max 18

@@ -9,10 +9,12 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 import typer
@@ -321,9 +323,14 @@ def test_what_a_hosted_service_runs_is_what_contributors_run():
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").split("\n")
     assert runs == {
         "check": [line for line in lines if line.startswith("make ")],
+        "smoke": [ANY, "pip install --constraint constraints.txt .", ".ci/smoke"],
         "nightly": ["make test-all"],
         "audit": ["make audit"],
     }
+    matrix = workflow["jobs"]["smoke"]["strategy"]["matrix"]["python"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    supported = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert matrix == supported and project["requires-python"] == f">={supported[0]}"
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     recipe = makefile.partition("\nformat:")[2].partition("\n\n")[0].replace("$(BIN)", ".venv/bin")

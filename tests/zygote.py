@@ -24,6 +24,8 @@ import sys
 import threading
 import time
 
+sys.path.append(sys.path.pop(0))  # Otherwise, tests/compression would hide the module `compression` of Python 3.14.
+
 # What a training imports. Each child would import anew what is left out here, which takes longer than its training.
 MODULES = (
     "accelerate",

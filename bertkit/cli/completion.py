@@ -28,7 +28,7 @@ def complete_run(incomplete: str) -> list[str]:
 
     # The shell requests candidates again after every Tab, so one folder is enough: `runs/co` lists runs/.
     folder = Path(incomplete.rpartition("/")[0] or "runs")
-    paths = [str(folder / name) for name in list_runs(folder)]
+    paths = [(folder / name).as_posix() for name in list_runs(folder)]
     return [path for path in paths if path.startswith(incomplete)] + complete_recipe(incomplete)
 
 

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import re
-import select
 import signal
 import sys
 import time
@@ -63,7 +62,7 @@ class _Output(io.FileIO):
         try:
             # Another program may have made the terminal non-blocking, so that nothing is written yet.
             while (count := super().write(data)) is None:
-                select.select([], [self.fileno()], [])
+                time.sleep(0.001)  # Windows has no `select` for files.
         except OSError as error:
             # The work continues: a training of hours must not end because its output cannot be written.
             # The first error is kept for the exit code; later output goes to the null device without
@@ -88,7 +87,7 @@ def prepare() -> None:
             # `os.open` returns the lowest free descriptor, which is this one.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stdin is None:
-        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
     # An ASCII or Latin-1 locale lacks many characters. Escapes on stdout have the form of JSON, so a result stays
     # valid.
     codecs.register_error("json", _escape_as_json)
@@ -140,6 +139,10 @@ def _make_tolerant(stream: Any, descriptor: int, errors: str) -> Any:
         return stream
     if stream is not None:
         stream.flush()
+        # The console of Windows is not a file: bytes that are written to its descriptor are in another encoding.
+        if not isinstance(getattr(stream.buffer, "raw", stream.buffer), io.FileIO):
+            stream.reconfigure(errors=errors)
+            return stream
     # Terminals are buffered by line, files and pipes in blocks, as Python does.
     is_line_buffered = descriptor == 2 or os.isatty(descriptor)
     return io.TextIOWrapper(

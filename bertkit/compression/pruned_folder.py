@@ -146,7 +146,7 @@ def write_pruned_run(
         return
 
     # 2. Write the predictions. The other files are listed before, because the record has checksums of them.
-    written = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
+    written = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
     private = {BASELINES_FILE, _IGNORE, PRUNED_FILE}
     details = task.details(scored.predictions, split.rows, scored.context)
     write_predictions(folder, split, scored.predictions, details)

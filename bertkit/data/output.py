@@ -251,7 +251,7 @@ def _round_floats(value: object, digits: int) -> object:
 
 def _write_jsonl(records: Records, file: Path, _: FileLayout) -> int:
     count = 0
-    with file.open("w", encoding="utf-8") as stream:
+    with file.open("w", encoding="utf-8", newline="\n") as stream:
         for record in records:
             stream.write(to_json(record) + "\n")
             count += 1

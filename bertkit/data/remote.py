@@ -19,6 +19,7 @@ from bertkit.recipe.records import CorpusConfig, DataConfig
 from bertkit.recipe.sections import expand_path
 from bertkit.storage import files, hub
 from bertkit.storage.cache import cache_folder, delete_unused, lock_folder, log_once
+from bertkit.storage.fingerprints import leaves_folder
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -121,7 +122,7 @@ def _copy_changed(address: str, folder: Path) -> None:
     if not names:
         raise FileNotFoundError(address)
     remote_names = {_without_query(name).removeprefix(root).lstrip("/"): name for name in sorted(names)}
-    if any(".." in Path(copy).parts for copy in remote_names):
+    if any(map(leaves_folder, remote_names)):
         raise ValueError("a name with '..' in it would be copied elsewhere")
 
     # 2. Compare them with the copies. Without a record, or with a damaged one, all files are copied.

@@ -99,8 +99,10 @@ def _free_threads() -> Threads:
 def batch_workers(requested: int | None) -> int:
     """Return the number of processes that build batches: the requested number, or enough to keep a GPU busy.
 
-    A CPU that trains has no core to spare.
+    A CPU that trains has no core to spare. Batches do not depend on the number.
     """
+    if not hasattr(os, "fork"):  # Windows; forked processes share the memory map of the corpus.
+        return 0
     if requested is not None:
         return requested
     return min(_BATCH_WORKERS, _free_threads().number - 1) if find_device().pins_memory else 0
@@ -145,7 +147,7 @@ def _read_group_quota(group: Path) -> float:
 
 def _core_of(processor: int) -> str:
     try:
-        return Path(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list").read_text()
+        return Path(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list").read_text(encoding="utf-8")
     except OSError:
         return str(processor)
 
@@ -325,7 +327,7 @@ def restart_peak_memory(device: str, *, collect: bool = True) -> bool:
     if trim is not None:
         trim(0)  # returns freed memory to the system, which otherwise counts it as used
     try:
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     except OSError:
         return False
     return True
@@ -336,7 +338,7 @@ def peak_memory(device: str) -> int | None:
     if device != "cpu":
         return Device(device).peak_memory() if Device(device).tracks_memory else None
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
@@ -356,8 +358,8 @@ def read_memory(process: Path = Path("/proc/self"), system: Path = Path("/proc/m
         return None
     for group in control_groups(process):
         try:
-            limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-            counts = dict(map(str.split, filter(None, (group / "memory.stat").read_text().split("\n"))))
+            limit, used = (int((group / f"memory.{name}").read_text(encoding="utf-8")) for name in ("max", "current"))
+            counts = dict(map(str.split, filter(None, (group / "memory.stat").read_text(encoding="utf-8").split("\n"))))
         except (OSError, ValueError):  # no file, or "max"
             continue
         total, free = min(total, limit), min(free, limit - used + int(counts.get("inactive_file", 0)))

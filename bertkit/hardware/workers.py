@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -73,7 +74,11 @@ def _start_worker(function: Callable[[Any], Any], program: int) -> None:
 
 def _end_with(program: int) -> None:
     """End this process once the program has been killed."""
-    while os.getppid() == program:
+    from multiprocessing import parent_process
+
+    # On Windows, `os.getppid` keeps the id of a process that has ended, but loky passes a handle.
+    parent = parent_process() if sys.platform == "win32" else None
+    while parent.is_alive() if parent else os.getppid() == program:
         time.sleep(0.5)
     os._exit(1)
 

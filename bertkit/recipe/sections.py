@@ -91,7 +91,7 @@ Rate = Annotated[float, Gt(0), Lt(1), *_OR_AUTO]
 
 def _folder_name(name: str) -> str:
     # File systems allow 255 bytes. bertkit appends endings such as `.before-2`.
-    if not name.strip(". ") or "/" in name or not name.isprintable() or len(name.encode()) > 200:
+    if not name.strip(". ") or Path(name).name != name or not name.isprintable() or len(name.encode()) > 200:
         raise ValueError("must be a plain name of at most 200 bytes, without a slash: the run folder is called so")
     return name
 

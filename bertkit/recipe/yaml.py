@@ -108,7 +108,7 @@ def write_yaml(values: dict[str, Any], file: Path | None = None, *, comment: str
     text: str = yaml.dump(values, Dumper=_Dumper, **layout)
     text = f"# {comment}\n{text}" if comment else text
     if file is not None:
-        file.write_text(text, encoding="utf-8")
+        file.write_text(text, encoding="utf-8", newline="\n")
     return text
 
 

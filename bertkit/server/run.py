@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import socket
 import time
@@ -31,8 +32,10 @@ def bind(host: str, port: int) -> socket.socket:
     # asyncio sends small answers at once (TCP_NODELAY) only if the socket was created for TCP. Otherwise the body of an
     # answer waits 40 ms until the client acknowledges the headers.
     server = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    # Without this option, the port could not be used for a minute after a server has stopped.
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Without this option, the port could not be used for a minute after a server has stopped. On Windows, the option
+    # would allow two servers on one port.
+    if os.name == "posix":
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         server.bind(address)
     except OSError as error:

@@ -40,7 +40,7 @@ def commit(folder: Path, facts: dict[str, Any]) -> None:
     os.umask(mask)
     for file in files:
         file.chmod(0o666 & ~mask)  # safetensors creates files that only their owner may read
-    listed = list_files(folder, [str(file.relative_to(folder)) for file in files])
+    listed = list_files(folder, [file.relative_to(folder).as_posix() for file in files])
     write_with_checksum(folder / MANIFEST, {"schema_version": _SCHEMA, **facts, "files": listed})
     sync_folder(folder.parent)
 

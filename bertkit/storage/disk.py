@@ -85,11 +85,11 @@ class DiskList(Sequence[Item]):
 
     def _read_block(self, index: int) -> list[Item]:
         start, size = self._ends[index], self._ends[index + 1] - self._ends[index]
-        if os.name == "nt":
+        if hasattr(os, "pread"):  # Forked processes share one position in the file.
+            content = os.pread(self._file.fileno(), size, start)
+        else:  # Windows
             self._file.seek(start)
             content = self._file.read(size)
-        else:  # processes that are forked share one position in the file
-            content = os.pread(self._file.fileno(), size, start)
         items: list[Item] = pickle.loads(content)
         return items
 

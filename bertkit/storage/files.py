@@ -8,8 +8,10 @@ import math
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -35,7 +37,7 @@ def atomic_write(file: Path) -> Iterator[Path]:
     temporary = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
-        temporary.replace(file)
+        replace_file(temporary, file)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -88,13 +90,37 @@ def write_bytes(file: Path, content: bytes) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(file)
+        replace_file(temporary, file)
         sync_folder(file.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)  # frees its space
         if error.errno and not error.filename:
             error.filename = str(file)  # The error of a write has no file name.
         raise
+
+
+def replace_file(temporary: Path, file: Path) -> None:
+    """Rename a temporary file to a file, which it replaces.
+
+    On Windows, this fails while another process, such as a virus scanner, has one of them open, so it is repeated.
+    """
+    for seconds in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if os.name == "nt" else ():
+        with suppress(PermissionError):
+            temporary.replace(file)
+            return
+        time.sleep(seconds)
+    temporary.replace(file)
+
+
+def rename_folder(folder: Path, target: Path, locks: ExitStack) -> None:
+    """Rename a folder whose locks are held.
+
+    Windows cannot rename a folder with an open file, so the locks are released there. If another process takes them in
+    the meantime, the rename fails.
+    """
+    if os.name == "nt":
+        locks.close()
+    folder.rename(target)
 
 
 def make_ignored_folder(folder: Path, *, parents: bool = True) -> None:
@@ -189,10 +215,8 @@ def is_locked(lock: Path) -> bool:
     try:
         with lock.open("rb") as stream:
             return not _is_free(stream)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return False
-    except PermissionError:  # On Windows, a locked file cannot be read.
-        return os.name == "nt"
 
 
 def get_lock_holder(lock: Path) -> str | None:
@@ -202,12 +226,14 @@ def get_lock_holder(lock: Path) -> str | None:
 
 def _is_free(stream: BinaryIO) -> bool:
     """Return whether an open lock file could be locked, by holding a shared lock for an instant."""
-    try:
+    # Windows has no fcntl, but there the first byte of a locked file cannot be read.
+    lock: Callable[[], object] = partial(stream.read, 1)
+    with suppress(ImportError):
         import fcntl
-    except ImportError:  # On Windows, opening the file was the test.
-        return True
+
+        lock = partial(fcntl.flock, stream, fcntl.LOCK_SH | fcntl.LOCK_NB)  # type: ignore[attr-defined, unused-ignore]
     try:
-        fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        lock()
     except OSError as error:
         return error.errno in _NO_LOCKS
     return True

@@ -56,7 +56,7 @@ def cached_checksum(file: Path) -> str:
             return str(cached[0])
     fingerprint = file_fingerprint(file)
     with suppress(OSError), atomic_cache_write(memory) as temporary:
-        temporary.write_text(json.dumps([fingerprint, *stamp]), encoding="utf-8")
+        temporary.write_text(json.dumps([fingerprint, *stamp]), encoding="utf-8", newline="\n")
     return fingerprint
 
 
@@ -65,13 +65,18 @@ def describe_file(file: Path) -> dict[str, Any]:
     return {"size": file.stat().st_size, "sha256": file_fingerprint(file)}
 
 
+def sync_file(file: Path) -> None:
+    """Flush a file to disk. Windows flushes only files that are open for writing."""
+    with file.open("r+b") as stream:
+        os.fsync(stream.fileno())
+
+
 def list_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Flush files of a folder to disk, and return the size and SHA-256 of each."""
     listed = {}
     for name in sorted(names):
         file = folder / name
-        with file.open("rb") as stream:
-            os.fsync(stream.fileno())
+        sync_file(file)
         listed[name] = describe_file(file)
     return listed
 
@@ -79,7 +84,8 @@ def list_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
 def leaves_folder(name: str) -> bool:
     """Return whether a file name from an untrusted source leads out of its folder."""
     path = PurePath(name)
-    return path.is_absolute() or ".." in path.parts
+    # On Windows, `C:x` and `/x` have an anchor but are not absolute.
+    return bool(path.anchor) or ".." in path.parts
 
 
 def is_complete(file: Path, entry: Mapping[str, Any] | None) -> bool:
@@ -119,7 +125,7 @@ def package_fingerprint() -> str:
     folder = Path(bertkit.__file__).parent
     digest = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
-        digest.update(str(file.relative_to(folder)).encode())
+        digest.update(file.relative_to(folder).as_posix().encode())
         feed_file(digest, file)
     return digest.hexdigest()
 

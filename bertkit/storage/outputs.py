@@ -141,6 +141,8 @@ def stage_folder(folder: Path) -> Iterator[Path]:
         yield staging
         # Another program may have written to the folder in the meantime. A rename replaces an empty folder only.
         check_empty(folder)
+        with suppress(FileNotFoundError):
+            real.rmdir()  # On Windows, a rename does not replace an empty folder.
         staging.rename(real)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 from bertkit.errors import BertkitError, ResourceError, UsageError, shorten
 from bertkit.storage import runs
-from bertkit.storage.files import hold_lock, is_locked, split_lines, sync_folder
+from bertkit.storage.files import hold_lock, is_locked, rename_folder, split_lines, sync_folder
 from bertkit.storage.run_sets import is_seeds_folder, seed_folders
 from bertkit.storage.runs import RunRecord
 
@@ -313,7 +313,7 @@ def remove_run(folder: Path) -> None:
                 for part in _parts(folder):
                     held.enter_context(hold_lock(part / runs.LOCK, refuse=partial(_locked_error, part)))
                 # A rename is atomic: from here on the folder is not a run, even if this process is killed.
-                folder.rename(aside)
+                rename_folder(folder, aside, held)
             sync_folder(folder.parent)
             shutil.rmtree(aside)
     except OSError as error:

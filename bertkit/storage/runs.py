@@ -19,7 +19,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -168,8 +168,9 @@ def prepare_run_folder(folder: Path, identity: Mapping[str, Any], *, fresh: bool
         ResourceError: If the folder cannot be created or written, or another process is writing it.
     """
     if fresh and (folder / RECORD).is_file():
-        with lock_run(folder):
-            move_aside(folder)
+        with ExitStack() as held:
+            held.enter_context(lock_run(folder))
+            move_aside(folder, held)
     # Nothing is created before the checks, so that an error leaves no empty folder behind.
     record = check_run_folder(folder, identity)
     with folder_errors(folder, _NAME):
@@ -282,9 +283,9 @@ def _held(folder: Path, holder: str) -> ResourceError:
     return ResourceError(f"{holder} is writing this run", "wait for it, or choose another --output", file=folder)
 
 
-def move_aside(folder: Path) -> None:
-    """Rename a folder; the new name gets a number if it is taken."""
-    folder.rename(free_name(folder.with_name(f"{folder.name}.before")))
+def move_aside(folder: Path, locks: ExitStack) -> None:
+    """Rename a folder whose locks are held; the new name gets a number if it is taken."""
+    files.rename_folder(folder, free_name(folder.with_name(f"{folder.name}.before")), locks)
 
 
 def new_record(identity: Mapping[str, Any], **facts: object) -> RunRecord:

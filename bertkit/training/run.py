@@ -24,7 +24,7 @@ from bertkit.progress import log, stage
 from bertkit.recipe.records import PretrainRecipe, Recipe
 from bertkit.recipe.yaml import write_yaml
 from bertkit.storage import checkpoints, runs
-from bertkit.storage.files import disk_errors, write_text
+from bertkit.storage.files import disk_errors, replace_file, write_text
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.runs import Change, RunRecord
 from bertkit.tokens.features import Tokenizer
@@ -155,8 +155,8 @@ def export_model(model: Model, tokenizer: Tokenizer, folder: Path, subfolder: st
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         # safetensors creates files that only their owner can read.
         file.chmod((folder / runs.RECORD).stat().st_mode)
-        file.replace(folder / name)
-        names.append(str(name))
+        replace_file(file, folder / name)
+        names.append(name.as_posix())
     shutil.rmtree(staging)
     return names
 

@@ -7,7 +7,6 @@ training reads between two steps.
 from __future__ import annotations
 
 import math
-import os
 import signal
 import threading
 import time
@@ -18,8 +17,8 @@ from types import FrameType
 from bertkit.errors import StoppedError
 from bertkit.recipe.sections import PretrainingConfig
 
-# Windows has neither SIGHUP nor SIGUSR1.
-_CAUGHT = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+# Windows has neither SIGHUP nor SIGUSR1, and only Windows has SIGBREAK (Ctrl-Break).
+_CAUGHT = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
 
 
 class Budget:
@@ -112,7 +111,7 @@ def handle_signals() -> Iterator[StopFlag]:
     def request_stop(signum: int, _: FrameType | None) -> None:
         if flag.signal:
             signal.signal(signum, signal.SIG_DFL)
-            os.kill(os.getpid(), signum)
+            signal.raise_signal(signum)
         flag.signal = signum
 
     def request_save(signum: int, _: FrameType | None) -> None:

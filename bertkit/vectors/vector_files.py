@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,8 @@ import numpy as np
 from bertkit.errors import DataError, UsageError, did_you_mean
 from bertkit.progress import stage
 from bertkit.storage.disk import map_npy
-from bertkit.storage.files import sync_folder, to_json
+from bertkit.storage.files import replace_file, sync_folder, to_json
+from bertkit.storage.fingerprints import sync_file
 from bertkit.storage.parts import read_part, write_part
 
 if TYPE_CHECKING:
@@ -118,13 +118,12 @@ def write_vectors(
         _write_npy(parts, staged, dtype, description)
     # The data must be on disk before the names change; otherwise a power cut could leave an empty file.
     for file in staged:
-        with file.open("rb") as stream:
-            os.fsync(stream.fileno())
+        sync_file(file)
     # Resolve the output, so that a symbolic link remains one. Remove old vectors before their ids are replaced.
     real = output.resolve()
     real.unlink(missing_ok=True)
     for source, target in zip(staged, [*files[:-1], real], strict=True):
-        source.replace(target)
+        replace_file(source, target)
     sync_folder(real.parent)
     return description
 
@@ -223,10 +222,10 @@ def _write_parquet(parts: Sequence[Path], file: Path, dtype: str, description: M
 
 def _write_npy(parts: Sequence[Path], files: Sequence[Path], dtype: str, description: Mapping[str, Any]) -> None:
     rows_file, about, main = files
-    about.write_text(to_json(description) + "\n", encoding="utf-8")
+    about.write_text(to_json(description) + "\n", encoding="utf-8", newline="\n")
     shape = (description["vectors"], description["width"])
     header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
-    with rows_file.open("w", encoding="utf-8") as lines, main.open("wb") as stream:
+    with rows_file.open("w", encoding="utf-8", newline="\n") as lines, main.open("wb") as stream:
         # The header states the number of all vectors, so that the parts can be appended one by one.
         np.lib.format.write_array_header_1_0(stream, header)
         for rows, vectors in _read_parts(parts):

@@ -341,7 +341,7 @@ def write_supporting_files(folder: Path, saved: CheckpointInfo, before: Checkpoi
 def write_manifest(folder: Path, export: Export) -> None:
     """Write the manifest of a folder over all files that are in it."""
     files = [file for file in folder.rglob("*") if file.is_file() and file.name not in _UNLISTED]
-    write_export(folder, export, list_files(folder, [str(file.relative_to(folder)) for file in files]))
+    write_export(folder, export, list_files(folder, [file.relative_to(folder).as_posix() for file in files]))
 
 
 def find_license(folder: Path) -> str | None:

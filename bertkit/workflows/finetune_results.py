@@ -125,7 +125,7 @@ def save_results(
     # 3. The pages, which show the record. `finish` writes the record last.
     report = _gather_facts(outcome, record)
     write_report(folder, report)
-    (folder / "README.md").write_text(_make_card(data, report, model), encoding="utf-8")
+    (folder / "README.md").write_text(_make_card(data, report, model), encoding="utf-8", newline="\n")
     finish(run, record, fit_result, [*published, runs.TRAINING_ROWS])
     return outcome.results
 

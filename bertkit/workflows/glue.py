@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -181,8 +182,9 @@ def _check_tasks(job: GlueRuns, fresh: bool) -> None:
     job.names = [name for name in job.names if name not in job.failed]
     for name in job.names if fresh else ():
         if (job.folder / name / runs.RECORD).is_file():
-            with runs.lock_run(job.folder / name):
-                runs.move_aside(job.folder / name)
+            with ExitStack() as held:
+                held.enter_context(runs.lock_run(job.folder / name))
+                runs.move_aside(job.folder / name, held)
 
 
 def _read_finished(job: GlueRuns, model: str) -> dict[str, SetRun]:

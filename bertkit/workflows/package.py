@@ -124,7 +124,7 @@ def package(
             # A checkout has the recipes next to the package, an installation has them inside.
             shutil.copytree(recipe_folder(), target / "bertkit/recipes", dirs_exist_ok=True)
             _copy_model(exported, target / "model", graph)
-            (target / "requirements.txt").write_text(requirements, encoding="utf-8")
+            (target / "requirements.txt").write_text(requirements, encoding="utf-8", newline="\n")
             license = next(file for file in (source / "LICENSE", source.parent / "LICENSE") if file.is_file())
             shutil.copyfile(license, target / "LICENSE")
             _write_instructions(target, result, saved, serve=serve)
@@ -196,4 +196,4 @@ def _write_instructions(target: Path, result: PackageResult, saved: CheckpointIn
     for name, template in {"README.md": "package.md.j2", "Dockerfile": "package.Dockerfile.j2"}.items():
         if serve or name == "README.md":
             loaded = load_template(template, quote=quote, json=partial(json.dumps, ensure_ascii=False))
-            (target / name).write_text(loaded.render(variables), encoding="utf-8")
+            (target / name).write_text(loaded.render(variables), encoding="utf-8", newline="\n")

@@ -73,7 +73,7 @@ def save_results(data: PretrainData, run: Run, fit_result: FitResult, model: Mod
     can_fill = encoder.get_output_embeddings() is not None
     mask, dataset_id = tokenizer.mask_token if can_fill else None, find_hub_dataset(recipe.data)
     card = pretrained_card(recipe, result, record["command"], mask, dataset_id)
-    (folder / "README.md").write_text(card, encoding="utf-8")
+    (folder / "README.md").write_text(card, encoding="utf-8", newline="\n")
 
     # 3. Write the record.
     finish(run, record, fit_result, published)

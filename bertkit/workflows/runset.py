@@ -167,11 +167,13 @@ class RunSet:
             yield
             return
         if fresh and self.is_begun():
-            with self._lock(), self.choosing():
+            with ExitStack() as held:
+                held.enter_context(self._lock())
+                held.enter_context(self.choosing())
                 if taken := self.taken_runs():
                     message = f"another process still trains {self.title(taken[0])}"
                     raise ResourceError(message, "wait until it has ended", file=self.folder)
-                runs.move_aside(self.folder)
+                runs.move_aside(self.folder, held)
         with runs.folder_errors(self.folder, runs.SEVERAL):
             self.folder.mkdir(parents=True, exist_ok=True)
         with self._lock():
@@ -325,7 +327,7 @@ def _train_in_workers(runset: RunSet, at_once: int) -> Failures:
             if (stop.signal or failed) and not is_stopping:
                 is_stopping = True
                 for worker in running:
-                    worker.terminate()
+                    worker.stop()
     if stop.signal:
         raise stop.error()
     if failed is not None:
@@ -348,7 +350,9 @@ class _Worker(subprocess.Popen[bytes]):
             stderr=subprocess.PIPE,
             # OpenMP reads the number of threads when torch is loaded.
             env={**os.environ, "OMP_NUM_THREADS": str(threads), DEVICE: requested_device()},
-            start_new_session=True,  # So Ctrl-C reaches the worker only through this process.
+            # So Ctrl-C reaches the worker only through this process; the flags have this effect on Windows.
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
         assert self.stdin is not None
         with suppress(BrokenPipeError):  # It has ended already; `read_failures` raises the reason.
@@ -366,6 +370,13 @@ class _Worker(subprocess.Popen[bytes]):
             else:
                 self.last_line = text
                 log.info(f"{self.title}: {text}")
+
+    def stop(self) -> None:
+        """Make the worker save and stop, by closing its stdin; on Windows, `terminate` would kill it."""
+        assert self.stdin is not None
+        with suppress(OSError):  # It has ended already.
+            self.stdin.close()
+        self.stdin = None  # `communicate` would write to it.
 
     def read_failures(self) -> Failures:
         """Return the errors of single runs, or raise the error that ended the worker."""
@@ -414,4 +425,4 @@ def _stop_with_parent() -> None:
     """
     while os.read(0, 1):
         pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)  # On Windows, `os.kill` would end the process before the run has saved.

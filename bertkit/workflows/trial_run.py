@@ -7,7 +7,6 @@ the first. A smoke run calls both, with a few rows of the data.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import tempfile
 import time
@@ -313,4 +312,5 @@ class _StopAfterStep(ProgressWrapper):
         super().update(done, figures)
         if self.is_training:
             self.is_training = False
-            os.kill(os.getpid(), signal.SIGTERM)
+            # On Windows, `os.kill` would end the process without calling the handler.
+            signal.raise_signal(signal.SIGTERM)

@@ -156,7 +156,7 @@ def cached_folder(repo_type: str, name: str, revision: str | None = None) -> Pat
 
     folder = _cache_folder(repo_type, name)
     reference = folder / "refs" / (revision or constants.DEFAULT_REVISION)
-    commit = reference.read_text().strip() if reference.is_file() else revision
+    commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else revision
     snapshot = folder / "snapshots" / (commit or "")
     return snapshot if commit and snapshot.is_dir() else None
 
