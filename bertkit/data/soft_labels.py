@@ -96,7 +96,7 @@ def to_logits(probabilities: np.ndarray) -> np.ndarray:
     import numpy as np
 
     # The logarithm of 0 is finite, because a logit of -inf would mean that the row lacks the label.
-    return np.log(probabilities, where=probabilities > 0, out=np.full_like(probabilities, -1e4))
+    return np.asarray(np.log(probabilities, where=probabilities > 0, out=np.full_like(probabilities, -1e4)))
 
 
 def measure_agreement(probabilities: np.ndarray, gold: Sequence[int]) -> tuple[float, float]:
