@@ -10,6 +10,7 @@ from pathlib import Path
 from bertkit.compression.distillation_loss import TEACHER_PREFIX, distillation_terms, teacher_collator
 from bertkit.compression.teachers import Teacher, compute_teacher_logits, get_teacher_names
 from bertkit.data.rows import Split
+from bertkit.data.soft_labels import get_probabilities, to_logits
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.modeling.info import Model, tagger_head
@@ -62,7 +63,7 @@ def learning_from_teachers(
     """Yield the terms of the loss and the collator, both with the teachers' logits.
 
     Args:
-        teachers: Teachers of the recipe.
+        teachers: Teachers of the recipe; empty if the training rows have soft labels.
         distillation: Section of the recipe.
         student: Model that is trained.
         split: Training rows.
@@ -73,7 +74,10 @@ def learning_from_teachers(
         ModelError: If a teacher does not fit the student; see `Teacher.load` and `matched`.
     """
     # 1. Compute the logits once, before the training. So an epoch takes as long as without teachers.
-    logits = compute_teacher_logits(teachers, student, split, features)
+    if column := distillation.soft_labels:
+        logits = {"logits": list(to_logits(get_probabilities(split, student.context.labels, column)))}
+    else:
+        logits = compute_teacher_logits(teachers, student, split, features)
     for name, values in logits.items():
         add_values(features, f"{TEACHER_PREFIX}{name}", values)
 

@@ -70,7 +70,7 @@ def get_teacher_names(distillation: DistillationConfig) -> list[str]:
         UsageError: If it names none.
     """
     if not distillation.teachers:
-        raise UsageError("no teacher to learn from", "--teacher DIR, a checkpoint fine-tuned for this task")
+        raise UsageError("no teacher to learn from", "--teacher DIR, fine-tuned for this task, or --soft-labels COLUMN")
     return distillation.teachers
 
 
@@ -79,13 +79,16 @@ def find_teachers(
 ) -> tuple[Teacher, ...]:
     """Find the teachers of a recipe, and check them as far as possible without loading weights.
 
+    Returns:
+        The teachers, or no teachers if soft labels replace them.
+
     Raises:
-        UsageError: If there is no teacher, or more than one although layers are matched.
+        UsageError: If there are neither teachers nor soft labels, or several teachers although layers are matched.
         RecipeError: If the first teacher does not have the layers.
         ModelError: If a teacher is not fine-tuned, or has other labels, another vocabulary or a frozen encoder.
     """
     # 1. Check the recipe.
-    names = get_teacher_names(distillation)
+    names = [] if distillation.soft_labels else get_teacher_names(distillation)
     if "long_text" in task.OPTIONS and reads_windows(recipe):
         message = f"options.long_text={long_text(recipe)}: a student learns from one input per row"
         raise RecipeError(message, "--set options.long_text=head_tail")
@@ -95,6 +98,9 @@ def find_teachers(
         raise UsageError(
             "hidden states and attention can be matched with one teacher only", "name one, or match neither"
         )
+
+    if not names:
+        return ()
 
     # 2. Find the teachers, and check their vocabularies and layers by their files.
     teachers = tuple(_find_teacher(name, recipe, task, labels) for name in names)

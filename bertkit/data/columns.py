@@ -22,6 +22,8 @@ from bertkit.recipe.sections import Row
 from bertkit.storage.cache import log_once
 
 PAIR = "text_pair"
+SOFT_LABELS = "soft_labels"
+"""Canonical column of a probability per label, which only training rows can have."""
 
 _SENTENCE = re.compile(r"(?i)sent(ence)?[^a-z]*(id|idx|index|no|num|number|nr)?[^a-z]*")
 _HEAD = 50
@@ -170,9 +172,10 @@ def missing_column_error(canonical: str, actual: str, names: list[str], source: 
     hint = did_you_mean(actual, inputs or names)
     guess = hint.removeprefix("did you mean ").rstrip("?")
     guess, question = (guess, "") if guess in names else ("COLUMN", f"{hint} " * hint.startswith("did"))
+    key = "distillation.soft_labels" if canonical == SOFT_LABELS else f"data.columns.{canonical}"
     return DataError(
         f"no column {actual!r}; there are {', '.join(map(repr, names))}",
-        f"{question}--set {assignment(f'data.columns.{canonical}', guess)}",
+        f"{question}--set {assignment(key, guess)}",
         file=source,
     )
 
@@ -247,11 +250,14 @@ def map_columns(source_names: list[str], data: DataConfig, columns: ColumnSpec, 
 def _replace_missing(
     mapping: dict[str, list[str]], source_names: list[str], data: DataConfig, columns: ColumnSpec
 ) -> None:
-    """Drop a missing id from the mapping of rows to predict, and use `fallback_columns` for missing columns."""
+    """Drop a missing id from the mapping of rows to predict, and use other columns for missing columns."""
     if not columns.gold and not set(mapping.get("id", ())) <= set(source_names):
         del mapping["id"]
     # Spans of the text are the labels if the source has columns for spans and text, but no gold column.
     has_gold = set(source_columns(columns.gold, data)) <= set(source_names)
+    # Soft labels replace missing gold labels.
+    if SOFT_LABELS in mapping and not has_gold:
+        del mapping[columns.gold]
     needed = {*source_columns(columns.spans, data), *source_columns("text", data)}
     has_spans = bool(columns.spans and columns.gold) and not has_gold and needed <= set(source_names)
     if has_spans:

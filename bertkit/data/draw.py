@@ -11,7 +11,7 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
 from bertkit.data.checks import format_fraction
-from bertkit.data.columns import ColumnSpec
+from bertkit.data.columns import SOFT_LABELS, ColumnSpec
 from bertkit.data.labels import labels_to_strs
 from bertkit.data.rows import Split, digest_text, update_hash
 from bertkit.errors import DataError, RecipeError, did_you_mean
@@ -285,8 +285,9 @@ def _shuffle_rows(split: Split, seed: int) -> list[int]:
 
     def digest(row: Row) -> bytes:
         hashed = hashlib.blake2b(str(seed).encode(), digest_size=16)
-        # The id may be the position in the file, and the order of the file must not matter.
-        update_hash(hashed, {name: value for name, value in row.items() if name != "id"})
+        # The id may be the position in the file, and the order of the file must not matter. Soft labels must not
+        # matter either, so that a run without them draws the same rows.
+        update_hash(hashed, {name: value for name, value in row.items() if name not in ("id", SOFT_LABELS)})
         return hashed.digest()
 
     order: list[int] = _order_digests(map(digest, split.rows))[1].tolist()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from bertkit.data.columns import (
     PAIR,
+    SOFT_LABELS,
     ColumnSpec,
     header_error,
     join_words,
@@ -238,7 +239,7 @@ def update_hash(digest: Any, row: Row) -> None:
 
 
 def digest_text(row: Row, gold: str) -> bytes:
-    """Return a digest of the values that a model reads: all except the gold answer and the id."""
+    """Return a digest of the values that a model reads; see `without_answer`."""
     # 16 bytes keep the digests of different texts apart, and `draw.py` reads them as two integers of 64 bits.
     digest = hashlib.blake2b(key=_KEY, digest_size=16)
     update_hash(digest, without_answer(row, gold))
@@ -246,9 +247,10 @@ def digest_text(row: Row, gold: str) -> bytes:
 
 
 def without_answer(row: Row, gold: str) -> Row:
-    """Return a row with only the columns that a model reads: all except the gold answer and the id."""
+    """Return a row with only the columns that a model reads: all except the gold answer, soft labels and the id."""
     # The words of a text are derived from it, and its spans are gold.
-    left_out = (gold, "id", "tokens", "offsets", "spans", "left_out_spans") if "offsets" in row else (gold, "id")
+    derived = ("tokens", "offsets", "spans", "left_out_spans") if "offsets" in row else ()
+    left_out = (gold, "id", SOFT_LABELS, *derived)
     return {name: value for name, value in row.items() if name not in left_out}
 
 

@@ -162,14 +162,14 @@ LayerMap = Literal["uniform", "last"] | dict[int, int]
 
 
 class DistillationConfig(Section):
-    """How a student learns from fine-tuned teachers as well as from the gold labels (Hinton et al. 2015)."""
+    """How a student learns from teachers or soft labels as well as from the gold labels (Hinton et al. 2015)."""
 
     teachers: list[Location] = Field([])
     """Fine-tuned checkpoints for this task: folders or Hub names."""
     temperature: Finite = Field(2.0, gt=0, le=1000)
     """Divides the logits; above 1, less probable labels weigh more."""
     soft_weight: Finite = Field(0.5, ge=0, le=1)
-    """Weight of the teachers' soft targets in the loss; the rest is the gold labels'."""
+    """Weight of the soft targets in the loss; the rest is the gold labels'. It is 1 without gold labels."""
     student_layers: Annotated[int | list[int] | None, BeforeValidator(read_layers)] = None
     """Build the student from these layers of the first teacher, or from this many, instead of `model`."""
     hidden: LayerMap | None = None
@@ -183,6 +183,11 @@ class DistillationConfig(Section):
     """Weight of either kind of attention."""
     embeddings_weight: Finite | None = Field(None, ge=0, le=1e6)
     """Match the output of the embeddings, with this weight."""
+    soft_labels: str | None = None
+    """Column of the training rows with a probability per label, instead of teachers."""
+    # The default is not false, because a run counts a key that is missing in an earlier record as null.
+    normalize: bool | None = None
+    """Divide the numbers of that column by their sum, because they are counts, such as of votes."""
 
     @property
     def matches_layers(self) -> bool:

@@ -102,6 +102,8 @@ class RunRecord(TypedDict, total=False):
     """Experiment tracker -> what it calls the run; ``run`` is the part of its name that no other run has."""
     format: int
     """Version of the format of an evaluation's record."""
+    soft_labels: dict[str, float]
+    """Agreement of soft and gold labels; see `bertkit.data.soft_labels.measure_agreement`."""
     compared_models: list[dict[str, Any]]
     """Teachers and student of a distillation, the student last."""
     predictions: dict[str, Any]

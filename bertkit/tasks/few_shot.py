@@ -7,6 +7,7 @@ regression on the vectors of the training rows then predicts the labels.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from bertkit.tasks import RunModule, add_labels, text_classification
 from bertkit.tokens.features import Feature, Features, Rows, TaskContext
 from bertkit.tokens.multi_text import multi_text_collator
 
-COLUMNS = text_classification.COLUMNS
+COLUMNS = replace(text_classification.COLUMNS, extra=())
 HAS_LABEL_NAMES: bool = True
 TYPES = text_classification.TYPES
 METRICS = text_classification.METRICS

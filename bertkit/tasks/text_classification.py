@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.columns import ColumnSpec
+from bertkit.data.columns import SOFT_LABELS, ColumnSpec
 from bertkit.data.formats.json import parse_json
 from bertkit.data.labels import VECTOR, label_to_str, labels_to_strs, normalize_label
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts
+from bertkit.data.soft_labels import read_soft_labels
 from bertkit.errors import DataError, ModelError, RecipeError, did_you_mean, error_location
 from bertkit.metrics import calibration
 from bertkit.metrics.intervals import UNDECLARED, Metric
@@ -45,7 +46,7 @@ from bertkit.tokens.features import Collator, Feature, Features, Rows, TaskConte
 from bertkit.tokens.multi_text import multi_text_collator
 
 COLUMNS: ColumnSpec = ColumnSpec(
-    inputs=("text",), gold="label", optional=("text_pair",), lists=("label",), predicted=("probabilities",)
+    ("text",), "label", optional=("text_pair",), lists=("label",), extra=(SOFT_LABELS,), predicted=("probabilities",)
 )
 HAS_LABEL_NAMES: bool = True
 TYPES: Mapping[str, Any] = {"prediction": str | list[str]}
@@ -73,14 +74,18 @@ score = score_values
 
 
 def read(row: Row, recipe: Recipe) -> Row:
-    """Check the texts and, if a row may have several labels, list their names.
+    """Check the texts and soft labels and, if a row may have several labels, list their names.
 
     Several labels are a list, also as text in JSON or Python, text with separators, or a column of 0 and 1 per label.
 
     Raises:
-        DataError: If a text is not text, a label is missing, named twice or not a name, or there are too many.
+        DataError: If a text is not text, a label is missing, named twice or not a name, there are too many, or
+            probabilities are wrong.
     """
     check_texts(row, "text", "text_pair")
+    if SOFT_LABELS in row:
+        with error_location(column=SOFT_LABELS):
+            row = {**row, SOFT_LABELS: read_soft_labels(row[SOFT_LABELS], recipe)}
     if "label" not in row:
         return row
     with error_location(column="label"):

@@ -7,6 +7,7 @@ A model for natural language inference predicts how well a text entails the desc
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def _are_descriptions(value: object) -> bool:
 
 _TEMPLATE = "give text with {} as a placeholder for the label, such as 'This text is about {}.'"
 _DESCRIPTIONS = "give a text for each label, such as {sports: 'This text is about a match.'}"
-COLUMNS = text_classification.COLUMNS
+COLUMNS = replace(text_classification.COLUMNS, extra=())
 HAS_LABEL_NAMES: bool = True
 # Exported classifiers of this family can run if they have a label for entailment.
 EXPORTED_AS = "text_classification"

@@ -61,10 +61,10 @@ class Distilled:
 def distill(
     recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress | None = None
 ) -> Distilled:
-    """Train the student of a recipe that has teachers, and compare it with them.
+    """Train the student of a recipe that has teachers, and compare it with them, or that has soft labels.
 
     Args:
-        recipe: Recipe of the student, with its teachers.
+        recipe: Recipe of the student, with its teachers or its column of soft labels.
         output: Run folder; by default ``runs/``, the name of the recipe and ``-distilled``.
         fresh: Start over; an earlier run in the folder is moved aside.
         progress: Shows the progress of the work.
@@ -82,7 +82,8 @@ def distill(
 def distill_rows(data: FinetuneData, *, fresh: bool) -> Distilled:
     """Distill on rows that have been read."""
     # `finetune_rows` writes the comparison into the record, so a finished run has it without loading a model.
-    results = finetune_rows(data, fresh=fresh, compare=partial(_compare_models, data))
+    compare = partial(_compare_models, data) if data.teachers else None
+    results = finetune_rows(data, fresh=fresh, compare=compare)
     wait_for_all()
     folder = data.plan.folder
     record = runs.read_record(folder) or {}

@@ -17,12 +17,13 @@ from bertkit.data.checks import (
     find_suspicious_columns,
     find_unseen_names,
 )
-from bertkit.data.columns import PAIR, describe_unread
+from bertkit.data.columns import PAIR, SOFT_LABELS, describe_unread
 from bertkit.data.draw import check_draw, draw_training_rows, oversample
 from bertkit.data.labels import add_unseen_names, find_names, replace_raw_labels
 from bertkit.data.rows import Digests, Split, find_unread
+from bertkit.data.soft_labels import fill_gold, get_probabilities, measure_agreement
 from bertkit.data.sources import as_recorded, is_validation, missing_split_error, unsplit_file
-from bertkit.errors import UnavailableError, install_command
+from bertkit.errors import DataError, RecipeError, UnavailableError, install_command
 from bertkit.evaluation.splits import find_training_rows, read_task_splits
 from bertkit.hardware.device import check_launch, check_requested_device
 from bertkit.hardware.precision import product_widths
@@ -109,11 +110,11 @@ def read_finetune_data(
     folder = runs.run_folder(output, f"{recipe.name}-distilled" if recipe.distillation else recipe.name)
     recipe = recipe if fresh else as_begun(recipe, [folder])
     task = load_task(recipe)
+    _check_recipe(recipe, task)
     if recipe.distillation:
         from bertkit.compression.students import student_recipe
 
         recipe = student_recipe(recipe, recipe.distillation)
-    _check_recipe(recipe, task)
 
     # 2. The config of the model. Layers of a student are checked with its teacher, which has more of them.
     model_folder = hub.find_model(recipe.model)
@@ -123,8 +124,10 @@ def read_finetune_data(
 
     # 3. The rows and their labels.
     splits = _read_splits(recipe, task)
+    has_gold = task.COLUMNS.gold in splits["train"].rows[0]
     recipe = _with_pair(recipe, splits)
     labels, splits, warnings = _find_checked_labels(recipe, task, splits)
+    recipe, agreement = _use_soft_labels(recipe, splits["train"], labels, task.COLUMNS.gold if has_gold else "")
     if recipe.data.oversample:
         splits["train"] = oversample(splits["train"], recipe.data.oversample, recipe.training.seed)
     rows = _count_rows(splits)
@@ -165,6 +168,7 @@ def read_finetune_data(
             "rows": rows,
             "split_file": file_fingerprint(file) if file else None,
             "automatic": chosen,
+            **({"soft_labels": agreement} if agreement else {}),
         },
         model_type=config["model_type"],
         widths=product_widths(config),
@@ -174,6 +178,11 @@ def read_finetune_data(
 
 def _check_recipe(recipe: Recipe, task: Task) -> None:
     """Check the settings of a recipe that need neither its model nor its rows."""
+    if (distillation := recipe.distillation) and distillation.soft_labels:
+        if SOFT_LABELS not in task.COLUMNS.extra or recipe.options.get("multi_label"):
+            raise RecipeError("distillation.soft_labels is for one label per text", "use the recipe classify")
+        if distillation.teachers or distillation.student_layers is not None or distillation.matches_layers:
+            raise RecipeError("distillation.soft_labels replaces teachers", "leave out teachers and their layers")
     if recipe.data.draws:
         check_draw(recipe, task.COLUMNS, named=task.HAS_LABEL_NAMES)
     if recipe.training.callbacks or recipe.training.report_to:
@@ -241,8 +250,18 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
 
 
 def _read_splits(recipe: Recipe, task: Task) -> dict[str, Split]:
-    """Read the training and validation rows."""
-    splits = read_task_splits(recipe, task, lambda name: name == "train" or is_validation(name), check_rest=True)
+    """Read the training and validation rows. Only training rows have soft labels, which can replace gold labels."""
+    if (distillation := recipe.distillation) and distillation.soft_labels:
+        columns = {**recipe.data.columns, SOFT_LABELS: distillation.soft_labels}
+        splits = read_task_splits(recipe.changed("data", columns=columns), task, lambda name: name == "train")
+        if any(split.is_held_out and task.COLUMNS.gold not in split.rows[0] for split in splits.values()):
+            remedy = "name a file that has them: --set data.files.validation=FILE"
+            raise DataError("no gold labels, which validation rows need", remedy, file=recipe.data.source)
+        # The first split names the columns that are not read, and the column of soft labels is read there.
+        validation = read_task_splits(recipe, task, is_validation, check_rest=True)
+        splits |= {name: replace(split, unread=()) for name, split in validation.items()}
+    else:
+        splits = read_task_splits(recipe, task, lambda name: name == "train" or is_validation(name), check_rest=True)
     for required in ("train", "validation"):
         if required not in splits:
             raise missing_split_error(required, recipe.data, splits)
@@ -258,6 +277,7 @@ def _find_checked_labels(
         Label names, splits with label names as gold values, and warnings.
     """
     data, columns = recipe.data, task.COLUMNS
+    splits = {**splits, "train": fill_gold(splits["train"], columns.gold)}
     finds_names = task.HAS_LABEL_NAMES and not recipe.labels
     is_checked = data.source != "demo"
     if finds_names:
@@ -279,6 +299,27 @@ def _find_checked_labels(
         _log_warnings(odd)
         warnings += odd
     return labels, splits, tuple(warnings)
+
+
+def _use_soft_labels(recipe: Recipe, train: Split, labels: tuple[str, ...], gold: str) -> tuple[Recipe, Any]:
+    """Compare the soft labels of training rows, if they have any, with the gold column; it is empty without one.
+
+    Returns:
+        The recipe, whose loss has only the soft term if there are no gold labels, and the results of
+        `measure_agreement` for the record of the run, which are empty without both.
+    """
+    if recipe.distillation is None or not recipe.distillation.soft_labels:
+        return recipe, {}
+    probabilities = get_probabilities(train, labels, recipe.distillation.soft_labels)
+    if not gold:
+        log_once(f"{train.source} has no gold labels: the loss is the soft term only (soft_weight 1)")
+        return recipe.changed("distillation", soft_weight=1.0), {}
+    agreement, kappa = measure_agreement(probabilities, list(map(labels.index, train.column(gold))))
+    doubt = "" if kappa > 0 else "warning: soft labels seem to be in the wrong order: "
+    log_once(
+        f"{doubt}the most probable soft label is gold in {agreement:.1%} of training rows (Cohen's kappa {kappa:.3f})"
+    )
+    return recipe, {"agreement": agreement, "kappa": kappa}
 
 
 def _log_warnings(warnings: list[str]) -> None:

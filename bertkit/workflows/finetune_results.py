@@ -241,13 +241,14 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
 def _gather_facts(outcome: _Outcome, record: RunRecord) -> ReportData:
     data, first = outcome.data, outcome.results[0]
     recipe, split = data.recipe, data.validation
+    soft_labels = recipe.distillation.soft_labels if recipe.distillation else None
     # Published scores are for the complete dataset. Next to scores on the demo or on a part of it, they would mislead.
     comparable = recipe.data.source != "demo" and recipe.data.limit is None
     return ReportData(
         **common_facts(recipe, record, outcome.fit_result),
         next_commands=next_commands(data.task, recipe, name_paths(str(data.plan.folder))),
         model=recipe.model_name,
-        teachers=_teachers(recipe),
+        teachers=[f"the soft labels in column {soft_labels!r}"] if soft_labels else _teachers(recipe),
         split=split.name,
         rows=first.rows,
         seed=recipe.training.seed,
@@ -303,6 +304,7 @@ def _provenance(data: FinetuneData, record: RunRecord) -> dict[str, str]:
         **{f"rows: {name}": f"{count:,} (sha256 {identity['data'][name][:12]})" for name, count in data.rows.items()},
         "model weights": f"sha256 {identity['model'][:12]}",
         **{f"teacher {name}": f"sha256 {digest[:12]}" for name, digest in digests},
+        **{f"soft labels: {name}": f"{value:.4f}" for name, value in record.get("soft_labels", {}).items()},
         **record["versions"],
     }
 

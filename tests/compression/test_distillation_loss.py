@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bertkit.compression.distillation_loss import choose_loss, distillation_terms, soft_sum, teacher_collator
+from bertkit.data.soft_labels import to_logits
 from bertkit.recipe.records import DistillationConfig
 from bertkit.training.losses import make_loss, task_terms
 
@@ -62,6 +63,15 @@ def test_choices_that_a_row_lacks_have_no_loss():
     whole = soft(None, {"logits": [[1.0, 2.0]]}, {"logits": [[0.0, 1.5]]}, 0.5)
     padded = soft(None, {"logits": [[1.0, 2.0, least]]}, {"logits": [[0.0, 1.5, -math.inf]]}, 0.5)
     assert padded == pytest.approx(whole)
+
+
+def test_soft_labels_have_the_cross_entropy_of_torch_without_their_entropy():
+    random = np.random.default_rng(3)
+    given, wanted = random.normal(size=(8, 3)), random.dirichlet([0.5] * 3, size=8)
+    wanted[:2] = [1, 0, 0]  # votes that all agree
+    entropy = -sum(p * math.log(p) for p in wanted.ravel() if p > 0)
+    expected = torch.nn.functional.cross_entropy(torch.tensor(given), torch.tensor(wanted), reduction="sum") - entropy
+    assert soft(None, {"logits": given}, {"logits": to_logits(wanted)}, 1.0) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_several_labels_at_once_are_yes_or_no_each():

@@ -100,7 +100,11 @@ def other_words(tiny_model, tmp_path) -> Path:
 
 
 MISTAKES = [
-    (["--model", "{tiny}"], 2, "no teacher to learn from - --teacher DIR, a checkpoint fine-tuned for this task"),
+    (
+        ["--model", "{tiny}"],
+        2,
+        "no teacher to learn from - --teacher DIR, fine-tuned for this task, or --soft-labels COLUMN",
+    ),
     (["--teacher", "./nowhere", "--model", "{tiny}"], 4, "no such directory: ./nowhere"),
     (["--teacher", "{tiny}", "--model", "{tiny}"], 4, "no trained head for this task (it is a BertModel) ({tiny})"),
     (

@@ -40,6 +40,7 @@ TeacherOption = Annotated[
     list[str] | None,
     option("Checkpoint fine-tuned for this task; repeat it to learn from the mean of several.", "CKPT", FROM_RECIPE),
 ]
+SoftLabelsOption = Annotated[str | None, option("Column with a probability per label, instead of teachers.", "COLUMN")]
 SoftWeightOption = Annotated[float | None, option("Weight of the soft targets in the loss, from 0 to 1.", "X", "0.5")]
 
 
@@ -48,6 +49,7 @@ def command(
     recipe: RecipeArgument,
     changes: dict[str, Any],
     teacher: TeacherOption = None,
+    soft_labels: SoftLabelsOption = None,
     model: Annotated[str | None, option("Student: Hub name, directory or `demo`.", "STUDENT")] = None,
     student_layers: Annotated[
         str | None,
@@ -62,10 +64,12 @@ def command(
     smoke: SmokeOption = False,
     fresh: FreshOption = False,
 ) -> None:
-    """Distill fine-tuned teachers into a smaller student encoder.
+    """Distill fine-tuned teachers, or soft labels, into a smaller student encoder.
 
     The student learns from the gold labels and from the teachers' logits. At the end, teachers and student are
     compared by size, speed and scores. Options override the recipe.
+
+    Soft labels are a column such as {"positive": 0.9, "negative": 0.1}, from an LLM or from votes of annotators.
 
     The recipes distilbert and tinybert pretrain a student on text, with a pretrained teacher.
     """
@@ -79,9 +83,9 @@ def command(
         check_smoke_options(output=output, dry_run=dry_run, fresh=fresh)
     # 2. A pretraining recipe distills a pretrained encoder on text; other recipes distill a fine-tuned model.
     if recipe_command(recipe) == "pretrain":
-        if model is not None or soft_weight is not None or len(teacher or ()) > 1:
+        if len(teacher or ()) > 1 or any(value is not None for value in (model, soft_labels, soft_weight)):
             message = f"{recipe} is a pretraining recipe, with one teacher, a student of its layers and fixed weights"
-            raise UsageError(message, "leave out --model, --soft-weight and any second --teacher")
+            raise UsageError(message, "leave out --model, --soft-labels, --soft-weight and any second --teacher")
         # `--teacher` is the `model` of such a recipe: the pretrained encoder whose hidden states or predictions
         # are matched.
         options = {"options.student_layers": student_layers, "options.temperature": temperature}
@@ -93,6 +97,7 @@ def command(
         "model": model,
         # An empty list means that the option was not given, and the recipe's teachers stay.
         "distillation.teachers": teacher or None,
+        "distillation.soft_labels": soft_labels,
         "distillation.student_layers": student_layers,
         "distillation.temperature": temperature,
         "distillation.soft_weight": soft_weight,
@@ -118,7 +123,7 @@ def command(
 
 
 def print_distilled(distilled: Distilled) -> None:
-    """Print the student's scores and the comparison of teachers and student."""
+    """Print the student's scores and, if it had teachers, their comparison with the student."""
     print_results(distilled.results)
     from bertkit.hardware.speed import describe_spreads
 
@@ -128,7 +133,7 @@ def print_distilled(distilled: Distilled) -> None:
     # Both models score the same rows, so the interval of the difference is narrower than the two intervals suggest.
     scores = [_score_line(model, metric) for model in models]
     for result in distilled.results[:1]:
-        if metric in result.baseline:
+        if models and metric in result.baseline:
             scores.append({"model": "baseline", "score": format_number(result.baseline[metric])})
     print_table(f"{metric} with 95% CI (of differences: bootstrap)", scores)
 
