@@ -102,15 +102,12 @@ def to_logits(probabilities: np.ndarray) -> np.ndarray:
 def measure_agreement(probabilities: np.ndarray, gold: Sequence[int]) -> tuple[float, float]:
     """Return the fraction of rows whose most probable label is gold, and Cohen's kappa (1960).
 
-    Kappa is (p - e) / (1 - e), where p is that fraction and e the fraction if both were independent.
-
     >>> import numpy as np
     >>> measure_agreement(np.array([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.7, 0.3]]), [0, 0, 1, 1])
     (0.75, 0.5)
     """
-    import numpy as np
+    from sklearn.metrics import cohen_kappa_score
 
-    chosen, labels = probabilities.argmax(axis=1), probabilities.shape[1]
-    agreement = float((chosen == gold).mean())
-    chance = float(np.bincount(chosen, minlength=labels) @ np.bincount(gold, minlength=labels)) / len(chosen) ** 2
-    return agreement, (agreement - chance) / (1 - chance)
+    chosen = probabilities.argmax(axis=1)
+    kappa = cohen_kappa_score(gold, chosen, labels=range(probabilities.shape[1]))
+    return float((chosen == gold).mean()), float(kappa)
