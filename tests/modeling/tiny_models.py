@@ -33,7 +33,7 @@ OWN_FIELDS: dict[str, dict[str, Any]] = {
     "gemma3_text": {"num_key_value_heads": 1, "head_dim": 8, "use_bidirectional_attention": True},
     "lilt": {"hidden_size": 24},
     "llama": {"num_key_value_heads": 1, "is_causal": False},
-    "longformer": {"attention_window": 8, "attention_probs_dropout_prob": 0.0},  # of a function, and not of a module
+    "longformer": {"attention_window": 12},
     "modernbert": {"local_attention": 6, "layer_types": ["full_attention", "sliding_attention"]},
     "openai_privacy_filter": {"num_key_value_heads": 1, "head_dim": 8, "num_local_experts": 4},
     "ultrabert": {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]},
