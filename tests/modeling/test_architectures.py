@@ -256,7 +256,7 @@ def test_students_have_the_type_that_the_record_says(model_type):
 
 
 def test_types_without_students_are_those_whose_layers_cannot_be_taken():
-    assert set(ARCHITECTURES) - set(types_with("student_type")) == {"albert", "esmc"}
+    assert set(ARCHITECTURES) - set(types_with("student_type")) == {"albert"}
     with pytest.raises(
         ModelError, match=r"layers of a teacher of type 'albert': they share their weights - use one of"
     ):

@@ -24,8 +24,8 @@ from tests.modeling.tiny_models import CPU, load_head, make_tiny, make_tiny_batc
 
 QUESTION, CHOICE = "AutoModelForQuestionAnswering", "AutoModelForMultipleChoice"
 HEADS = {
-    QUESTION: {"esmc", "eurobert", "gte", "nomic_bert"},
-    CHOICE: {"deberta", "esmc", "eurobert", "gte", "jina_embeddings_v3", "nomic_bert", "ultrabert"},
+    QUESTION: {"eurobert", "gte", "nomic_bert"},
+    CHOICE: {"deberta", "eurobert", "gte", "jina_embeddings_v3", "nomic_bert", "ultrabert"},
 }
 
 
