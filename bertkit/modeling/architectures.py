@@ -102,6 +102,8 @@ LAYER_NAMES = {path: LayerNames(**names) for path, names in _TABLES["layer_names
 """Path of the layers -> names of the weights in each."""
 ARCHITECTURES = {name: _as_architecture(name, fields) for name, fields in _TABLES["types"].items()}
 """Model type -> its properties."""
+BIDIRECTIONAL = frozenset(_TABLES["bidirectional"])
+"""Types without a record that are encoders, although transformers has no head for masked tokens for them."""
 
 
 def get_architecture(config: Config) -> Architecture:
@@ -146,18 +148,6 @@ def first_position(config: Config) -> int:
     tables = [module for name, module in model.named_modules() if name.endswith("embeddings.position_embeddings")]
     indices = [table.padding_idx for table in tables if getattr(table, "padding_idx", None) is not None]
     return indices[0] + 1 if indices else 0
-
-
-def has_attention_mask(config: Config) -> bool:
-    """Return whether an encoder takes an attention mask; FNet mixes all tokens of a row and takes none."""
-    # The table answers for known types, so their modeling code is not imported.
-    if config.model_type in ARCHITECTURES:
-        return True
-    import inspect
-
-    from transformers import MODEL_MAPPING
-
-    return "attention_mask" in inspect.signature(MODEL_MAPPING[type(config)].forward).parameters
 
 
 def native_port(saved: Mapping[str, Any]) -> str | None:

@@ -9,13 +9,14 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Mapping
 from logging import DEBUG
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.labels import placeholder_names
 from bertkit.errors import ModelError
-from bertkit.modeling.architectures import ARCHITECTURES, has_attention_mask, native_port
+from bertkit.modeling.architectures import ARCHITECTURES, BIDIRECTIONAL, native_port
 from bertkit.modeling.info import Config
 from bertkit.progress import log
 from bertkit.storage.checkpoints import find_last_model
@@ -30,6 +31,7 @@ NOT_ONLY_WEIGHTS = "not only weights, or damaged: loading it could run code"
 _WEIGHT_ENDINGS = (".safetensors", ".bin")
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model")
 _PRETRAINING_CLASSES = ("ForMaskedLM", "ForPreTraining", "ForCausalLM")
+_HEADS = ("SEQUENCE_CLASSIFICATION", "TOKEN_CLASSIFICATION", "QUESTION_ANSWERING")
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
 _LARGEST = 2**63  # torch counts no further, and its error would be no ValueError
 
@@ -60,7 +62,7 @@ def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
         raise ModelError("no tokenizer files", remedy, file=folder)
     # `load_config` refuses a model that brings its own code, and names a way out: transformers may have the model too.
     if "auto_map" not in config and not decoders:
-        _check_type(config["model_type"], folder)
+        _check_type(config, folder)
     return config
 
 
@@ -80,7 +82,6 @@ def load_config(folder: Path, *, decoders: bool = False) -> Config:
 
     saved = read_json_object(folder / "config.json")
     check_config(saved, folder / "config.json")
-    model_type = saved["model_type"]
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (ValueError, OSError, LookupError, TypeError, AttributeError, StrictDataclassError) as error:
@@ -95,14 +96,11 @@ def load_config(folder: Path, *, decoders: bool = False) -> Config:
         # The cache holds keys and values for tokens to come, and none will be generated.
         config.use_cache = False
     else:
-        _check_type(model_type, folder)
+        _check_type(saved, folder)
     if config.is_encoder_decoder:
-        raise _no_encoder(model_type, folder)
-    if not has_attention_mask(config):
-        problem = (
-            f"a model of type {model_type!r} reads the padding of a batch, so its scores would depend on the batches"
-        )
-        raise ModelError(problem, "use an encoder with an attention mask, such as BERT", file=folder)
+        raise not_an_encoder(config.model_type, folder, "it has a decoder")
+    if not hasattr(config, "vocab_size"):
+        raise not_an_encoder(config.model_type, folder, "its config has no vocab_size")
     return config
 
 
@@ -241,25 +239,39 @@ def first_line(error: BaseException) -> str:
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:300]
 
 
-def _check_type(model_type: str, folder: Path) -> None:
-    """Raise ModelError if a model type is not an encoder's."""
+def not_an_encoder(model_type: str, folder: Path, reason: str) -> ModelError:
+    """Return the error for a model that is not an encoder of texts."""
+    remedy = "use BERT, RoBERTa, ELECTRA, DeBERTa, ..."
+    return ModelError(f"a model of type {model_type!r} is not an encoder: {reason}", remedy, file=folder)
+
+
+def _check_type(config: Mapping[str, Any], folder: Path) -> None:
+    """Raise ModelError if transformers has no encoder for a ``config.json``.
+
+    A type without a record can pass and still not be an encoder. `bertkit.modeling.load` checks loaded models.
+    """
+    model_type = config["model_type"]
     # Types in bertkit's table need no transformers, whose import takes seconds.
     if model_type in ARCHITECTURES:
         return
     import transformers
+    from transformers.models.auto import modeling_auto as auto
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     if model_type not in CONFIG_MAPPING_NAMES:
         problem = f"transformers {transformers.__version__} does not know the model type {model_type!r}"
         raise ModelError(problem, "correct config.json, or update transformers", file=folder)
-    if model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        raise _no_encoder(model_type, folder)
-
-
-def _no_encoder(model_type: str, folder: Path) -> ModelError:
-    remedy = "use BERT, RoBERTa, ELECTRA, DeBERTa, ..."
-    return ModelError(f"a model of type {model_type!r} is not an encoder", remedy, file=folder)
+    is_bidirectional = (
+        model_type in BIDIRECTIONAL
+        or model_type in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+        or config.get("is_causal") is False
+        or config.get("use_bidirectional_attention")
+    )
+    has_head = any(model_type in getattr(auto, f"MODEL_FOR_{head}_MAPPING_NAMES") for head in _HEADS)
+    if model_type not in auto.MODEL_MAPPING_NAMES or not (is_bidirectional or has_head):
+        raise not_an_encoder(model_type, folder, "transformers has no head for texts")
+    if model_type in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not is_bidirectional:
+        raise not_an_encoder(model_type, folder, "its tokens attend only to earlier tokens")
 
 
 def _is_native(saved: dict[str, Any], config: Config) -> bool:

@@ -6,17 +6,18 @@ Both load weights by `load_weights`, as all other models do.
 
 from __future__ import annotations
 
-import pickle
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.labels import placeholder_names
 from bertkit.errors import ModelError
 from bertkit.hardware.device import Device
 from bertkit.hardware.process import is_memory_error
-from bertkit.modeling.architectures import is_causal
+from bertkit.modeling.architectures import ARCHITECTURES, is_causal
 from bertkit.modeling.checkpoint import (
     FETCH_AGAIN,
     FINE_TUNE,
@@ -25,6 +26,7 @@ from bertkit.modeling.checkpoint import (
     first_line,
     label_names,
     load_config,
+    not_an_encoder,
     quiet_transformers,
     read_config,
     read_json_object,
@@ -45,6 +47,12 @@ if TYPE_CHECKING:
     from torch import nn
 
 _BUFFERS = ("position_ids", "token_type_ids")  # old checkpoints hold them, and they are not learned
+# Tokens of the texts that show whether a model is an encoder, without padding and with it. No stride of a convolution
+# divides the first number.
+_TEXT, _PADDED = 7, 16
+# Relative differences of states: rounding makes smaller ones than the first, a token that is read larger ones than the
+# second. The states of a causal model are the same bits.
+_ROUNDING, _EFFECT = 1e-5, 1e-6
 _ADAPTED_LAYER = ".base_layer."  # peft's name for a layer inside its adapter
 
 
@@ -175,20 +183,32 @@ def load_for_pretraining(head: type[Model], folder: Path | None, config: Config)
     return model
 
 
-def load_weights(model_class: type[Model], folder: Path, config: Config) -> tuple[Model, dict[str, Any]]:
+def load_weights(
+    model_class: type[Model], folder: Path, config: Config, *, decoders: bool = False
+) -> tuple[Model, dict[str, Any]]:
     """Load a model in float32, and copy its weights into memory.
+
+    Args:
+        model_class: One of transformers' classes, or a class with a head of bertkit.
+        folder: Model folder.
+        config: Config of the model.
+        decoders: Whether the model may be a decoder.
 
     Returns:
         the model, and transformers' loading info: names of weights that were missing, unexpected or of another shape.
 
     Raises:
-        ModelError: If a file of weights is damaged or could run code, or weights do not fit the config or are not
-            finite.
+        ModelError: If a file of weights is damaged or could run code, weights do not fit the config or are not finite,
+            transformers has no such head for the model type, or `check_encoder` raises it.
     """
     quiet_transformers()
     import torch
     from safetensors import SafetensorError
 
+    types = getattr(model_class, "_model_mapping", None)
+    if types is not None and type(config) not in types:
+        problem = f"transformers has no {model_class.__name__} for models of type {config.model_type!r}"
+        raise ModelError(problem, "name another encoder, or choose another task", file=folder)
     for index in folder.glob("*.index.json"):
         read_json_object(index)
     if not any(folder.glob("model*.safetensors")):
@@ -204,7 +224,7 @@ def load_weights(model_class: type[Model], folder: Path, config: Config) -> tupl
             output_loading_info=True,
             trust_remote_code=False,
         )
-    except (ValueError, OSError, RuntimeError, LookupError, SafetensorError, pickle.UnpicklingError) as error:
+    except (ValueError, OSError, RuntimeError, LookupError, ImportError, SafetensorError, UnpicklingError) as error:
         if is_memory_error(error):
             raise
         raise ModelError(f"the checkpoint does not load: {first_line(error)}", file=folder) from None
@@ -214,7 +234,63 @@ def load_weights(model_class: type[Model], folder: Path, config: Config) -> tupl
     # the process would end. Several weights may also be slices of one in the file, and each would keep the whole.
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()
+    if config.model_type not in ARCHITECTURES:
+        check_encoder(model, folder, decoders=decoders or is_causal(config))
     return model, report
+
+
+def check_encoder(model: Model, folder: Path, *, decoders: bool) -> None:
+    """Check by what a model computes that it is an encoder.
+
+    The first token's state has to depend on the last token, and no state or logit on masked padding. Nothing is drawn
+    from torch's generator, and the model is not changed.
+
+    Args:
+        model: Model on the CPU.
+        folder: Its folder.
+        decoders: Whether states may depend on earlier tokens only.
+
+    Raises:
+        ModelError: If the model fails the check, or needs more inputs than token ids and their mask.
+    """
+    import torch
+
+    # The copy has the same weights. Some models change in a forward pass: BigBird switches to full attention for good
+    # when it gets a short text.
+    model_type = model.config.model_type
+    model = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()}).eval()
+    padding = max(getattr(model.config, "pad_token_id", None) or 0, 0)
+    model.config.pad_token_id = padding
+    # Two texts that differ in their last token: (2, _PADDED). No token has the id of the padding.
+    ids = torch.arange(1, _PADDED + 1).repeat(2, 1) + (padding if padding < _PADDED else 0)
+    ids[1, _TEXT - 1] += 1
+    mask = (torch.arange(_PADDED) < _TEXT).long().repeat(2, 1)
+    ids = ids.where(mask.bool(), padding)
+    # A head for texts may read the state of the last token, which can be padding.
+    head = model if type(model).__name__.endswith("ForSequenceClassification") else model.base_model
+    try:
+        with torch.random.fork_rng(devices=[]), torch.inference_mode():
+            states = model.base_model(ids[:, :_TEXT], attention_mask=mask[:, :_TEXT])[0]
+            alone, padded = (
+                head(ids[:, :width], attention_mask=mask[:, :width])[0][:, :_TEXT] for width in (_TEXT, _PADDED)
+            )
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        if is_memory_error(error):
+            raise
+        reason = f"it cannot read token ids and a mask alone ({first_line(error)})"
+        raise not_an_encoder(model_type, folder, reason) from None
+    if _difference(alone, padded) > _ROUNDING:
+        problem = (
+            f"a model of type {model_type!r} reads the padding of a batch, so its scores would depend on the batches"
+        )
+        raise ModelError(problem, "use an encoder with an attention mask, such as BERT", file=folder)
+    if not decoders and _difference(states[0, 0], states[1, 0]) < _EFFECT:
+        raise not_an_encoder(model_type, folder, "its first token does not depend on the last token")
+
+
+def _difference(states: torch.Tensor, computed: torch.Tensor) -> float:
+    """Return the mean absolute difference of two tensors, relative to the mean absolute value of the first."""
+    return float((states - computed).abs().mean() / states.abs().mean())
 
 
 def check_fit(model: Model, report: dict[str, Any], folder: Path) -> None:
@@ -350,7 +426,7 @@ def load_pickle(file: Path, device: str = "cpu") -> dict[str, Any]:
             is_zip = stream.read(2) == b"PK"
         # To check such a file, torch can leave it on disk and read only its index.
         content = torch.load(file, map_location=device, weights_only=True, mmap=is_zip and device == "meta")
-    except pickle.UnpicklingError:
+    except UnpicklingError:
         raise ModelError(NOT_ONLY_WEIGHTS, "get the checkpoint as model.safetensors", file=file) from None
     except Exception as error:  # torch's reader raises any error for a damaged file
         if is_memory_error(error):

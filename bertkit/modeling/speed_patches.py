@@ -63,7 +63,10 @@ class _Projections:
                 dtype = torch.get_autocast_dtype(states.device.type)
                 weights, biases = ([tensor.to(dtype) for tensor in parameters] for parameters in (weights, biases))
             merged = functional.linear(states, torch.cat(weights), torch.cat(biases) if biases else None)
-            self.states, self.projected = states, torch.split(merged, [len(weight) for weight in weights], dim=-1)
+            # Longformer divides its queries in place, which torch forbids for the views of `split`. Nothing reads the
+            # complete product.
+            sizes = [len(weight) for weight in weights]
+            self.states, self.projected = states, torch.unsafe_split_with_sizes(merged, sizes, dim=-1)
         if states is not self.states:
             return functional.linear(states, self.layers[index].weight, self.layers[index].bias)
         projected = self.projected[index]

@@ -133,7 +133,8 @@ def check_vocabulary(tokenizer: Tokenizer, config: Config, folder: Path) -> None
 
 def fit_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
     """Bound a tokenizer's maximum length by a model's positions, and leave out token types that the model lacks."""
-    positions = getattr(config, "max_position_embeddings", None) or 512
+    # The value of XLNet, which has no limit, is -1.
+    positions = max(getattr(config, "max_position_embeddings", None) or 0, 0) or 512
     tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first_position(config))
     # RoBERTa has one token type, and a tokenizer of BERT's class makes two.
     if getattr(config, "type_vocab_size", None) == 1:

@@ -185,6 +185,9 @@ def test_a_speed_path_computes_what_the_plain_model_does(model_type, path):
 def test_positions_start_where_the_embeddings_say(model_type):
     model = make_tiny(model_type, AutoModel).eval()
     ids = make_tiny_batch((7,))["input_ids"]
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        assert first_position(model.config) == 0
+        return
     positions = first_position(model.config) + torch.arange(7)[None]
     torch.testing.assert_close(model(ids, position_ids=positions)[0], model(ids)[0], rtol=0, atol=1e-6)
 

@@ -39,7 +39,8 @@ def folder(tmp_path) -> Path:
 @pytest.mark.parametrize(
     ("model_type", "what"),
     [
-        ("gpt2", "a model of type 'gpt2' is not an encoder"),
+        ("gpt2", "a model of type 'gpt2' is not an encoder: its tokens attend only to earlier tokens"),
+        ("vit", "a model of type 'vit' is not an encoder: transformers has no head for texts"),
         ("brt", "does not know the model type 'brt' .* - correct config.json, or update transformers"),
     ],
 )
@@ -47,6 +48,19 @@ def test_a_model_that_is_no_encoder_is_refused_before_its_weights_are_looked_at(
     edit_config(copy, model_type=model_type)
     with pytest.raises(ModelError, match=what):
         read_config(copy)
+
+
+@pytest.mark.parametrize("model_type", ["bart", "t5"])
+def test_an_encoder_with_a_decoder_is_refused(copy, model_type):
+    (copy / "config.json").write_text(json.dumps({"model_type": model_type}))
+    with pytest.raises(ModelError, match=f"a model of type '{model_type}' is not an encoder: it has a decoder"):
+        load_config(copy)
+
+
+@pytest.mark.parametrize("field", [{"is_causal": False}, {"use_bidirectional_attention": True}])
+def test_a_config_can_declare_that_a_type_of_decoders_reads_both_sides(copy, field):
+    edit_config(copy, model_type="llama", **field)
+    assert read_config(copy)["model_type"] == "llama"
 
 
 def test_a_folder_of_checkpoints_names_the_newest(tmp_path):

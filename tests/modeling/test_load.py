@@ -155,10 +155,48 @@ def test_a_file_cut_short(copy):
         load(copy)
 
 
-def test_an_encoder_with_a_decoder_is_refused(copy):
-    edit_config(copy, model_type="bart")
-    with pytest.raises(ModelError, match="a model of type 'bart' is not an encoder"):
-        load(copy)
+NO_HEAD = "transformers has no AutoModelForSequenceClassification for models of type"
+BOXES = r"'bros' is not an encoder: it cannot read token ids and a mask alone \(You have to specify bbox\)"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [
+        ("bros", BOXES),
+        ("canine", "'canine' is not an encoder: its config has no vocab_size"),
+        ("convbert", "'convbert' reads the padding of a batch, so its scores would depend on the batches"),
+        ("fnet", "'fnet' reads the padding of a batch"),
+        ("gemma", "'gemma' reads the padding of a batch"),  # its mask is causal where a batch has padding
+        ("mistral4", "'mistral4' is not an encoder: its first token does not depend on the last token"),
+        ("splinter", f"{NO_HEAD} 'splinter' .* - name another encoder, or choose another task"),
+        ("xlnet", "'xlnet' reads the padding of a batch"),  # its head for texts reads the last token
+    ],
+)
+def test_a_model_that_does_not_read_as_an_encoder_is_refused_with_the_reason(model_type, reason, tmp_path):
+    make_tiny(model_type, AutoModel, config={"initializer_range": 0.3}).save_pretrained(tmp_path)
+    head = "AutoModelForTokenClassification" if model_type == "bros" else "AutoModelForSequenceClassification"
+    with pytest.raises(ModelError, match=reason):
+        load_head(head, tmp_path, ["a", "b"], new_head=True)
+
+
+@pytest.mark.parametrize("model_type", ["big_bird", "reformer"])
+def test_the_check_of_an_encoder_changes_nothing(model_type, tmp_path, monkeypatch):
+    sizes = {"axial_pos_shape": (5, 8), "axial_pos_embds_dim": (8, 8), "attn_layers": ["lsh", "local"]}
+    make_tiny(model_type, AutoModelForMaskedLM, config=sizes).save_pretrained(tmp_path)
+
+    def load() -> tuple[list, list, str]:
+        torch.manual_seed(0)
+        model, _ = load_weights(AutoModel, tmp_path, load_config(tmp_path))
+        is_sparse = getattr(model, "attention_type", None) == "block_sparse"  # BigBird, before its first short text
+        tensors = [*model.parameters(), *model.buffers(), torch.get_rng_state()]
+        return tensors, [is_sparse, model.training], str(model.config)
+
+    (tensors, state, config) = load()
+    monkeypatch.setattr("bertkit.modeling.load.check_encoder", lambda *_, **__: None)
+    (expected, *others) = load()
+    assert [state, config] == others
+    assert all(map(torch.equal, tensors, expected))
+    assert state[0] == (model_type == "big_bird")
 
 
 def test_code_in_a_checkpoint_is_never_run(copy, monkeypatch):

@@ -94,14 +94,6 @@ def test_a_tokenizer_makes_token_types_only_for_a_model_with_several(types, is_r
     assert ("token_type_ids" in pair) == is_read
 
 
-def test_a_model_that_reads_padding_is_refused(copy):
-    sizes = {**SMALL, **OWN_SIZES["fnet"], "max_position_embeddings": 24}
-    config = AutoConfig.for_model("fnet", vocab_size=len(make_tokenizer()), **sizes)
-    AutoModelForMaskedLM.from_config(config).save_pretrained(copy)
-    with pytest.raises(ModelError, match="a model of type 'fnet' reads the padding of a batch"):
-        load_tokenizer(copy)
-
-
 def test_a_tokenizer_that_does_not_fit_the_embeddings(copy):
     tokenizer = make_tokenizer()
     tokenizer.add_tokens(["one", "two"])

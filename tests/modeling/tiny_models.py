@@ -22,13 +22,23 @@ SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 SPECIAL = {"pad_token_id": 1, "bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
 OWN_FIELDS: dict[str, dict[str, Any]] = {
     "albert": {"embedding_size": 8},
+    "canine": {"vocab_size": None},  # it reads characters
     "deberta": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24},
     "electra": {"embedding_size": 8},
+    "embedding_gemma2_text": {"num_key_value_heads": 1, "head_dim": 8, "hidden_size_per_layer_input": 4},
     "eurobert": {"num_key_value_heads": 1, "classifier_pooling": "bos", "mask_token_id": 4},
+    "gemma": {"num_key_value_heads": 1, "head_dim": 8, "use_bidirectional_attention": True},
+    "gemma3_text": {"num_key_value_heads": 1, "head_dim": 8, "use_bidirectional_attention": True},
+    "lilt": {"hidden_size": 24},
+    "llama": {"num_key_value_heads": 1, "is_causal": False},
+    "longformer": {"attention_window": 12},
     "modernbert": {"local_attention": 6, "layer_types": ["full_attention", "sliding_attention"]},
+    "openai_privacy_filter": {"num_key_value_heads": 1, "head_dim": 8, "num_local_experts": 4},
     "ultrabert": {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]},
+    "xlnet": {"max_position_embeddings": None, "d_head": 8},  # XLNet has no limit
+    "xmod": {"languages": ["en_XX", "de_DE"], "default_language": "de_DE"},
 }
 LENGTHS = (3, 9, 5, 4)
 CPU = ComputeConfig("cpu", "fp32", 1, "")
@@ -50,6 +60,7 @@ def make_tiny(
     fields = {"vocab_size": VOCABULARY, "max_position_embeddings": 40, **SHAPE, **SPECIAL}
     fields |= OWN_FIELDS.get(model_type, {}) | (config or {})
     build = getattr(auto_class, "from_config", auto_class)
+    fields = {name: value for name, value in fields.items() if value is not None}
     model = build(AutoConfig.for_model(model_type, **fields), **options).train()
     for module in model.modules():
         if isinstance(module, nn.Dropout):

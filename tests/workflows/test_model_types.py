@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, SplinterTokenizer
 
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.storage.hub import find_model
@@ -39,15 +39,22 @@ def rename(name: str, new: dict[str, str]) -> str:
     return next((name.replace(old, new[old]) for old in new if old in name), name)
 
 
-def save_encoder(model_type: str, folder: Path) -> None:
-    """Write a random model that predicts masked tokens, with the demo's tokenizer; BERT's under its oldest names."""
+def save_encoder(model_type: str, folder: Path, auto_class: type = AutoModelForMaskedLM) -> None:
+    """Write a random model, with the demo's tokenizer; BERT's under its oldest names."""
     tokenizer = AutoTokenizer.from_pretrained(find_model("demo"))
+    if model_type == "splinter":  # it answers from a token at the end of the question
+        vocabulary = {**tokenizer.get_vocab(), "[QUESTION]": len(tokenizer)}
+        tokenizer = SplinterTokenizer(vocab=vocabulary)
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     fields = {"pad_token_id": tokenizer.pad_token_id, "mask_token_id": tokenizer.mask_token_id}
     fields |= {"bos_token_id": cls, "cls_token_id": cls, "eos_token_id": sep, "sep_token_id": sep}
     fields |= {"vocab_size": len(tokenizer), "max_position_embeddings": 130}
     fields["initializer_range"] = 0.3  # so wide that rows get different predictions
-    make_tiny(model_type, AutoModelForMaskedLM, config=fields).save_pretrained(folder)
+    if model_type == "splinter":
+        fields["question_token_id"] = tokenizer.convert_tokens_to_ids("[QUESTION]")
+    if model_type == "xlnet":
+        del fields["max_position_embeddings"]
+    make_tiny(model_type, auto_class, config=fields).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if model_type == "bert":
         file = folder / "model.safetensors"
@@ -68,6 +75,33 @@ def train(zygote, recipe: str, model: Path, folder: Path, fault: dict | None = N
     for setting in ("training.evaluate_every=3", "training.precision=fp32"):
         command += ["--set", setting]
     return zygote.run(folder, command, fault)
+
+
+UNMASKED = [  # encoders without a head for masked tokens, and a task for which transformers has a head
+    ("similarity", "embedding_gemma2_text"),
+    ("cola", "gemma3_text"),
+    ("ner", "lilt"),
+    ("cola", "llama"),
+    ("ner", "openai_privacy_filter"),
+    ("squad", "splinter"),
+    ("ner", "xlnet"),
+]
+MASKED_TYPES = [("ner", name) for name in ("data2vec-text", "ernie", "esmc", "longformer", "roformer", "xmod")]
+
+
+@pytest.mark.parametrize("case", [*UNMASKED, *MASKED_TYPES], ids=name_case)
+def test_an_encoder_is_trained_for_two_steps_and_scored(case, run, tmp_path):
+    recipe, model_type = case
+    save_encoder(model_type, tmp_path / "encoder", AutoModelForMaskedLM if case in MASKED_TYPES else AutoModel)
+    data = ["--data", "demo", "--limit", 16, "--json"]
+    options = ["--model", tmp_path / "encoder", "--epochs", 1, "--batch-size", 8, "--output", "run"]
+    trained = run("finetune", recipe, *data, *options, "--set", "training.precision=fp32")
+    assert trained.code == 0, trained.err
+    result = json.loads(trained.out)
+    scored = run("eval", recipe, "--model", "run", *data)
+    assert scored.code == 0, scored.err
+    assert json.loads(scored.out)["results"][0]["scores"] == result["results"][0]["scores"]
+    assert [line["step"] for line in read_lines(Path("run/metrics.jsonl")) if "loss" in line] == [1, 2]
 
 
 @pytest.fixture(scope="module")

@@ -139,7 +139,7 @@ def load_sentence_encoder(folder: Path, modules: SentenceModules) -> SentenceEnc
     Raises:
         ModelError: If weights are damaged, or do not fit the config.
     """
-    encoder, _ = load_weights(AutoModel, folder, load_config(folder, decoders=True))
+    encoder, _ = load_weights(AutoModel, folder, load_config(folder, decoders=True), decoders=True)
     return SentenceEncoder(encoder, modules).eval()
 
 

@@ -28,6 +28,7 @@ class PublishedEncoder:
     tokens: int
     """Maximum length of the input."""
     license: str
+    """Name of the license; ``unknown`` if no page confirms it."""
     parameters: int
     """Millions, with embeddings."""
     size: str | None = None
@@ -35,7 +36,7 @@ class PublishedEncoder:
     vectors: bool = False
     """Whether it was trained for vectors of sentences."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Source of each of `FACTS`: a page, ``counted`` from the named size, or ``memory``."""
+    """Source of each of `FACTS`: a page, ``counted`` from the named size, ``memory``, or ``unknown`` for a license."""
 
     def reads(self, language: str) -> bool:
         """Return whether it was trained on a language; True if its languages are not listed."""
@@ -82,7 +83,7 @@ def list_encoders(
 
 def _is_licensed(encoder: PublishedEncoder, license: str) -> bool:
     name = encoder.license.lower()
-    return "-nc" not in name if license == "open" else name.startswith(license)
+    return "-nc" not in name and name != "unknown" if license == "open" else name.startswith(license)
 
 
 def as_table(encoders: list[PublishedEncoder]) -> list[dict[str, str]]:

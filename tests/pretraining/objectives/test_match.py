@@ -17,7 +17,7 @@ from tests.modeling.tiny_models import OWN_FIELDS, SHAPE
 from tests.pretraining.objectives.texts import LENGTH, make_corpus, make_features
 
 NARROW = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 12}
-OWN_ATTENTION = "deberta", "deberta-v2", "mpnet"
+OWN_ATTENTION = "deberta", "deberta-v2", "mpnet", "roformer"
 
 
 @pytest.fixture(scope="module")

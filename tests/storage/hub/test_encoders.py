@@ -26,7 +26,10 @@ def test_entries_are_whole_and_named_once():
 def test_every_fact_says_where_it_is_from():
     for one in list_encoders():
         assert tuple(one.sources) == FACTS
-        assert all(source in ("memory", "counted") or source.startswith("https://") for source in one.sources.values())
+        license = one.sources["license"]
+        assert license.startswith("https://") or license == one.license == "unknown"
+        others = [one.sources[fact] for fact in FACTS if fact != "license"]
+        assert all(source in ("memory", "counted") or source.startswith("https://") for source in others)
         assert (one.sources["parameters"] == "counted") == (one.size is not None)
 
 
@@ -40,7 +43,8 @@ def test_parameters_are_those_of_the_named_sizes():
 def test_conditions_narrow_the_list():
     names = {one.name for one in list_encoders(language="de", min_tokens=1024, vectors=False)}
     assert names == {"jhu-clsp/mmBERT-small", "jhu-clsp/mmBERT-base", "EuroBERT/EuroBERT-210m"}
-    assert all("NC" not in one.license for one in list_encoders(license="open"))
+    assert all("NC" not in one.license and one.license != "unknown" for one in list_encoders(license="open"))
+    assert [one.name for one in list_encoders(license="unknown")] == ["dmis-lab/UltraBERT-150M"]
     assert {one.license for one in list_encoders(license="mit")} == {"MIT"}
     assert [one.name for one in list_encoders(max_parameters=25, vectors=True)] == [
         "sentence-transformers/all-MiniLM-L6-v2"
