@@ -33,7 +33,7 @@ COLUMNS = contrastive.COLUMNS
 TYPES = contrastive.TYPES
 METRICS: Mapping[str, Metric] = {**contrastive.METRICS, **ACTIVE_DIMENSIONS}
 OPTIONS: Mapping[str, Any] = {
-    "loss": contrastive.OPTIONS["loss"],
+    "loss": Option("mnrl", choices=("mnrl", "margin_mse")),
     "query_weight": Option(5e-5, minimum=0),
     "document_weight": Option(3e-5, minimum=0),
     "warmup": Option(1 / 3, minimum=0, maximum=1),

@@ -25,7 +25,7 @@ from bertkit.modeling.info import Config, LoadingInfo, Model, get_loading_info
 from bertkit.modeling.load import load_pretrained, load_weights
 from bertkit.modeling.sentence.encoder import pool
 from bertkit.modeling.sentence.folder import Dense, SentenceModules, write_modules
-from bertkit.modeling.sentence.losses import COMPARING, VectorLoss
+from bertkit.modeling.sentence.losses import INDEPENDENT, VectorLoss
 from bertkit.tokens.features import TaskContext, Tensors
 
 # If a batch on a CPU has more tokens, texts are read in chunks, twice each, to save memory.
@@ -51,7 +51,7 @@ class VectorHead:
     @property
     def compares_rows(self) -> bool:
         """Whether the loss compares the rows of a batch with one another, so that a batch must not be split."""
-        return self.loss is not None and self.loss.name in COMPARING
+        return self.loss is not None and self.loss.name not in INDEPENDENT
 
     def forward(
         self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **inputs: torch.Tensor
