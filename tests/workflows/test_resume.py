@@ -191,6 +191,7 @@ OPTIONS = {  # reading texts twice, for one
     "ner-features": ["options.tagger_size=8"],
     "rerank": ["options.loss=listwise", "training.batch_size=2"],
     "similarity-pairs": ["options.mini_batch=5"],
+    "sparse": ["options.inference_free=true"],
     "similarity-triples": ["options.mini_batch=5", "options.loss=TripletLoss"],
 }
 FAMILIES = [
@@ -203,7 +204,7 @@ FAMILIES = [
     "few-shot",
     *OPTIONS,
 ]
-FAMILIES += ["sparse", "late-interaction"]
+FAMILIES += ["late-interaction"]
 
 
 @pytest.mark.parametrize("recipe", slow_unless([], FAMILIES))

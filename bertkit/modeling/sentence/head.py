@@ -70,8 +70,7 @@ class VectorHead:
         if loss is not None and loss.name == "simcse":
             batch = [None if values is None else derive(values, _twice(loss.texts)) for values in batch]
             missing = derive(missing, _twice(loss.texts))
-        vectors = self._embed_texts([None if values is None else values.flatten(0, 1) for values in batch])
-        vectors = vectors.view(*missing.shape, *vectors.shape[1:])
+        vectors = self._embed_rows(batch)
         outputs = self._output(vectors)
         return outputs if loss is None else {"loss": loss(vectors, labels, missing, row_mask is not None), **outputs}
 
@@ -82,6 +81,11 @@ class VectorHead:
     def _output(self, vectors: torch.Tensor) -> Tensors:
         """Return the outputs for vectors (rows, texts, dimension)."""
         return {"vectors": vectors}
+
+    def _embed_rows(self, batch: list[Any]) -> torch.Tensor:
+        """Compute the vectors of all texts of rows, (rows, texts, ...), from tensors (rows, texts, tokens)."""
+        vectors = self._embed_texts([None if values is None else values.flatten(0, 1) for values in batch])
+        return vectors.view(*batch[0].shape[:2], *vectors.shape[1:])
 
     def _embed_texts(self, batch: list[Any]) -> torch.Tensor:
         """Compute the vectors of texts (texts, tokens), at once or in chunks that are read again for gradients."""

@@ -40,28 +40,23 @@ class LibraryLoss:
 @cache
 def list_library_losses() -> Mapping[str, LibraryLoss]:
     """Return the losses of sentence-transformers by name; empty if it is not installed."""
-    spec, classes = find_spec("sentence_transformers"), dict[str, ast.ClassDef]()
+    spec = find_spec("sentence_transformers")
     if spec is None or spec.origin is None:
         return {}
-    for file in sorted(Path(spec.origin).parent.glob("sentence_transformer/losses/*.py")):
-        nodes = ast.parse(file.read_text(encoding="utf-8")).body
-        classes |= {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
-    losses = {name: _read_docstrings(node) for name, node in classes.items() if _computes_from_vectors(node, classes)}
+    files = sorted(Path(spec.origin).parent.glob("sentence_transformer/losses/*.py"))
+    nodes = [node for file in files for node in ast.parse(file.read_text(encoding="utf-8")).body]
+    losses = {node.name: _read_class(node) for node in nodes if isinstance(node, ast.ClassDef)}
     return {name: loss for name, loss in losses.items() if loss.inputs}
 
 
-def _computes_from_vectors(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> bool:
-    bases = [classes[base.id] for base in node.bases if isinstance(base, ast.Name) and base.id in classes]
-    methods = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
-    return "compute_loss_from_embeddings" in methods or any(_computes_from_vectors(base, classes) for base in bases)
-
-
-def _read_docstrings(node: ast.ClassDef) -> LibraryLoss:
+def _read_class(node: ast.ClassDef) -> LibraryLoss:
+    """Read the docstrings of a loss; a class without the method takes no inputs."""
     parts = [part for part in ast.walk(node) if isinstance(part, (ast.ClassDef, ast.FunctionDef))]
     text = "\n".join(ast.get_docstring(part) or "" for part in parts)
     # A table has the header "| Inputs | Labels |". A loss of "any" texts regularizes, and trains nothing on its own.
     inputs = re.findall(r"\| (?!Inputs|any)(.+?) +\| (.+?) +\|", text)
-    return LibraryLoss(tuple(inputs), "NO_DUPLICATES" in text)
+    has_method = any(part.name == "compute_loss_from_embeddings" for part in parts)
+    return LibraryLoss(tuple(inputs) if has_method else (), "NO_DUPLICATES" in text)
 
 
 def loss_option(shipped: tuple[str, ...], *labels: str) -> Option:
@@ -76,8 +71,7 @@ def loss_option(shipped: tuple[str, ...], *labels: str) -> Option:
         library = list_library_losses()
         names = [*shipped, *(name for name, loss in library.items() if any(pair[1] in labels for pair in loss.inputs))]
         # A trained model can be used where the library is not installed; only training imports it.
-        is_unknown = not library and str(value).endswith("Loss")
-        if value in names or is_unknown:
+        if value in names or (not library and str(value).endswith("Loss")):
             return value
         if loss := library.get(str(value)):
             raise ValueError(f"it takes {loss}; rows of this task fit {', '.join(names)}")
@@ -101,8 +95,7 @@ def check_training(train: Split, recipe: Recipe) -> None:
         if count != first or not any(_fits(row, recipe, *pair) for pair in loss.inputs):
             values = f"label {row['label']:g}" if "label" in row else f"{count} negatives ({first} in the first row)"
             remedy = "leave options.loss out, or map other columns in data.columns"
-            place = train.place(index)._asdict()
-            raise DataError(f"{values}, but {name} takes {loss}", remedy, **place)
+            raise DataError(f"{values}, but {name} takes {loss}", remedy, **train.place(index)._asdict())
 
 
 def _fits(row: Row, recipe: Recipe, texts: str, labels: str) -> bool:

@@ -22,7 +22,6 @@ from bertkit.recipe.plugins import import_extra
 from bertkit.tokens.feature_cache import add_values
 from bertkit.tokens.features import IGNORE_INDEX, Features, Tensor
 
-LOSSES = ("cosent", "cosine", "mnrl", "margin_mse", "simcse", "class_cosent")
 INDEPENDENT = ("cosine", "margin_mse")
 """Losses that are means over rows. Others compare the rows of a batch with one another, so it cannot be split."""
 
@@ -184,7 +183,7 @@ def class_cosent(vectors: Tensor, labels: Labels, missing: Tensor, scale: float,
     return functional.softplus(unequal.logsumexp(dim=0) + equal.logsumexp(dim=0))
 
 
-_FUNCTIONS: dict[str, _Loss] = dict(zip(LOSSES, (cosent, cosine, mnrl, margin_mse, simcse, class_cosent), strict=True))
+LOSSES: dict[str, _Loss] = {loss.__name__: loss for loss in (cosent, cosine, mnrl, margin_mse, simcse, class_cosent)}
 
 
 @cache
@@ -194,8 +193,8 @@ def _find_function(name: str, scale: float) -> _Loss:
     Raises:
         UnavailableError: If sentence-transformers is not installed.
     """
-    if name in _FUNCTIONS:
-        return _FUNCTIONS[name]
+    if name in LOSSES:
+        return LOSSES[name]
     message = f"options.loss {name} needs the package sentence-transformers"
     module = import_extra("sentence_transformers.sentence_transformer.losses", message, "sentence-transformers")
     loss_class = getattr(module, name)

@@ -25,7 +25,6 @@ CLASSES = ["BatchAllTripletLoss", "BatchHardSoftMarginTripletLoss", "BatchHardTr
 NEGATIVES = {
     "AnglELoss": (1, 2),
     "MultipleNegativesRankingLoss": (0, 1, 2),
-    "MultipleNegativesSymmetricRankingLoss": (0,),
     "TripletLoss": (1,),
 }
 LABELS = torch.tensor([1.0, 0.0, 1.0, 0.0])
@@ -101,7 +100,6 @@ def test_a_missing_package_is_reported_before_training_and_a_trained_model_is_us
 
 
 @pytest.mark.slow  # it imports the library
-@pytest.mark.filterwarnings("ignore:The MultipleNegativesSymmetricRankingLoss is deprecated")
 @pytest.mark.parametrize(
     ("name", "texts", "labels"),
     [
