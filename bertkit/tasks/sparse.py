@@ -57,7 +57,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
         modules = read_format(folder, SPARSE)
         model = load_sparse_head(folder, modules)
         if modules.query_table:
-            model.use_table(load_table(modules.query_table), context.tokenizer)
+            model.query_table, model.query_tokenizer = load_table(modules.query_table), context.tokenizer
         return model
     query, document, warmup, mini_batch, is_free = (
         read_option(OPTIONS, context.recipe, name)

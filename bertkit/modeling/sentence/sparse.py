@@ -93,7 +93,11 @@ class SparseHead(VectorHead):
         table = write_sparse(Path(folder), self.sentence, vocabulary, has_table=has_table)
         if self.query_table is not None:
             save_file({"weight": self.query_table}, table / WEIGHTS)
-            self.query_tokenizer.save_pretrained(table)
+            # Other programs tokenize queries with this copy, without special tokens.
+            tokenizer = deepcopy(self.query_tokenizer)
+            longest = self.sentence.max_length or tokenizer.model_max_length
+            tokenizer.model_max_length = longest - len(tokenizer("")["input_ids"])
+            tokenizer.save_pretrained(table)
 
     def use_table(self, weights: Tensor, tokenizer: Tokenizer) -> None:
         """Use a weight per token as vectors of queries, without special tokens.
@@ -104,11 +108,8 @@ class SparseHead(VectorHead):
         if len(weights) != len(tokenizer):
             message = f"the model has outputs for {len(weights):,} tokens, and its tokenizer has {len(tokenizer):,}"
             raise ModelError(message, "leave out options.inference_free")
-        special = tokenizer("")["input_ids"]
-        self.query_table = weights.index_fill(0, torch.tensor(special, dtype=torch.long), 0.0)
-        # Other programs tokenize queries with a copy of the tokenizer, without special tokens.
-        self.query_tokenizer = deepcopy(tokenizer)
-        self.query_tokenizer.model_max_length = (self.sentence.max_length or tokenizer.model_max_length) - len(special)
+        special = torch.tensor(tokenizer("")["input_ids"], dtype=torch.long)
+        self.query_table, self.query_tokenizer = weights.index_fill(0, special, 0.0), tokenizer
 
     def _embed_rows(self, batch: list[Any]) -> Tensor:
         """Compute the vectors of rows; the first text is a query unless the row has no other."""
