@@ -104,6 +104,12 @@ def test_bad_data_is_answered_before_torch_is_imported(content, tmp_path, tiny_m
     assert HEAVY & light_zygote.imports(tmp_path, arguments) <= {"numpy"}
 
 
+@pytest.mark.parametrize("recipe", ["similarity", "similarity-pairs"])  # not for its rows; rows lack a negative
+def test_a_loss_that_does_not_fit_is_answered_before_torch_is_imported(recipe, tmp_path, tiny_model, light_zygote):
+    arguments = ["finetune", recipe, "--model", str(tiny_model), "--data", "demo", "--set", "options.loss=TripletLoss"]
+    assert HEAVY & light_zygote.imports(tmp_path, arguments) <= {"numpy"}
+
+
 def test_files_are_split_at_line_feeds_alone():
     """`splitlines` splits a line of JSON at U+2028 too, which a text may have; the files of Linux have none."""
     files = [*CODE, *sorted((ROOT / "benchmarks").glob("*.py"))]

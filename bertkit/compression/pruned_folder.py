@@ -23,7 +23,7 @@ from bertkit.hardware.speed import InferenceSpeed
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import Difference
 from bertkit.modeling.checkpoint import fingerprint, weight_bytes
-from bertkit.modeling.sentence.folder import ENCODER_SETTINGS, MODULES, SETTINGS, read_entries
+from bertkit.modeling.sentence.folder import ENCODER_SETTINGS, MODULES, ROUTER, SETTINGS, read_entries
 from bertkit.progress import stage
 from bertkit.recipe.yaml import write_yaml
 from bertkit.storage import runs
@@ -176,7 +176,7 @@ def _copy_modules(source: Path, folder: Path) -> None:
     """Copy the other modules of a sentence-transformers folder, unless the head has already written them."""
     if not (source / MODULES).is_file() or (folder / MODULES).is_file():
         return
-    for name in (SETTINGS, *(file.name for file in source.glob("sentence_*_config.json")), ENCODER_SETTINGS):
+    for name in (SETTINGS, ROUTER, *(file.name for file in source.glob("sentence_*_config.json")), ENCODER_SETTINGS):
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
     for _, _, path in read_entries(source / MODULES):

@@ -56,6 +56,8 @@ def read_task_splits(
         check_rest=check_rest,
         collected=collected,
     )
+    if task.check_training and "train" in splits:
+        task.check_training(splits["train"], recipe)
     if task.find_row_warnings is None:
         return splits
     for name, split in splits.items():

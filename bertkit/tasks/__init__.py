@@ -21,7 +21,7 @@ import numpy as np
 
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import get_label_name, label_to_str
-from bertkit.data.rows import check_texts, is_blank
+from bertkit.data.rows import Split, check_texts, is_blank
 from bertkit.errors import DataError, RecipeError, error_location
 from bertkit.metrics import LabeledSpan
 from bertkit.metrics.intervals import Metric, RowScores, find_intervals
@@ -159,6 +159,8 @@ class TaskDefaults(Protocol):
     """Returns the indices of the rows whose gold value no feature has, or no prediction can have."""
     find_row_warnings: Callable[[Sequence[Row], Recipe], list[str]] | None
     """Describes what is odd about the rows of a split, such as gold values that no model can predict."""
+    check_training: Callable[[Split, Recipe], None] | None
+    """Raises DataError if the training rows do not suit an option, such as the loss."""
     count_errors: Callable[[RowScores], tuple[Any, Any]] | None
     """Counts the errors and the decisions of each row, of a family whose rows have several answers each."""
     gold_probabilities: Callable[[Sequence[Prediction], Sequence[Row], TaskContext], Any] | None

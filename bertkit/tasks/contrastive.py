@@ -20,9 +20,8 @@ from bertkit.metrics.intervals import Metric
 from bertkit.metrics.retrieval import PARTNERS, chance_ranks, partner_ranks, word_ranks
 from bertkit.modeling.heads.targets import Target, vector_target
 from bertkit.modeling.info import Model
-from bertkit.modeling.sentence import texts
+from bertkit.modeling.sentence import library_losses, texts
 from bertkit.modeling.sentence.folder import DENSE
-from bertkit.modeling.sentence.losses import add_negatives, mine_negatives
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Answer, Outputs, Prediction, Predictions, RunModule, TaskReport, score_table
@@ -41,13 +40,13 @@ COLUMNS: ColumnSpec = ColumnSpec(
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: Mapping[str, Metric] = PARTNERS
 OPTIONS: Mapping[str, Any] = {
-    "loss": Option("mnrl", choices=("mnrl", "margin_mse")),
+    "loss": library_losses.loss_option(("mnrl", "margin_mse"), library_losses.NONE),
     "mine": Option(0, minimum=0),
     "mine_margin": Option(0.05, minimum=0, maximum=1),
     **texts.OPTIONS,
 }
 
-score = partial(score_table, METRICS)
+score, check_training = partial(score_table, METRICS), library_losses.check_training
 _ROLES = ("query", "document")
 
 
@@ -85,10 +84,12 @@ def encode_in_format(rows: Rows, context: TaskContext, model_format: str) -> lis
     text_lists = [list_texts(row) for row in rows]
     features = texts.encode_rows(text_lists, context, _ROLES, model_format=model_format)
     loss = get_loss_name(context.recipe)
+    library_loss = library_losses.list_library_losses().get(loss)
+    is_distinct = library_loss.needs_distinct_texts if library_loss else loss == "mnrl"
     for row, texts_in_row, feature in zip(rows, text_lists, features, strict=True):
-        if loss == "mnrl":  # A text of the batch must not be a negative of its anchor.
+        if is_distinct:  # A text of the batch must not be a negative of its anchor.
             feature["texts"] = list(map(hash_text, texts_in_row))
-        elif "margin" in row:
+        elif loss == "margin_mse" and "margin" in row:
             feature["labels"] = row["margin"]
     return features
 
@@ -104,6 +105,8 @@ def precompute(model: Model, features: Mapping[str, Features], context: TaskCont
     Raises:
         RecipeError: If the loss learns from margins, which mined negatives do not have.
     """
+    from bertkit.modeling.sentence.losses import add_negatives, mine_negatives
+
     count, margin = (read_option(OPTIONS, context.recipe, name) for name in ("mine", "mine_margin"))
     if not count:
         return False

@@ -18,6 +18,7 @@ from bertkit.errors import RecipeError
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.folder import read_modules, with_options
+from bertkit.modeling.sentence.library_losses import CLASS, loss_option
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import RunModule, add_labels, text_classification
@@ -30,6 +31,7 @@ TYPES = text_classification.TYPES
 METRICS = text_classification.METRICS
 OPTIONS: Mapping[str, Any] = {
     "method": Option("contrastive", choices=("contrastive", "frozen")),
+    "loss": loss_option(("class_cosent",), CLASS),
     **{name: texts.OPTIONS[name] for name in ("scale", "pooling", "prompts")},
 }
 
@@ -61,7 +63,8 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
         return load_sentence_classifier(folder, read_modules(folder), context, new_head=False)
     modules = with_options(texts.modules_of(folder, context), pooling=None, normalize=True, prompt=None)
     # SetFit trains on pairs of texts; this loss compares all pairs of a batch, so no pairs have to be sampled.
-    loss = VectorLoss("class_cosent", float(read_option(OPTIONS, context.recipe, "scale")))
+    name, scale = (read_option(OPTIONS, context.recipe, key) for key in ("loss", "scale"))
+    loss = VectorLoss(name, float(scale))
     return load_sentence_classifier(folder, modules, context, loss, new_head=True)
 
 

@@ -15,8 +15,9 @@ from bertkit.metrics.intervals import UNDECLARED, Metric
 from bertkit.metrics.registry import EVALUATE_PREFIX, REGRESSION
 from bertkit.modeling.heads.targets import Target, vector_target
 from bertkit.modeling.info import Model
-from bertkit.modeling.sentence import texts
-from bertkit.recipe.records import Option, Recipe, read_option
+from bertkit.modeling.sentence import library_losses, texts
+from bertkit.modeling.sentence.library_losses import BINARY, SCORE, loss_option
+from bertkit.recipe.records import Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import (
     Outputs,
@@ -35,9 +36,9 @@ COLUMNS = ColumnSpec(inputs=("text", "text_pair"), gold="label")
 TYPES: Mapping[str, Any] = {"prediction": float}
 _CORRELATIONS = {name: REGRESSION[name] for name in ("spearmanr", "pearsonr")}
 METRICS: Mapping[str, Metric] = {**_CORRELATIONS, EVALUATE_PREFIX: UNDECLARED}
-OPTIONS: Mapping[str, Any] = {"loss": Option("cosent", choices=("cosent", "cosine", "simcse")), **texts.OPTIONS}
+OPTIONS: Mapping[str, Any] = {"loss": loss_option(("cosent", "cosine", "simcse"), SCORE, BINARY), **texts.OPTIONS}
 
-compare, score = compare_values, score_values
+compare, score, check_training = compare_values, score_values, library_losses.check_training
 fit_baselines, baselines = text_regression.fit_baselines, text_regression.baselines
 
 
@@ -48,7 +49,7 @@ def read(row: Row, recipe: Recipe) -> Row:
         DataError: If a value is not text, or a label is not a finite number or out of range.
     """
     row = text_regression.read(row, recipe)
-    needs_cosines = _loss(recipe) == "cosine" and recipe.data.label_range is None
+    needs_cosines = _loss(recipe) in ("cosine", "CosineSimilarityLoss") and recipe.data.label_range is None
     if "label" in row and needs_cosines and abs(row["label"]) > 1:
         message = f"label {row['label']:g} is outside -1 to 1, and the cosine loss learns cosines"
         raise DataError(message, "state the range of your labels: --set data.label_range=[0,5]", column="label")

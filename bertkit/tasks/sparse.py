@@ -22,7 +22,7 @@ from bertkit.modeling.sentence.folder import SPARSE, read_format
 from bertkit.progress import log
 from bertkit.recipe.records import Option, read_option
 from bertkit.recipe.sections import Row
-from bertkit.tasks import Outputs, Prediction, Predictions, TaskReport, contrastive, score_table
+from bertkit.tasks import Outputs, Prediction, Predictions, RunModule, TaskReport, contrastive, score_table
 from bertkit.tokens.features import Batch, Feature, Features, Rows, TaskContext, Tensor
 
 if TYPE_CHECKING:
@@ -33,10 +33,11 @@ COLUMNS = contrastive.COLUMNS
 TYPES = contrastive.TYPES
 METRICS: Mapping[str, Metric] = {**contrastive.METRICS, **ACTIVE_DIMENSIONS}
 OPTIONS: Mapping[str, Any] = {
-    "loss": contrastive.OPTIONS["loss"],
+    "loss": Option("mnrl", choices=("mnrl", "margin_mse")),
     "query_weight": Option(5e-5, minimum=0),
     "document_weight": Option(3e-5, minimum=0),
     "warmup": Option(1 / 3, minimum=0, maximum=1),
+    "inference_free": Option(False),
     "prompts": texts.OPTIONS["prompts"],
     "mini_batch": texts.OPTIONS["mini_batch"],
 }
@@ -47,20 +48,30 @@ score = partial(score_table, METRICS)
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load a masked language model, whose head makes the vectors."""
-    from bertkit.modeling.sentence.sparse import SparseLoss, load_sparse_head
+    import torch
+
+    from bertkit.modeling.sentence.sparse import SparseLoss, load_sparse_head, load_table
 
     if not new_head:
         texts.check_format(folder, SPARSE)
-        return load_sparse_head(folder, read_format(folder, SPARSE))
-    query, document, warmup, mini_batch = (
+        modules = read_format(folder, SPARSE)
+        model = load_sparse_head(folder, modules)
+        if modules.query_table:
+            model.query_table, model.query_tokenizer = load_table(modules.query_table), context.tokenizer
+        return model
+    query, document, warmup, mini_batch, is_free = (
         read_option(OPTIONS, context.recipe, name)
-        for name in ("query_weight", "document_weight", "warmup", "mini_batch")
+        for name in ("query_weight", "document_weight", "warmup", "mini_batch", "inference_free")
     )
-    loss = SparseLoss(contrastive.get_loss_name(context.recipe), float(query), float(document), float(warmup))
+    # A fixed table has no cost that training could lower.
+    costs = 0.0 if is_free else float(query), float(document)
+    loss = SparseLoss(contrastive.get_loss_name(context.recipe), *costs, float(warmup))
     model = load_sparse_head(
         folder, texts.modules_of(folder, context, SPARSE), loss, texts_at_once=mini_batch and int(mini_batch)
     )
     model.config.pad_token_id = context.tokenizer.pad_token_id  # as `load_pretrained` does
+    if is_free:
+        model.use_table(torch.ones(model.config.vocab_size), context.tokenizer)  # `precompute` weighs the tokens
     if get_loading_info(model).new_weights:
         log.info(
             "the model has no head of a masked language model: vectors start from random weights, and need more rows"
@@ -71,6 +82,18 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode anchor, positive and negatives as `contrastive` does."""
     return contrastive.encode_in_format(rows, context, SPARSE)
+
+
+def precompute(model: Model, features: Mapping[str, Features], context: TaskContext, run: RunModule) -> bool:
+    """Weigh the tokens of queries by their inverse frequency in the positives of the training rows, as BM25 does."""
+    if model.query_table is None:
+        return False
+    # A token in n of N texts has the weight ln(1 + (N - n + 0.5) / (n + 0.5)) (Robertson and Zaragoza 2009).
+    train, counts = features["train"], np.zeros(model.config.vocab_size)
+    for feature in train:
+        counts[np.unique(feature["input_ids"][1])] += 1
+    model.query_table *= model.query_table.new_tensor(np.log1p((len(train) - counts + 0.5) / (counts + 0.5)))
+    return False
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:

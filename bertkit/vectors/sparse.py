@@ -66,6 +66,10 @@ class SparseEmbedder:
             return csr_array((0, width), dtype=np.float64)
         rows = [[text] for text in texts]
         features = encode_rows(rows, self._loaded.context, (role, role), model_format=SPARSE)
+        table = getattr(self._loaded.model, "query_table", None)
+        if role == "query" and table is not None:
+            tokens = (np.unique(feature["input_ids"][0])[None] for feature in features)
+            return vstack([as_matrix(table.numpy()[ids], ids, width) for ids in tokens], "csr")
         outputs, _ = run_model(self._loaded, features, f"reading {role} texts")
         return vstack([as_matrix(output["values"], output["tokens"], width) for output in outputs], "csr")
 

@@ -139,6 +139,8 @@ def export(
         machine = ComputeConfig("cpu", "fp32", torch.get_num_threads(), "CPU: fp32 (as models are traced)")
         machine.announce()
         before = traced.load(machine)
+    if getattr(before.model, "query_table", None) is not None:
+        raise ModelError("queries have weights from a table, which a graph lacks", "use the folder", file=saved.folder)
     names = [
         name
         for name in ("input_ids", "attention_mask", "token_type_ids")

@@ -57,6 +57,18 @@ def test_scores_are_those_of_a_loop():
     assert np.isnan(task.score(task.compare(chance, rows, context), context)["query_active_dims"])
 
 
+def test_tokens_of_queries_weigh_as_in_bm25(tiny_model):
+    context = setup_of(**{"options.inference_free": True})
+    model = task.load_model(tiny_model, context, new_head=True)
+    assert model.loss.query_weight == 0
+    rows = [{"anchor": "so", "positive": text} for text in ("a good film", "good good", "bad", "a song")]
+    assert task.precompute(model, {"train": task.encode(rows, context)}, context, None) is False
+    for word, count in (("good", 2), ("bad", 1), ("so", 0)):
+        token = context.tokenizer.convert_tokens_to_ids(word)
+        assert model.query_table[token].item() == pytest.approx(np.log(1 + (4 - count + 0.5) / (count + 0.5)))
+    assert model.query_table[context.tokenizer.cls_token_id] == 0
+
+
 def test_a_model_that_makes_no_sparse_vectors_is_refused(tiny_model):
     with pytest.raises(ModelError, match="it was not trained for sentence vectors"):
         task.load_model(tiny_model, setup_of(), new_head=False)

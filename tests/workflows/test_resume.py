@@ -190,7 +190,9 @@ def test_a_launch_goes_on_with_another_number_of_processes(zygote, command, tmp_
 OPTIONS = {  # reading texts twice, for one
     "ner-features": ["options.tagger_size=8"],
     "rerank": ["options.loss=listwise", "training.batch_size=2"],
-    "similarity-triples": ["options.mini_batch=5"],
+    "similarity-pairs": ["options.mini_batch=5"],
+    "sparse": ["options.inference_free=true"],
+    "similarity-triples": ["options.mini_batch=5", "options.loss=TripletLoss"],
 }
 FAMILIES = [
     "ner",
@@ -198,12 +200,11 @@ FAMILIES = [
     "choose",
     "wsd",
     "similarity",
-    "similarity-pairs",
     "similarity-texts",
     "few-shot",
     *OPTIONS,
 ]
-FAMILIES += ["sparse", "late-interaction"]
+FAMILIES += ["late-interaction"]
 
 
 @pytest.mark.parametrize("recipe", slow_unless([], FAMILIES))

@@ -2,8 +2,9 @@
 
 ``modules.json`` lists the modules in the order in which they run. The first is the encoder, with the files of any model
 folder. In the folder of a `SentenceTransformer`, the second module pools the token states into one vector per text, and
-others transform that vector. A `SparseEncoder` has the head of a masked language model, followed by `SpladePooling`. A
-`MultiVectorEncoder` has a projection of token states, the mask of the tokens that count, and a normalization.
+others transform that vector. A `SparseEncoder` has the head of a masked language model, followed by `SpladePooling`; if
+its queries need no inference, a `Router` has these modules for documents, and a table of weights per token for queries.
+A `MultiVectorEncoder` has a projection of token states, the mask of the tokens that count, and a normalization.
 """
 
 from __future__ import annotations
@@ -54,6 +55,11 @@ _OTHER_FORMATS = {
 DENSE, SPARSE, LATE = "SentenceTransformer", "SparseEncoder", "MultiVectorEncoder"
 """Formats, by the class of sentence-transformers that loads them."""
 
+QUERY_TABLE = "SparseStaticEmbedding"
+"""Module whose weight per token is the vector of a query that has the token."""
+ROUTER = "router_config.json"
+WEIGHTS = "model.safetensors"
+
 PROJECTION = "1_Dense"
 """Folder of the projection in a folder that bertkit writes."""
 
@@ -76,7 +82,7 @@ _MASKED_LM = {
 # Names of classes that releases before 6 know, and later releases too.
 _CLASSES = {
     **{name: f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize", "Dense")},
-    "SpladePooling": "sentence_transformers.sparse_encoder.models.SpladePooling",
+    **{name: f"sentence_transformers.sparse_encoder.models.{name}" for name in ("SpladePooling", QUERY_TABLE)},
     "MultiVectorMask": "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
 }
 
@@ -121,6 +127,8 @@ class SentenceModules:
     """cosine, dot, euclidean or manhattan."""
     subfolder: str = ""
     """Folder of the encoder's files inside the folder; in old folders, ``0_Transformer``."""
+    query_table: Path | None = None
+    """Folder with the weights of tokens in queries, if queries need no inference."""
 
     @property
     def is_normal(self) -> bool:
@@ -238,9 +246,12 @@ def unknown_modules(folder: Path) -> list[str]:
 
 
 def read_entries(file: Path) -> list[tuple[str, str, str]]:
-    """Read the class of each module, its name without the path, and the module's folder."""
+    """Read the class of each module, its name without the path, and the module's folder; a router has its modules."""
     try:
         entries = [(entry["type"], entry["path"]) for entry in json.loads(file.read_text(encoding="utf-8"))]
+        if entries and entries[0][0].endswith(".Router"):
+            types = read_json_object(file.with_name(ROUTER))["types"]
+            entries = [(module, "" if path == "." else path) for path, module in types.items()]
         if any(leaves_folder(path) for _, path in entries) or not entries:
             raise ValueError
         return [(module, module.rpartition(".")[2], path) for module, path in entries]
@@ -335,6 +346,12 @@ def write_folder(
         {"idx": index, "name": str(index), "path": path, "type": _CLASSES[name]}
         for index, (name, path) in enumerate(zip(names, paths, strict=True))
     ]
+    if QUERY_TABLE in names:
+        types = {path or ".": _CLASSES[name] for name, path in zip(names, paths, strict=True)}
+        *document, table = types  # the table is the last module
+        routes = {"structure": {"query": [table], "document": document}, "parameters": {"default_route": "document"}}
+        write_json(folder / ROUTER, {"types": types, **routes})
+        entries = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}]
     # This file comes last, because without it the folder is a plain model.
     write_json(folder / MODULES, entries)
 
@@ -365,7 +382,8 @@ def read_format(folder: Path, model_format: str) -> SentenceModules:
         return modules if model_format == DENSE else replace(modules, pooling=(), after=(), dimension=None)
     if saved_as != model_format:
         raise ModelError(f"it is a {saved_as}, not a {model_format}", "start from another model", file=folder)
-    entries = [(name, path) for _, name, path in read_entries(folder / MODULES)]
+    every_entry = [(name, path) for _, name, path in read_entries(folder / MODULES)]
+    entries = [(name, path) for name, path in every_entry if name != QUERY_TABLE]
     settings = read_encoder_settings(folder)
     unknown = [name for name in _UNKNOWN_SETTINGS if settings.get(name)]
     if [name for name, _ in entries] != _FORMAT_MODULES[model_format]:
@@ -379,6 +397,7 @@ def read_format(folder: Path, model_format: str) -> SentenceModules:
         raise ModelError(f"it has what bertkit does not know: {names}", "load it with that library", file=folder)
     return replace(
         read_settings(folder),
+        query_table=next((folder / path for name, path in every_entry if name == QUERY_TABLE), None),
         after=(_read_projection(folder, entries[1][1]),) if model_format == LATE else (),
         max_length=settings.get("max_seq_length"),
         lowercase=bool(settings.get("do_lower_case", False)),
@@ -394,12 +413,16 @@ def _read_projection(folder: Path, path: str) -> Dense:
     return projection
 
 
-def write_sparse(folder: Path, modules: SentenceModules, vocabulary: int) -> None:
-    """Write the files that make the folder of a masked language model one that ``SparseEncoder(folder)`` loads."""
+def write_sparse(folder: Path, modules: SentenceModules, vocabulary: int, *, has_table: bool = False) -> Path:
+    """Write the files that make the folder of a masked language model one that ``SparseEncoder(folder)`` loads.
+
+    Returns:
+        Folder for the weights and the tokenizer of queries, if the model `has_table`.
+    """
     pooling = {**_EXPECTED_CONFIGS["SpladePooling"], "embedding_dimension": vocabulary}
-    write_folder(
-        folder, replace(modules, similarity="dot"), [("SpladePooling", pooling)], model_type=SPARSE, encoder=_MASKED_LM
-    )
+    later = [("SpladePooling", pooling), *([(QUERY_TABLE, {"frozen": True})] if has_table else [])]
+    write_folder(folder, replace(modules, similarity="dot"), later, model_type=SPARSE, encoder=_MASKED_LM)
+    return folder / f"2_{QUERY_TABLE}"
 
 
 def write_late(folder: Path, modules: SentenceModules, width: int, dimension: int) -> None:

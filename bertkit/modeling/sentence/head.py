@@ -25,7 +25,7 @@ from bertkit.modeling.info import Config, LoadingInfo, Model, get_loading_info
 from bertkit.modeling.load import load_pretrained, load_weights
 from bertkit.modeling.sentence.encoder import pool
 from bertkit.modeling.sentence.folder import Dense, SentenceModules, write_modules
-from bertkit.modeling.sentence.losses import COMPARING, VectorLoss
+from bertkit.modeling.sentence.losses import INDEPENDENT, VectorLoss
 from bertkit.tokens.features import TaskContext, Tensors
 
 # If a batch on a CPU has more tokens, texts are read in chunks, twice each, to save memory.
@@ -51,7 +51,7 @@ class VectorHead:
     @property
     def compares_rows(self) -> bool:
         """Whether the loss compares the rows of a batch with one another, so that a batch must not be split."""
-        return self.loss is not None and self.loss.name in COMPARING
+        return self.loss is not None and self.loss.name not in INDEPENDENT
 
     def forward(
         self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **inputs: torch.Tensor
@@ -70,8 +70,7 @@ class VectorHead:
         if loss is not None and loss.name == "simcse":
             batch = [None if values is None else derive(values, _twice(loss.texts)) for values in batch]
             missing = derive(missing, _twice(loss.texts))
-        vectors = self._embed_texts([None if values is None else values.flatten(0, 1) for values in batch])
-        vectors = vectors.view(*missing.shape, *vectors.shape[1:])
+        vectors = self._embed_rows(batch)
         outputs = self._output(vectors)
         return outputs if loss is None else {"loss": loss(vectors, labels, missing, row_mask is not None), **outputs}
 
@@ -82,6 +81,11 @@ class VectorHead:
     def _output(self, vectors: torch.Tensor) -> Tensors:
         """Return the outputs for vectors (rows, texts, dimension)."""
         return {"vectors": vectors}
+
+    def _embed_rows(self, batch: list[Any]) -> torch.Tensor:
+        """Compute the vectors of all texts of rows, (rows, texts, ...), from tensors (rows, texts, tokens)."""
+        vectors = self._embed_texts([None if values is None else values.flatten(0, 1) for values in batch])
+        return vectors.view(*batch[0].shape[:2], *vectors.shape[1:])
 
     def _embed_texts(self, batch: list[Any]) -> torch.Tensor:
         """Compute the vectors of texts (texts, tokens), at once or in chunks that are read again for gradients."""

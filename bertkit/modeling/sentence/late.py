@@ -21,12 +21,11 @@ from bertkit.modeling.checkpoint import first_line, load_config
 from bertkit.modeling.heads.base import with_head
 from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import check_finite, load_weights
-from bertkit.modeling.sentence.folder import PROJECTION, Dense, SentenceModules, write_late
+from bertkit.modeling.sentence.folder import PROJECTION, WEIGHTS, Dense, SentenceModules, write_late
 from bertkit.modeling.sentence.head import SentenceHead, set_up
 from bertkit.modeling.sentence.losses import Labels, positive_indices
 from bertkit.tokens.features import Tensor
 
-_WEIGHTS = "model.safetensors"
 _DIMENSION = 128
 
 
@@ -84,7 +83,7 @@ class LateHead(SentenceHead):
 
     def _write_modules(self, folder: Path, width: int) -> None:
         write_late(folder, self.sentence, width, self.projection.out_features)
-        save_file({"linear.weight": self.projection.weight.detach().cpu().contiguous()}, folder / PROJECTION / _WEIGHTS)
+        save_file({"linear.weight": self.projection.weight.detach().cpu().contiguous()}, folder / PROJECTION / WEIGHTS)
 
     def _loss_of(self, mask: Tensor) -> LateLoss | None:
         loss: LateLoss | None = self.loss
@@ -108,7 +107,7 @@ def load_projection(layer: nn.Linear, folder: Path) -> None:
         ModelError: If the weights are missing or damaged, or do not fit.
     """
     try:
-        weight = load_file(folder / _WEIGHTS)["linear.weight"]
+        weight = load_file(folder / WEIGHTS)["linear.weight"]
         with torch.no_grad():
             layer.weight.copy_(weight)
     except (OSError, SafetensorError, RuntimeError, KeyError) as error:

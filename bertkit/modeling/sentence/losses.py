@@ -1,13 +1,15 @@
 """Losses over the vectors of a batch's texts, and negatives that are mined for them.
 
 Losses are functions of float32 vectors of shape (rows, texts, dimension). Each has the values and gradients of the
-class of sentence-transformers that it names.
+class of sentence-transformers that it names. Other losses are classes of that library itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from inspect import signature
 from typing import TypeAlias
 
 import numpy as np
@@ -16,12 +18,12 @@ from torch.nn import functional
 
 from bertkit.hardware.tensors import derive, find_indices, select
 from bertkit.progress import log
+from bertkit.recipe.plugins import import_extra
 from bertkit.tokens.feature_cache import add_values
 from bertkit.tokens.features import IGNORE_INDEX, Features, Tensor
 
-LOSSES = ("cosent", "cosine", "mnrl", "margin_mse", "simcse", "class_cosent")
-COMPARING = ("cosent", "mnrl", "simcse", "class_cosent")
-"""Losses that compare the rows of a batch with one another, so that a batch cannot be split."""
+INDEPENDENT = ("cosine", "margin_mse")
+"""Losses that are means over rows. Others compare the rows of a batch with one another, so it cannot be split."""
 
 Labels: TypeAlias = "Tensor | None"
 _Loss: TypeAlias = Callable[..., Tensor]
@@ -33,13 +35,16 @@ class VectorLoss:
     """Loss of a recipe."""
 
     name: str
-    """One of `LOSSES`."""
+    """One of `LOSSES`, or a loss of sentence-transformers."""
     scale: float = 20.0
     """Multiplies cosines before a softmax; the inverse of a temperature."""
     dimensions: tuple[int, ...] = ()
     """Numbers of first components whose losses are added (Kusupati et al. 2022); empty for the full vectors."""
     texts: int | None = None
     """Number of texts at the start of a row that ``simcse`` learns from, or None for all texts."""
+
+    def __post_init__(self) -> None:
+        _find_function(self.name, self.scale)  # A missing package is an error before training, not in the first step.
 
     def __call__(self, vectors: Tensor, labels: Labels, missing: Tensor, static: bool = False) -> Tensor:
         """Compute the loss of a batch.
@@ -50,7 +55,7 @@ class VectorLoss:
             missing: Whether a text is missing, (rows, texts).
             static: Whether rows without a first text fill the batch, and shapes must not change.
         """
-        compute = _FUNCTIONS[self.name]
+        compute = _find_function(self.name, self.scale)
         with torch.autocast(vectors.device.type, enabled=False):
             vectors = vectors.float()
             if not self.dimensions:
@@ -178,7 +183,32 @@ def class_cosent(vectors: Tensor, labels: Labels, missing: Tensor, scale: float,
     return functional.softplus(unequal.logsumexp(dim=0) + equal.logsumexp(dim=0))
 
 
-_FUNCTIONS: dict[str, _Loss] = dict(zip(LOSSES, (cosent, cosine, mnrl, margin_mse, simcse, class_cosent), strict=True))
+LOSSES: dict[str, _Loss] = {loss.__name__: loss for loss in (cosent, cosine, mnrl, margin_mse, simcse, class_cosent)}
+
+
+@cache
+def _find_function(name: str, scale: float) -> _Loss:
+    """Return one of bertkit's losses, or a function that computes a loss of sentence-transformers.
+
+    Raises:
+        UnavailableError: If sentence-transformers is not installed.
+    """
+    if name in LOSSES:
+        return LOSSES[name]
+    message = f"options.loss {name} needs the package sentence-transformers"
+    module = import_extra("sentence_transformers.sentence_transformer.losses", message, "sentence-transformers")
+    loss_class = getattr(module, name)
+    arguments = {"scale": scale} if "scale" in signature(loss_class).parameters else {}
+    loss = loss_class(model=None, **arguments)  # The model would compute the vectors, which bertkit does.
+
+    def compute(vectors: Tensor, labels: Labels, missing: Tensor, scale: float, static: bool = False) -> Tensor:
+        if static:  # The library does not know of rows that fill a batch.
+            (rows,) = find_indices(missing[:, 0], torch.logical_not)
+            vectors, labels = vectors[rows], None if labels is None else labels[rows]
+        value: Tensor = loss.compute_loss_from_embeddings(list(vectors.unbind(dim=1)), labels)
+        return value
+
+    return compute
 
 
 # The positives of these rows are candidates of one another. More rows would take quadratic time.

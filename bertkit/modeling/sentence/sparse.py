@@ -2,30 +2,37 @@
 
 The value of a text for a token is ln(1 + the highest logit of the token at any position of the text), or 0 if that is
 negative. The head of a masked language model computes the logits.
+
+Queries can also have a fixed weight per token that they contain (Geng et al. 2024, "Towards Competitive Search
+Relevance For Inference-Free Learned Sparse Retrievers"). Then only documents need the model.
 """
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
 from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
+from bertkit.errors import ModelError
 from bertkit.hardware.device import Device
-from bertkit.hardware.tensors import on_host
-from bertkit.modeling.checkpoint import load_config
+from bertkit.hardware.tensors import derive, on_host
+from bertkit.modeling.checkpoint import first_line, load_config
 from bertkit.modeling.heads.mixins import extend
 from bertkit.modeling.info import Model, patched_forward
 from bertkit.modeling.load import load_for_pretraining
-from bertkit.modeling.sentence.folder import SentenceModules, write_sparse
+from bertkit.modeling.sentence.folder import WEIGHTS, SentenceModules, write_sparse
 from bertkit.modeling.sentence.head import VectorHead, set_up
 from bertkit.modeling.sentence.losses import Labels, find_positives, margin_mse
-from bertkit.tokens.features import Tensor, Tensors
+from bertkit.tokens.features import Tensor, Tensors, Tokenizer
 
 _MAX_TOKENS = 2**10  # tokens whose logits over the vocabulary are in memory at a time
 
@@ -71,6 +78,8 @@ class SparseHead(VectorHead):
     reads = "sparse"
     progress = 1.0
     """Fraction of training that is done, which sets the weight of the penalty."""
+    query_table: torch.Tensor | None = None
+    """Weight of each token of the vocabulary in queries, or None if the model reads queries, too."""
 
     @property
     def compares_rows(self) -> bool:
@@ -80,7 +89,37 @@ class SparseHead(VectorHead):
     def save_pretrained(self, folder: Path | str, **named: object) -> None:
         """Write the masked language model, with the files that sentence-transformers reads."""
         super().save_pretrained(folder, **named)  # type: ignore[misc]
-        write_sparse(Path(folder), self.sentence, self.config.vocab_size)  # type: ignore[attr-defined]
+        vocabulary, has_table = self.config.vocab_size, self.query_table is not None  # type: ignore[attr-defined]
+        table = write_sparse(Path(folder), self.sentence, vocabulary, has_table=has_table)
+        if self.query_table is not None:
+            save_file({"weight": self.query_table}, table / WEIGHTS)
+            # Other programs tokenize queries with this copy, without special tokens.
+            tokenizer = deepcopy(self.query_tokenizer)
+            longest = self.sentence.max_length or tokenizer.model_max_length
+            tokenizer.model_max_length = longest - len(tokenizer("")["input_ids"])
+            tokenizer.save_pretrained(table)
+
+    def use_table(self, weights: Tensor, tokenizer: Tokenizer) -> None:
+        """Use a weight per token as vectors of queries, without special tokens.
+
+        Raises:
+            ModelError: If there is not one weight per token, which sentence-transformers requires.
+        """
+        if len(weights) != len(tokenizer):
+            message = f"the model has outputs for {len(weights):,} tokens, and its tokenizer has {len(tokenizer):,}"
+            raise ModelError(message, "leave out options.inference_free")
+        special = torch.tensor(tokenizer("")["input_ids"], dtype=torch.long)
+        self.query_table, self.query_tokenizer = weights.index_fill(0, special, 0.0), tokenizer
+
+    def _embed_rows(self, batch: list[Any]) -> Tensor:
+        """Compute the vectors of rows; the first text is a query unless the row has no other."""
+        if self.query_table is None or batch[0].shape[1] == 1:
+            return super()._embed_rows(batch)
+        rest = [None if values is None else derive(values, lambda values: values[:, 1:]) for values in batch]
+        ids, mask, table = batch[0][:, :1], batch[1][:, :1].float(), self.query_table.to(batch[0].device)
+        # Padding has the mask 0, and its token is in no text.
+        is_present = mask.new_zeros(*ids.shape[:2], len(table)).scatter(-1, ids, mask)
+        return torch.cat([is_present * table, super()._embed_rows(rest)], dim=1)
 
     def set_progress(self, fraction: float) -> None:
         """Set the fraction of training that is done, before each step."""
@@ -173,6 +212,19 @@ def _multiply_gradients(states: Any, weight: Any, positions: Any, gradient: Any)
         state_gradients.append((logits @ weight.float()).to(states.dtype))
         weight_gradient += logits.flatten(0, 1).T @ chunk.flatten(0, 1).float()
     return torch.cat(state_gradients), weight_gradient
+
+
+def load_table(folder: Path) -> Tensor:
+    """Load the weight of each token in queries, (vocabulary,).
+
+    Raises:
+        ModelError: If the weights are missing or damaged.
+    """
+    try:
+        return load_file(folder / WEIGHTS)["weight"]
+    except (OSError, SafetensorError, KeyError) as error:
+        message = f"the weights of queries are damaged: {first_line(error)}"
+        raise ModelError(message, "fetch the model again", file=folder) from None
 
 
 def load_sparse_head(

@@ -52,6 +52,7 @@ _SETTINGS_FILES = (
     "merges.txt",
     "*.model",
     "modules.json",
+    "router_config.json",
     "config_sentence_transformers.json",
     "sentence_*_config.json",
 )
@@ -221,6 +222,9 @@ def _modules(folder: Path) -> list[str]:
         return [""]
     try:
         paths = [str(entry["path"]) for entry in json.loads(file.read_text(encoding="utf-8"))]
+        # A router is one entry, and lists the modules itself; "." is the encoder.
+        if (router := folder / "router_config.json").exists():
+            paths = sorted(path.strip(".") for path in json.loads(router.read_text(encoding="utf-8"))["types"])
     except (ValueError, RecursionError, KeyError, TypeError):
         raise ModelError("not a list of modules", "name another model", file=file) from None
     return paths or [""]

@@ -9,14 +9,17 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
+import bertkit
+from bertkit.errors import ModelError
 from bertkit.hardware.device import Device
 from bertkit.modeling.load import restore_weights
-from bertkit.modeling.sentence.folder import SPARSE, SentenceModules, find_format
-from bertkit.modeling.sentence.sparse import SparseLoss, load_sparse_head
+from bertkit.modeling.sentence.folder import SPARSE, SentenceModules, find_format, read_format
+from bertkit.modeling.sentence.sparse import SparseLoss, load_sparse_head, load_table
 from tests.conftest import make_tokenizer
 
 LENGTHS = torch.tensor([[5, 9, 3], [7, 2, 1], [4, 12, 6], [3, 3, 8]])  # the second row lacks its last text
 MODULES = SentenceModules(pooling=())
+PAD = {"padding": True, "truncation": True, "return_tensors": "pt"}
 
 
 def make_batch() -> dict[str, torch.Tensor]:
@@ -138,3 +141,72 @@ def test_vectors_and_loss_are_those_of_sentence_transformers(masked_model, tmp_p
     torch.testing.assert_close(encoded, wide[:, 1], rtol=1e-5, atol=1e-6)
     value = sum(theirs(columns, None).values()).item()
     assert model.train()(**batch)["loss"].item() == pytest.approx(value, rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def inference_free(masked_model, tmp_path_factory):
+    """A model with random weights for queries, and the folder that it wrote."""
+    folder = tmp_path_factory.mktemp("table") / "saved"
+    model = load_sparse_head(masked_model, SentenceModules(pooling=(), max_length=8), SparseLoss("mnrl", 0.0, 0.02))
+    model.use_table(torch.rand(len(make_tokenizer()), generator=torch.Generator().manual_seed(1)), make_tokenizer())
+    model.save_pretrained(folder, state_dict=model.state_dict())
+    make_tokenizer().save_pretrained(folder)
+    return model, folder
+
+
+def test_a_query_has_the_weights_of_its_tokens_and_documents_their_vectors(inference_free, masked_model):
+    model, folder = inference_free
+    batch, table = make_batch(), model.query_table
+    expected = plain_vectors(AutoModelForMaskedLM.from_pretrained(masked_model), batch)
+    for row, length in enumerate(LENGTHS[:, 0]):
+        expected[row, 0] = 0
+        for token in batch["input_ids"][row, 0, :length]:
+            expected[row, 0, token] = table[token]
+    found = model.eval()(**batch)
+    wide = torch.zeros_like(expected).scatter(-1, found["tokens"], found["values"])
+    torch.testing.assert_close(wide, expected.detach(), rtol=1e-5, atol=1e-6)
+    single = model(**{name: values[:, :1] for name, values in batch.items()})  # rows of one text are documents
+    plain = load_sparse_head(masked_model, MODULES).eval()(**{name: values[:, :1] for name, values in batch.items()})
+    torch.testing.assert_close(single["values"], plain["values"])
+    assert all(table[token] == 0 for token in make_tokenizer()("")["input_ids"])
+    modules = read_format(folder, SPARSE)
+    assert torch.equal(load_table(modules.query_table), table) and modules.max_length == 8
+    (modules.query_table / "model.safetensors").write_bytes(
+        (modules.query_table / "model.safetensors").read_bytes()[:-9]
+    )
+    with pytest.raises(ModelError, match="the weights of queries are damaged"):
+        load_table(modules.query_table)
+    model.save_pretrained(folder)
+    with pytest.raises(ModelError, match="outputs for 5 tokens, and its tokenizer has"):
+        model.use_table(torch.ones(5), make_tokenizer())
+
+
+@pytest.mark.slow
+def test_vectors_and_loss_of_a_table_are_those_of_sentence_transformers(inference_free):
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.sparse_encoder.losses import SparseMultipleNegativesRankingLoss, SpladeLoss
+
+    model, folder = inference_free
+    encoder = SparseEncoder(str(folder), device="cpu")
+    queries = ["the cat sees a bird .", "good good film", "so " * 9]  # the last one is truncated
+    documents = ["an old man", "dull dull book .", "very very weak song !"]
+    embedder = bertkit.SparseEmbedder(str(folder), precision="fp32")
+    encode = {"convert_to_sparse_tensor": False}
+    theirs = encoder.encode_query(queries, **encode).numpy(), encoder.encode_document(documents, **encode).numpy()
+    ours = embedder.encode(queries, "query").toarray(), embedder.encode(documents).toarray()
+    for found, expected in zip(ours, theirs, strict=True):
+        assert expected.any()
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(encoder.encode(documents, **encode).numpy(), theirs[1])  # without a role
+    encoder.train()  # otherwise, the library computes in place
+    columns = [encoder.preprocess(texts, task=task) for texts, task in ((queries, "query"), (documents, "document"))]
+    value = sum(SpladeLoss(encoder, SparseMultipleNegativesRankingLoss(encoder), 0.02)(columns, None).values())
+    value.backward()
+    batch = make_tokenizer()([t for pair in zip(queries, documents, strict=True) for t in pair], max_length=8, **PAD)
+    found = model.train()(**{name: values.unflatten(0, (3, 2)) for name, values in batch.items()})["loss"]
+    model.zero_grad()
+    found.backward()
+    assert found.item() == pytest.approx(value.item(), rel=1e-5)
+    gradients = {name: one.grad for name, one in encoder[0].sub_modules["document"][0].auto_model.named_parameters()}
+    for name, one in model.named_parameters():
+        torch.testing.assert_close(one.grad, gradients[name], rtol=1e-4, atol=1e-5, msg=name)

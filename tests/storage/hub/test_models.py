@@ -285,6 +285,18 @@ def test_an_encoder_in_a_subfolder_is_fetched_from_there(loopback, sentence_mode
     assert hub.find_model("me/old")
 
 
+def test_a_router_comes_with_the_modules_of_its_routes(loopback, tiny_model, tmp_path):
+    from bertkit.modeling.sentence.folder import SPARSE, SentenceModules, read_format, write_sparse
+
+    source = shutil.copytree(tiny_model, tmp_path / "sparse")
+    table = write_sparse(source, SentenceModules(), 86, has_table=True)
+    (table / "model.safetensors").write_text("{}")
+    loopback.add("models", "me/sparse", source)
+    folder = hub.find_model("me/sparse")
+    assert read_format(folder, SPARSE).query_table == folder / table.name
+    assert (folder / table.name / "model.safetensors").is_file()
+
+
 def test_a_damaged_list_of_modules_is_named(loopback, sentence_model):
     (sentence_model / "modules.json").write_text("{}{")
     loopback.add("models", "me/vectors", sentence_model)

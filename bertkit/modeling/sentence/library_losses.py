@@ -1,0 +1,107 @@
+"""Losses of sentence-transformers that a recipe can name: which exist, and which rows they take.
+
+The library is an optional package and takes seconds to import, so both are read from its source.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.rows import Split
+from bertkit.errors import DataError, did_you_mean
+from bertkit.recipe.records import Option, Recipe
+from bertkit.recipe.sections import Row
+
+# Labels, in the words of the library.
+NONE, CLASS, SCORE, BINARY = "none", "class", "float similarity score", "1 if positive, 0 if negative"
+
+
+@dataclass(frozen=True)
+class LibraryLoss:
+    """A loss with the method `compute_loss_from_embeddings`."""
+
+    inputs: tuple[tuple[str, str], ...]
+    """Texts and labels of a row of data, such as ``("(anchor, positive, negative) triplets", "none")``."""
+    needs_distinct_texts: bool
+    """Whether the texts of other rows are negatives, so that no text should occur twice in a batch."""
+
+    def __str__(self) -> str:
+        """Return the texts and labels for a message."""
+        return " or ".join(texts if labels == NONE else f"{texts} with {labels}" for texts, labels in self.inputs)
+
+
+@cache
+def list_library_losses() -> Mapping[str, LibraryLoss]:
+    """Return the losses of sentence-transformers by name; empty if it is not installed."""
+    spec = find_spec("sentence_transformers")
+    if spec is None or spec.origin is None:
+        return {}
+    files = sorted(Path(spec.origin).parent.glob("sentence_transformer/losses/*.py"))
+    nodes = [node for file in files for node in ast.parse(file.read_text(encoding="utf-8")).body]
+    losses = {node.name: _read_class(node) for node in nodes if isinstance(node, ast.ClassDef)}
+    return {name: loss for name, loss in losses.items() if loss.inputs}
+
+
+def _read_class(node: ast.ClassDef) -> LibraryLoss:
+    """Read the docstrings of a loss; a class without the method takes no inputs."""
+    parts = [part for part in ast.walk(node) if isinstance(part, (ast.ClassDef, ast.FunctionDef))]
+    text = "\n".join(ast.get_docstring(part) or "" for part in parts)
+    # A table has the header "| Inputs | Labels |". A loss of "any" texts regularizes, and trains nothing on its own.
+    inputs = re.findall(r"\| (?!Inputs|any)(.+?) +\| (.+?) +\|", text)
+    has_method = any(part.name == "compute_loss_from_embeddings" for part in parts)
+    return LibraryLoss(tuple(inputs) if has_method else (), "NO_DUPLICATES" in text)
+
+
+def loss_option(shipped: tuple[str, ...], *labels: str) -> Option:
+    """Return the option ``loss`` of a task family: a loss of bertkit, or of sentence-transformers for some labels.
+
+    Args:
+        shipped: Names of bertkit's losses; the first is the default.
+        labels: Labels of the losses of sentence-transformers.
+    """
+
+    def read(value: Any) -> Any:
+        library = list_library_losses()
+        names = [*shipped, *(name for name, loss in library.items() if any(pair[1] in labels for pair in loss.inputs))]
+        # A trained model can be used where the library is not installed; only training imports it.
+        if value in names or (not library and str(value).endswith("Loss")):
+            return value
+        if loss := library.get(str(value)):
+            raise ValueError(f"it takes {loss}; rows of this task fit {', '.join(names)}")
+        raise ValueError(did_you_mean(str(value), names))
+
+    return Option(shipped[0], read=read)
+
+
+def check_training(train: Split, recipe: Recipe) -> None:
+    """Check that training rows have the negatives or labels that a loss of sentence-transformers takes.
+
+    Raises:
+        DataError: If a row has others, or more or fewer negatives than the first row.
+    """
+    name = recipe.options.get("loss")
+    if not train.rows or (loss := list_library_losses().get(name)) is None:
+        return
+    first = len(train.rows[0].get("negative", ()))
+    for index, row in enumerate(train.rows):
+        count = len(row.get("negative", ()))
+        if count != first or not any(_fits(row, recipe, *pair) for pair in loss.inputs):
+            values = f"label {row['label']:g}" if "label" in row else f"{count} negatives ({first} in the first row)"
+            remedy = "leave options.loss out, or map other columns in data.columns"
+            raise DataError(f"{values}, but {name} takes {loss}", remedy, **train.place(index)._asdict())
+
+
+def _fits(row: Row, recipe: Recipe, texts: str, labels: str) -> bool:
+    """Return whether a row has the texts and labels of a row of `LibraryLoss.inputs`."""
+    if "label" in row:
+        return labels == SCORE or (labels == BINARY and row["label"] in (recipe.data.label_range or (0, 1)))
+    # Texts are separated by commas: "(anchor, positive) pairs", or "(anchor, positive, negative_1, ..., negative_n)".
+    count = len(row.get("negative", ()))
+    return labels == NONE and (texts.count(",") == count + 1 or ("..." in texts and count > 0))
