@@ -161,8 +161,7 @@ class SystemOneRequest(BaseModel):
 def _read_questions(questions: Mapping[str, DecisionsQuestion | SystemOneQuestion]) -> list[Question]:
     fields = dict[str, Any]()
     for name, question in questions.items():
-        # OpenAI and TypeSafe have different names for a question of yes or no.
-        kind = "yes_no" if question.type in ("predicate", "noul") else question.type
+        kind = "yes_no" if question.type == "predicate" else question.type
         criteria = question.criteria
         if isinstance(criteria, dict):
             criteria = {label: as_text(text) for label, text in criteria.items()}
