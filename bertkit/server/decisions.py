@@ -6,7 +6,7 @@ A model of typed questions answers any question. A model that classifies texts a
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, StrictBool
@@ -123,13 +123,35 @@ class SystemOneQuestion(BaseModel):
         scores = decision["probabilities"]
         if self.type == "choice":
             best = max(scores, key=scores.__getitem__)
-            return answer | {"choice": best, "confidence": decision["confidence"], "probabilities": scores}
+            confidence = correct_for_chance(list(scores.values()), has_levels=False)
+            return answer | {"choice": best, "confidence": confidence, "probabilities": scores}
         return answer | {
             "score": decision["expected"],
-            "confidence": max(scores),
+            "confidence": correct_for_chance(scores, has_levels=True),
             "legend": {str(level): text for level, text in enumerate(self.criteria or ())},
             "probabilities": {str(level): probability for level, probability in enumerate(scores)},
         }
+
+
+def correct_for_chance(probabilities: Sequence[float], *, has_levels: bool) -> float:
+    """Return the confidence of ``/v1/systemone``: 0 for a guess among the options, 1 for a certain answer.
+
+    For labels, it is the highest probability, corrected for chance. For levels, it is based on the mean distance to the
+    most probable level, so probability at a close level costs less than at a distant level.
+    `transformers.decision.Question.answer` has the same formulas, but a server may run without transformers.
+
+    >>> correct_for_chance([0.5, 0.25, 0.25], has_levels=False), correct_for_chance([0.5, 0.5, 0], has_levels=True)
+    (0.25, 0.25)
+    """
+    count, best = len(probabilities), max(probabilities)
+    if count == 1:
+        return 1.0
+    if not has_levels:
+        return max(0.0, (best - 1 / count) / (1 - 1 / count))
+    answer, middle = probabilities.index(best), (count - 1) / 2
+    distance = sum(probability * abs(level - answer) for level, probability in enumerate(probabilities))
+    middle_distance = sum(abs(level - middle) for level in range(count)) / count
+    return max(0.0, 1 - distance / middle_distance)
 
 
 class SystemOneRequest(BaseModel):
