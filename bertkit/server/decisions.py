@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from bertkit.server.models import ServedModel
 from bertkit.server.schemas import Text
-from bertkit.tokens.questions import Question, read_questions, read_state
+from bertkit.tokens.questions import Question, as_text, read_request, read_state
 
 _MAX_QUESTIONS = 400  # per request
 
@@ -86,8 +86,8 @@ class DecisionsRequest(BaseModel):
         """Return the state and the questions in their order, whose names are their indices.
 
         Raises:
-            HTTPException: If an input is not text, or two options have the same name.
-            DataError: If the questions are not valid.
+            HTTPException: If two options have the same name.
+            DataError: If an input is not text, or the questions are not valid.
         """
         for index, question in enumerate(self.questions):
             if len({choice.label for choice in question.choices}) < len(question.choices):
@@ -181,33 +181,11 @@ class SystemOneRequest(BaseModel):
 
 
 def _read_questions(questions: Mapping[str, DecisionsQuestion | SystemOneQuestion]) -> list[Question]:
-    fields = dict[str, Any]()
+    fields = dict[str, dict[str, Any]]()
     for name, question in questions.items():
         kind = "yes_no" if question.type == "predicate" else question.type
-        criteria = question.criteria
-        if isinstance(criteria, dict):
-            criteria = {label: as_text(text) for label, text in criteria.items()}
-        elif criteria is not None:
-            criteria = list(map(as_text, criteria))
-        fields[name] = {"type": kind, "instructions": as_text(question.instructions), "criteria": criteria}
-    return read_questions(fields)
-
-
-def as_text(content: Any) -> str | None:
-    """Return a text, the joined texts of a list of parts, or other JSON as text; None stays None.
-
-    Raises:
-        HTTPException: If a part is an image, or anything other than text.
-    """
-    if content is None or isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else [content]
-    if not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in parts):
-        return json.dumps(content, ensure_ascii=False)
-    for part in parts:
-        if "text" not in part and "refusal" not in part:
-            raise HTTPException(422, f"a part of the type {part['type']!r}: only text can be read")
-    return " ".join(str(part.get("text", part.get("refusal"))) for part in parts)
+        fields[name] = {"type": kind, "instructions": question.instructions, "criteria": question.criteria}
+    return read_request(fields)
 
 
 def _read_message(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,36 @@ def read_questions(value: object) -> list[Question]:
     return [read_question(str(name), record) for name, record in questions.items()]
 
 
+def read_request(questions: Mapping[str, Mapping[str, Any]]) -> list[Question]:
+    """Read questions by name, whose instructions and descriptions `as_text` reads; raises as `read_questions` does."""
+    fields = dict[str, Any]()
+    for name, record in questions.items():
+        criteria = record.get("criteria")
+        if isinstance(criteria, dict):
+            criteria = {label: as_text(text) for label, text in criteria.items()}
+        elif criteria is not None:
+            criteria = list(map(as_text, criteria))
+        fields[name] = {**record, "instructions": as_text(record.get("instructions")), "criteria": criteria}
+    return read_questions(fields)
+
+
+def as_text(content: Any) -> str | None:
+    """Return a text, the joined texts of a list of parts, or other JSON as text; None stays None.
+
+    Raises:
+        DataError: If a part is an image, or anything other than text.
+    """
+    if content is None or isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    if not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in parts):
+        return json.dumps(content, ensure_ascii=False)
+    for part in parts:
+        if "text" not in part and "refusal" not in part:
+            raise DataError(f"a part of the type {part['type']!r}: only text can be read")
+    return " ".join(str(part.get("text", part.get("refusal"))) for part in parts)
+
+
 def read_question(name: str, record: object) -> Question:
     """Read a question; raises as `read_questions` does."""
     kind = record.get("type") if isinstance(record, Mapping) else record
