@@ -102,12 +102,11 @@ def _register_decisions(tables: Any) -> None:
     """Add the model types of encoders that transformers has no decision model for."""
     # The table is experimental. Another version of transformers without it must still be importable.
     decisions = getattr(tables, "MODEL_FOR_DECISION_MAPPING_NAMES", {})
-    taggers = tables.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.keys()
-    encoders = taggers - tables.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.keys()
+    taggers = tables.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.keys() - tables.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    encoders = taggers | tables.MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys()
+    decisions.update(dict.fromkeys(encoders - decisions.keys(), EncoderForDecision.__name__))
     # A name that the module of a model type lacks is looked up in transformers itself.
     sys.modules["transformers"].EncoderForDecision = EncoderForDecision  # type: ignore[attr-defined]
-    encoders |= tables.MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys()
-    decisions.update(dict.fromkeys(encoders - decisions.keys(), EncoderForDecision.__name__))
 
 
 if _TABLES in sys.modules:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,19 @@ from transformers.decision import DecisionConfig, Question, parse_questions
 from transformers.decision.modeling_utils import DecisionMixin
 
 from bertkit.errors import DataError
+from bertkit.evaluation.calibration import DECISION_FILE
 from bertkit.modeling.attention import preserve_sliding_window
 from bertkit.modeling.heads.base import INPUTS, with_head
 from bertkit.modeling.heads.options import ENDING, OptionHead
 from bertkit.modeling.info import Model
 from bertkit.recipe.load import load_recipe
-from bertkit.tasks.typed_questions import encode
-from bertkit.tokens.features import TaskContext
-from bertkit.tokens.questions import read_request, read_state
+from bertkit.storage.files import write_json
+from bertkit.tasks.typed_questions import encode, get_type_option
+from bertkit.tokens.features import TaskContext, max_tokens
+from bertkit.tokens.questions import NOUL, read_request, read_state
 
+_REFUSAL = "{{ raise_exception('a model of bertkit: run `import bertkit` before `pipeline(...)` to use it') }}"
+"""Template that transformers renders if bertkit is not imported."""
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 # transformers limits the options of a question to its number of labels, which are letters by default.
 _LABELS = [str(number) for number in range(1000)]
@@ -78,6 +82,16 @@ class TypedQuestionsConfig(DecisionConfig):  # type: ignore[misc]
             inputs["marks"] = torch.tensor(feature["places"]) + 1
             prompts.append((inputs, [questions[index] for index in feature["questions"]]))
         return prompts
+
+
+def write_decision_config(folder: Path, context: TaskContext) -> None:
+    """Write the decision.json of a run, with the temperatures of its recipe or its calibration."""
+    recipe = context.recipe
+    temperatures = {kind: get_type_option(recipe, kind, "temperature") for kind in ("choice", "score")}
+    temperatures[NOUL] = get_type_option(recipe, "yes_no", "temperature")
+    settings = {"max_length": max_tokens(context), "one_pass": recipe.options.get("one_pass", False)}
+    config = TypedQuestionsConfig(temperature=temperatures, chat_template=_REFUSAL, **settings)
+    write_json(folder / DECISION_FILE, asdict(config))
 
 
 class DecisionHead(DecisionMixin, OptionHead):  # type: ignore[misc]

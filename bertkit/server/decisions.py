@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from bertkit.server.models import ServedModel
 from bertkit.server.schemas import Text
-from bertkit.tokens.questions import Question, as_text, read_request, read_state
+from bertkit.tokens.questions import NOUL, Question, as_text, read_request, read_state
 
 _MAX_QUESTIONS = 400  # per request
 
@@ -54,12 +54,13 @@ class DecisionsQuestion(BaseModel):
     levels: list[Level] = []
 
     @property
-    def criteria(self) -> Any:
-        """The options and their descriptions, in TypeSafe's shape."""
-        if self.type == "choice":
-            return {choice.label: choice.description for choice in self.choices}
+    def record(self) -> dict[str, Any]:
+        """The question in TypeSafe's shape."""
+        choices = {choice.label: choice.description for choice in self.choices}
         levels = [": ".join(filter(None, (level.label, level.description))) for level in self.levels]
-        return levels if self.type == "score" else None
+        criteria = {"choice": choices, "score": levels}.get(self.type)
+        kind = NOUL if self.type == "predicate" else self.type
+        return {"type": kind, "instructions": self.instructions, "criteria": criteria}
 
     def show(self, decision: Decision) -> dict[str, Any]:
         """Return the answer."""
@@ -69,7 +70,7 @@ class DecisionsQuestion(BaseModel):
         if self.type == "choice":
             probabilities = [{"value": choice.value, "probability": scores[choice.label]} for choice in self.choices]
             best = max(self.choices, key=lambda choice: float(scores[choice.label])).value
-            return {"choice": best, "confidence": decision["confidence"], "probabilities": probabilities}
+            return {"choice": best, "confidence": max(scores.values()), "probabilities": probabilities}
         levels = enumerate(zip(self.levels, scores, strict=True))
         probabilities = [{"label": level.label, "value": n, "probability": score} for n, (level, score) in levels]
         return {"score": decision["expected"], "confidence": max(scores), "probabilities": probabilities}
@@ -93,7 +94,7 @@ class DecisionsRequest(BaseModel):
             if len({choice.label for choice in question.choices}) < len(question.choices):
                 raise HTTPException(422, f"questions[{index}].choices: two have one value")
         state = self.input if isinstance(self.input, str) else [_read_message(item) for item in self.input]
-        return read_state(state), _read_questions({str(n): question for n, question in enumerate(self.questions)})
+        return read_state(state), read_request({str(n): question.record for n, question in enumerate(self.questions)})
 
     def show(self, decisions: Mapping[str, Decision], tokens: int) -> dict[str, Any]:
         """Return the answers, with a refusal for each question without a decision."""
@@ -140,18 +141,16 @@ def correct_for_chance(probabilities: Sequence[float], *, has_levels: bool) -> f
     most probable level, so probability at a close level costs less than at a distant level.
     `transformers.decision.Question.answer` has the same formulas, but a server may run without transformers.
 
-    >>> correct_for_chance([0.5, 0.25, 0.25], has_levels=False), correct_for_chance([0.5, 0.5, 0], has_levels=True)
-    (0.25, 0.25)
+    >>> correct_for_chance([0.75, 0.25], has_levels=False), correct_for_chance([0.5, 0.5, 0], has_levels=True)
+    (0.5, 0.25)
     """
     count, best = len(probabilities), max(probabilities)
-    if count == 1:
-        return 1.0
-    if not has_levels:
-        return max(0.0, (best - 1 / count) / (1 - 1 / count))
-    answer, middle = probabilities.index(best), (count - 1) / 2
-    distance = sum(probability * abs(level - answer) for level, probability in enumerate(probabilities))
-    middle_distance = sum(abs(level - middle) for level in range(count)) / count
-    return max(0.0, 1 - distance / middle_distance)
+    distance, chance = 1 - best, 1 - 1 / count
+    if has_levels:
+        answer, middle = probabilities.index(best), (count - 1) / 2
+        distance = sum(probability * abs(level - answer) for level, probability in enumerate(probabilities))
+        chance = sum(abs(level - middle) for level in range(count)) / count
+    return max(0.0, 1 - distance / chance) if count > 1 else 1.0
 
 
 class SystemOneRequest(BaseModel):
@@ -163,7 +162,8 @@ class SystemOneRequest(BaseModel):
 
     def read(self) -> tuple[str, list[Question]]:
         """Return the state and the questions; raises as `DecisionsRequest.read` does."""
-        return read_state(self.state), _read_questions(self.questions)
+        records = {name: question.model_dump() for name, question in self.questions.items()}
+        return read_state(self.state), read_request(records)
 
     def show(self, decisions: Mapping[str, Decision], tokens: int) -> dict[str, Any]:
         """Return the answers.
@@ -178,14 +178,6 @@ class SystemOneRequest(BaseModel):
             for name, question in self.questions.items()
         }
         return {"answers": answers, "usage": {"input_tokens": tokens, "output_tokens": 0}}
-
-
-def _read_questions(questions: Mapping[str, DecisionsQuestion | SystemOneQuestion]) -> list[Question]:
-    fields = dict[str, dict[str, Any]]()
-    for name, question in questions.items():
-        kind = "yes_no" if question.type == "predicate" else question.type
-        fields[name] = {"type": kind, "instructions": question.instructions, "criteria": question.criteria}
-    return read_request(fields)
 
 
 def _read_message(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,8 +203,7 @@ async def answer_questions(
         prediction, tokens = await predict({"text": state})
         for question in choices:
             scores = {label: prediction["probabilities"][label] for label in question.options}
-            confidence = max(scores.values())
-            decisions[question.name] = {"probabilities": scores, "confidence": confidence, **_abstention(prediction)}
+            decisions[question.name] = {"probabilities": scores, **_abstention(prediction)}
     return request.show(decisions, tokens)
 
 

@@ -11,9 +11,10 @@ import pytest
 from transformers import AutoModelForDecision, pipeline
 from transformers.models.auto import modeling_auto
 
-from bertkit.evaluation.decisions import TypedQuestionsConfig
+from bertkit.evaluation.decisions import TypedQuestionsConfig, write_decision_config
 from bertkit.modeling.heads.options import option_class
 from bertkit.recipe import load_recipe
+from bertkit.tokens.features import TaskContext
 from bertkit.workflows.predict import predict
 from tests.conftest import WORDS, make_tokenizer
 from tests.modeling.tiny_models import make_tiny
@@ -77,13 +78,19 @@ def test_the_pipeline_answers_as_predict_does(model_type, one_pass, tmp_path):
     assert pipeline("decision", model=str(tmp_path / "copy"))(request) == decide(request)
 
 
-def test_import_after_transformers_registers_the_model_too(tmp_path):
+def test_only_an_import_of_bertkit_makes_transformers_answer(tmp_path):
+    """Also if transformers is imported first; without bertkit, its template is an error."""
     folder = save_model(tmp_path / "model", "bert")
-    script = "from transformers import AutoModelForDecision\nimport bertkit\n"
-    script += f"print(type(AutoModelForDecision.from_pretrained({str(folder)!r})).__name__)"
+    write_decision_config(folder, TaskContext(load_recipe("decide"), make_tokenizer(), ()))
+    request = {"state": "good", "questions": FEW}
+    script = f"from transformers import pipeline\nload = lambda: pipeline('decision', model={str(folder)!r})\n"
+    script += f"try: load()({request})\nexcept Exception as error: print(error)\n"
+    script += f"import bertkit\nprint(load()({request})['liked'])"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
-    assert ended.stdout.strip() == "BertForTypedQuestions", ended.stderr
+    error, answer = ended.stdout.splitlines()
+    assert error == "a model of bertkit: run `import bertkit` before `pipeline(...)` to use it"
+    assert answer == str(pipeline("decision", model=str(folder))(request)["liked"])
 
 
 def test_models_of_transformers_are_loaded_as_before(tiny_model):
