@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 
 TYPE_CHECKING = False  # Importing typing takes a tenth of the start, in which Ctrl-C prints a traceback.
 if TYPE_CHECKING:
@@ -55,3 +56,60 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_MODULES])
+
+
+# --- decision models of transformers ---
+#
+# `pipeline("decision", model=RUN)` and AutoModelForDecision find the class of a model by its type in a table of
+# transformers, which has no entry points for other packages. The table must not be imported here, because transformers
+# takes seconds. So an import hook adds the entries when transformers loads the table. `AutoModelForDecision.register`
+# would need the config class of every type, which takes as long to import again. The entries by name cost nothing.
+
+_TABLES = "transformers.models.auto.modeling_auto"
+
+
+class EncoderForDecision:
+    """Class in transformers' table of decision models, for encoders that bertkit trained."""
+
+    @classmethod
+    def from_pretrained(cls, *arguments: Any, **options: Any) -> Any:
+        """Load a model; see `bertkit.evaluation.decisions.load_decision_model`."""
+        return importlib.import_module("bertkit.evaluation.decisions").load_decision_model(*arguments, **options)
+
+
+class _TableHook:
+    """Finder of modules that adds entries to the table as soon as transformers has loaded it."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != _TABLES:
+            return None
+        from importlib.util import find_spec
+
+        sys.meta_path.remove(cls)
+        spec: Any = find_spec(name)
+        load = spec.loader.exec_module
+
+        def load_and_register(module: Any) -> None:
+            load(module)
+            _register_decisions(module)
+
+        spec.loader.exec_module = load_and_register
+        return spec
+
+
+def _register_decisions(tables: Any) -> None:
+    """Add the model types of encoders that transformers has no decision model for."""
+    # The table is experimental. Another version of transformers without it must still be importable.
+    decisions = getattr(tables, "MODEL_FOR_DECISION_MAPPING_NAMES", {})
+    taggers = tables.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.keys() - tables.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    encoders = taggers | tables.MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys()
+    decisions.update(dict.fromkeys(encoders - decisions.keys(), EncoderForDecision.__name__))
+    # A name that the module of a model type lacks is looked up in transformers itself.
+    sys.modules["transformers"].EncoderForDecision = EncoderForDecision  # type: ignore[attr-defined]
+
+
+if _TABLES in sys.modules:
+    _register_decisions(sys.modules[_TABLES])
+else:
+    sys.meta_path.insert(0, _TableHook)

@@ -17,6 +17,8 @@ from bertkit.storage.fingerprints import json_fingerprint, read_with_checksum, w
 from bertkit.tokens.features import Rows
 
 CALIBRATION_FILE = "calibration.json"
+DECISION_FILE = "decision.json"
+"""Settings of typed questions for transformers, with their temperatures."""
 _AGAIN = "run `bertkit calibrate` again, or delete it"
 
 

@@ -122,7 +122,8 @@ def hub_card(file: Path, name: str) -> ModelCard:
     # A card in a run folder names the model as `.`, which is right only next to the weights. On the Hub, commands
     # and Python examples must have the model's id instead.
     text = re.sub(r"\n<!-- To publish .*? -->\n", "", file.read_text(encoding="utf-8").replace(_TO_FILL_IN, ""))
-    text = re.sub(r"^(bertkit .*?) \.(?=\s)", rf"\1 {name}", text.replace('(".")', f'("{name}")'), flags=re.MULTILINE)
+    text = re.sub(r'(\(|model=)"\."\)', rf'\1"{name}")', text)
+    text = re.sub(r"^(bertkit .*?) \.(?=\s)", rf"\1 {name}", text, flags=re.MULTILINE)
     try:
         return ModelCard(text)
     except (ValueError, TypeError, yaml.YAMLError) as error:

@@ -6,7 +6,7 @@ A model of typed questions answers any question. A model that classifies texts a
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, StrictBool
@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from bertkit.server.models import ServedModel
 from bertkit.server.schemas import Text
-from bertkit.tokens.questions import Question, read_questions, read_state
+from bertkit.tokens.questions import NOUL, Question, as_text, read_request, read_state
 
 _MAX_QUESTIONS = 400  # per request
 
@@ -54,12 +54,13 @@ class DecisionsQuestion(BaseModel):
     levels: list[Level] = []
 
     @property
-    def criteria(self) -> Any:
-        """The options and their descriptions, in TypeSafe's shape."""
-        if self.type == "choice":
-            return {choice.label: choice.description for choice in self.choices}
+    def record(self) -> dict[str, Any]:
+        """The question in TypeSafe's shape."""
+        choices = {choice.label: choice.description for choice in self.choices}
         levels = [": ".join(filter(None, (level.label, level.description))) for level in self.levels]
-        return levels if self.type == "score" else None
+        criteria = {"choice": choices, "score": levels}.get(self.type)
+        kind = NOUL if self.type == "predicate" else self.type
+        return {"type": kind, "instructions": self.instructions, "criteria": criteria}
 
     def show(self, decision: Decision) -> dict[str, Any]:
         """Return the answer."""
@@ -69,7 +70,7 @@ class DecisionsQuestion(BaseModel):
         if self.type == "choice":
             probabilities = [{"value": choice.value, "probability": scores[choice.label]} for choice in self.choices]
             best = max(self.choices, key=lambda choice: float(scores[choice.label])).value
-            return {"choice": best, "confidence": decision["confidence"], "probabilities": probabilities}
+            return {"choice": best, "confidence": max(scores.values()), "probabilities": probabilities}
         levels = enumerate(zip(self.levels, scores, strict=True))
         probabilities = [{"label": level.label, "value": n, "probability": score} for n, (level, score) in levels]
         return {"score": decision["expected"], "confidence": max(scores), "probabilities": probabilities}
@@ -86,14 +87,14 @@ class DecisionsRequest(BaseModel):
         """Return the state and the questions in their order, whose names are their indices.
 
         Raises:
-            HTTPException: If an input is not text, or two options have the same name.
-            DataError: If the questions are not valid.
+            HTTPException: If two options have the same name.
+            DataError: If an input is not text, or the questions are not valid.
         """
         for index, question in enumerate(self.questions):
             if len({choice.label for choice in question.choices}) < len(question.choices):
                 raise HTTPException(422, f"questions[{index}].choices: two have one value")
         state = self.input if isinstance(self.input, str) else [_read_message(item) for item in self.input]
-        return read_state(state), _read_questions({str(n): question for n, question in enumerate(self.questions)})
+        return read_state(state), read_request({str(n): question.record for n, question in enumerate(self.questions)})
 
     def show(self, decisions: Mapping[str, Decision], tokens: int) -> dict[str, Any]:
         """Return the answers, with a refusal for each question without a decision."""
@@ -123,13 +124,33 @@ class SystemOneQuestion(BaseModel):
         scores = decision["probabilities"]
         if self.type == "choice":
             best = max(scores, key=scores.__getitem__)
-            return answer | {"choice": best, "confidence": decision["confidence"], "probabilities": scores}
+            confidence = correct_for_chance(list(scores.values()), has_levels=False)
+            return answer | {"choice": best, "confidence": confidence, "probabilities": scores}
         return answer | {
             "score": decision["expected"],
-            "confidence": max(scores),
+            "confidence": correct_for_chance(scores, has_levels=True),
             "legend": {str(level): text for level, text in enumerate(self.criteria or ())},
             "probabilities": {str(level): probability for level, probability in enumerate(scores)},
         }
+
+
+def correct_for_chance(probabilities: Sequence[float], *, has_levels: bool) -> float:
+    """Return the confidence of ``/v1/systemone``: 0 for a guess among the options, 1 for a certain answer.
+
+    For labels, it is the highest probability, corrected for chance. For levels, it is based on the mean distance to the
+    most probable level, so probability at a close level costs less than at a distant level.
+    `transformers.decision.Question.answer` has the same formulas, but a server may run without transformers.
+
+    >>> correct_for_chance([0.75, 0.25], has_levels=False), correct_for_chance([0.5, 0.5, 0], has_levels=True)
+    (0.5, 0.25)
+    """
+    count, best = len(probabilities), max(probabilities)
+    distance, chance = 1 - best, 1 - 1 / count
+    if has_levels:
+        answer, middle = probabilities.index(best), (count - 1) / 2
+        distance = sum(probability * abs(level - answer) for level, probability in enumerate(probabilities))
+        chance = sum(abs(level - middle) for level in range(count)) / count
+    return max(0.0, 1 - distance / chance) if count > 1 else 1.0
 
 
 class SystemOneRequest(BaseModel):
@@ -141,7 +162,8 @@ class SystemOneRequest(BaseModel):
 
     def read(self) -> tuple[str, list[Question]]:
         """Return the state and the questions; raises as `DecisionsRequest.read` does."""
-        return read_state(self.state), _read_questions(self.questions)
+        records = {name: question.model_dump() for name, question in self.questions.items()}
+        return read_state(self.state), read_request(records)
 
     def show(self, decisions: Mapping[str, Decision], tokens: int) -> dict[str, Any]:
         """Return the answers.
@@ -156,37 +178,6 @@ class SystemOneRequest(BaseModel):
             for name, question in self.questions.items()
         }
         return {"answers": answers, "usage": {"input_tokens": tokens, "output_tokens": 0}}
-
-
-def _read_questions(questions: Mapping[str, DecisionsQuestion | SystemOneQuestion]) -> list[Question]:
-    fields = dict[str, Any]()
-    for name, question in questions.items():
-        # OpenAI and TypeSafe have different names for a question of yes or no.
-        kind = "yes_no" if question.type in ("predicate", "noul") else question.type
-        criteria = question.criteria
-        if isinstance(criteria, dict):
-            criteria = {label: as_text(text) for label, text in criteria.items()}
-        elif criteria is not None:
-            criteria = list(map(as_text, criteria))
-        fields[name] = {"type": kind, "instructions": as_text(question.instructions), "criteria": criteria}
-    return read_questions(fields)
-
-
-def as_text(content: Any) -> str | None:
-    """Return a text, the joined texts of a list of parts, or other JSON as text; None stays None.
-
-    Raises:
-        HTTPException: If a part is an image, or anything other than text.
-    """
-    if content is None or isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else [content]
-    if not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in parts):
-        return json.dumps(content, ensure_ascii=False)
-    for part in parts:
-        if "text" not in part and "refusal" not in part:
-            raise HTTPException(422, f"a part of the type {part['type']!r}: only text can be read")
-    return " ".join(str(part.get("text", part.get("refusal"))) for part in parts)
 
 
 def _read_message(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,8 +203,7 @@ async def answer_questions(
         prediction, tokens = await predict({"text": state})
         for question in choices:
             scores = {label: prediction["probabilities"][label] for label in question.options}
-            confidence = max(scores.values())
-            decisions[question.name] = {"probabilities": scores, "confidence": confidence, **_abstention(prediction)}
+            decisions[question.name] = {"probabilities": scores, **_abstention(prediction)}
     return request.show(decisions, tokens)
 
 

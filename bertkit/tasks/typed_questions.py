@@ -116,7 +116,7 @@ _option, score = partial(read_option, OPTIONS), partial(score_table, METRICS)
 _LEFT_OUT = {"temperature": 1.0, "abstain_below": math.inf, "set_above": 0.0}
 
 
-def _get_type_option(recipe: Recipe, kind: str, name: str) -> Any:
+def get_type_option(recipe: Recipe, kind: str, name: str) -> Any:
     """Return an option of a calibration for a type of question."""
     value = _option(recipe, name)
     return value.get(kind, _LEFT_OUT[name]) if isinstance(value, Mapping) else value
@@ -209,7 +209,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     for output, feature in zip(outputs, features, strict=True):
         record = records[feature["row"]]
         for question, places in _asked_in(feature, rows[feature["row"]], context):
-            option = partial(_get_type_option, context.recipe, question.type)
+            option = partial(get_type_option, context.recipe, question.type)
             probabilities = softmax(output["logits"][places, 0] / option("temperature"))
             answers = [question.value(option_index) for option_index in range(len(probabilities))]
             record["prediction"][question.name] = answers[int(probabilities.argmax())]

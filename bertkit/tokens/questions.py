@@ -1,6 +1,7 @@
 """Typed questions about a text, and their answers.
 
-A question is ``yes_no``, a ``choice`` of one label, or a ``score``, one of several ordered levels from 0:
+A question is ``yes_no``, a ``choice`` of one label, or a ``score``, one of several ordered levels from 0. The type
+``noul``, as transformers and TypeSafe call ``yes_no``, is read as that:
 
 >>> record = {"type": "choice", "instructions": "Which team?", "criteria": {"billing": "money", "other": None}}
 >>> question = read_question("team", record)
@@ -25,6 +26,7 @@ from bertkit.errors import DataError, did_you_mean
 from bertkit.tokens.features import IGNORE_INDEX, Feature, SpecialTokenTemplate, Tokenizer, tokenize_texts
 
 TYPES = ("yes_no", "choice", "score")
+NOUL = "noul"
 YES_NO = ("no", "yes")
 NOMINAL, ORDINAL = 0, 1
 """Label at the mask token of the gold option: NOMINAL for a choice of labels, ORDINAL for ordered levels."""
@@ -67,20 +69,51 @@ def read_questions(value: object) -> list[Question]:
     return [read_question(str(name), record) for name, record in questions.items()]
 
 
+def read_request(questions: Mapping[str, Mapping[str, Any]]) -> list[Question]:
+    """Read questions by name, whose instructions and descriptions `as_text` reads; raises as `read_questions` does."""
+    fields = dict[str, Any]()
+    for name, record in questions.items():
+        criteria = record.get("criteria")
+        if isinstance(criteria, dict):
+            criteria = {label: as_text(text) for label, text in criteria.items()}
+        elif criteria is not None:
+            criteria = list(map(as_text, criteria))
+        fields[name] = {**record, "instructions": as_text(record.get("instructions")), "criteria": criteria}
+    return read_questions(fields)
+
+
+def as_text(content: Any) -> str | None:
+    """Return a text, the joined texts of a list of parts, or other JSON as text; None stays None.
+
+    Raises:
+        DataError: If a part is an image, or anything other than text.
+    """
+    if content is None or isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [content]
+    if not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in parts):
+        return json.dumps(content, ensure_ascii=False)
+    for part in parts:
+        if "text" not in part and "refusal" not in part:
+            raise DataError(f"a part of the type {part['type']!r}: only text can be read")
+    return " ".join(str(part.get("text", part.get("refusal"))) for part in parts)
+
+
 def read_question(name: str, record: object) -> Question:
     """Read a question; raises as `read_questions` does."""
-    if not isinstance(record, Mapping) or record.get("type") not in TYPES:
-        wrong_type = record.get("type") if isinstance(record, Mapping) else record
-        raise _question_error(name, f"the type {str(wrong_type)[:40]!r}", f"give one of {', '.join(TYPES)}")
+    kind = record.get("type") if isinstance(record, Mapping) else record
+    kind = "yes_no" if kind == NOUL else kind
+    if not isinstance(record, Mapping) or kind not in TYPES:
+        raise _question_error(name, f"the type {str(kind)[:40]!r}", f"give one of {', '.join(TYPES)}")
     if unknown := next((key for key in record if key not in _FIELDS), None):
         raise _question_error(name, f"the key {unknown!r}", did_you_mean(str(unknown), _FIELDS))
     instructions, criteria = record.get("instructions") or "", record.get("criteria")
     if not isinstance(instructions, str):
         raise _question_error(name, "instructions that are not text", "give a sentence")
-    descriptions = _describe_options(name, record["type"], criteria)
+    descriptions = _describe_options(name, kind, criteria)
     # A label such as card_arrival is read as separate words.
     texts = tuple(f"{option}: {text}" if text else option.replace("_", " ") for option, text in descriptions.items())
-    return Question(name, record["type"], instructions or name, tuple(descriptions), texts, criteria)
+    return Question(name, kind, instructions or name, tuple(descriptions), texts, criteria)
 
 
 def _describe_options(name: str, kind: str, value: Any) -> dict[str, str]:

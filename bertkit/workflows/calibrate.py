@@ -13,6 +13,7 @@ from bertkit.data.rows import digest_rows
 from bertkit.errors import UsageError
 from bertkit.evaluation.calibration import (
     CALIBRATION_FILE,
+    DECISION_FILE,
     SavedCalibration,
     check_fraction,
     choose_thresholds,
@@ -29,6 +30,7 @@ from bertkit.metrics.registry import f1_macro
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
 from bertkit.storage.outputs import lock_output
+from bertkit.tasks import with_options
 
 _MIN_ROWS = 20
 _PRECISIONS = (0.9, 0.95, 0.99)  # listed with their thresholds in the result and on the page
@@ -154,6 +156,12 @@ def calibrate(
         if precision is not None:
             calibration = replace(calibration, promised=choose_thresholds(calibration, saved.recipe, precision, None))
         write_calibration(saved.calibration_folder, calibration)
+        # transformers reads the temperatures of typed questions from its own file. Folders of seeds have none.
+        if (saved.calibration_folder / DECISION_FILE).is_file():
+            from bertkit.evaluation.decisions import write_decision_config
+
+            in_effect = saved.recipe.options.get("temperature", temperature)
+            write_decision_config(saved.folder, with_options(scored.context, {"temperature": in_effect}))
 
         # 5. Measure the effect, and write the page.
         from bertkit.reports.confidence import write_calibration_page

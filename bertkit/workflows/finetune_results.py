@@ -100,6 +100,11 @@ def save_results(
 
     # 2. The checkpoint, predictions and scores. After a kill, the run is still unfinished and writes them again.
     published = export_model(model, context.tokenizer, folder)
+    # `calibrate` rewrites this file, so it is not among the published files, whose checksums the record has.
+    if context.recipe.task == "typed_questions":
+        from bertkit.evaluation.decisions import write_decision_config
+
+        write_decision_config(folder, context)
     prediction_files = [
         file
         for name, split in scored.items()

@@ -12,7 +12,7 @@ from typing import Any, cast
 from bertkit import __version__
 from bertkit.errors import ModelError, ResourceError, UsageError
 from bertkit.evaluation.baselines import BASELINES_FILE
-from bertkit.evaluation.calibration import CALIBRATION_FILE
+from bertkit.evaluation.calibration import CALIBRATION_FILE, DECISION_FILE
 from bertkit.metrics.registry import runs_code
 from bertkit.progress import log
 from bertkit.recipe.load import FOLDER_RECIPE, read_values
@@ -95,7 +95,7 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
         # 2. List the files of the run and of the graphs that were exported into it. Files that mention rows or paths
         #    are rewritten in a temporary folder.
         rewritten = Path(temporary)
-        optional = [name for name in (*_SCORES, CALIBRATION_FILE) if (folder / name).is_file()]
+        optional = [name for name in (*_SCORES, CALIBRATION_FILE, DECISION_FILE) if (folder / name).is_file()]
         files = _without_rows(folder, [*record["files"], *optional], rewritten)
         # An evaluation with `--output` in the run folder has such files too.
         files |= {f".eval_results/{file.name}": file for file in folder.rglob(".eval_results/*.yaml")}
@@ -168,7 +168,7 @@ def _commit(result: PushResult, files: Mapping[str, Path], record: RunRecord) ->
                 earlier = runs.read_record(folder) or {}
         # Weights in another format, or the calibration of the earlier model, would be loaded instead of this run's. The
         # repository keeps all other files, which bertkit did not write.
-        model_files = {*earlier.get("files", ()), *hub.WEIGHTS, CALIBRATION_FILE}
+        model_files = {*earlier.get("files", ()), *hub.WEIGHTS, CALIBRATION_FILE, DECISION_FILE}
         deleted = sorted(model_files & paths - files.keys())
         if earlier.get("identity") != _public(record)["identity"] and paths & {*hub.WEIGHTS, *files}:
             log.info(f"{name} already contains a model; pushing a new commit ({name}@{before} keeps the old one)")

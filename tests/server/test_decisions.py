@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import shutil
 
+import numpy as np
 import pytest
+from transformers.decision import DecisionConfig
+from transformers.decision import Question as TransformersQuestion
 
 from bertkit.evaluation.calibration import SavedCalibration, write_calibration
 from bertkit.modeling.checkpoint import fingerprint
 from bertkit.recipe import load_recipe
 from bertkit.server.app import build_app
 from bertkit.server.batching import Limits
+from bertkit.server.decisions import SystemOneQuestion
 from bertkit.server.models import find_models, load_service
+from bertkit.tasks.typed_questions import expected_level
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.predict import predict
 from tests.conftest import WORDS, write_jsonl
@@ -92,6 +97,28 @@ def test_answers_in_the_shape_of_typesafe_are_those_of_predict(asking, expected)
     assert answers["stars"]["score"] == pytest.approx(expected["stars"]["expected"], abs=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["noul", "choice", "score"])
+def test_answers_of_probabilities_are_those_of_transformers(kind):
+    random = np.random.default_rng(3)
+    for options in [2] if kind == "noul" else [1, 2, 3, 4, 7, 30]:
+        labels = [f"option {n}" for n in range(options)]
+        criteria = {"noul": None, "choice": dict.fromkeys(labels), "score": labels}[kind]
+        question = SystemOneQuestion(type=kind, criteria=criteria)
+        config = DecisionConfig(labels={kind: labels}, noul_options=["false", "true"])
+        reference = TransformersQuestion.from_request("q", {"type": kind, "criteria": criteria}, config)
+        # A small concentration gives nearly certain answers. The last two are a guess and a tie of the outer levels.
+        drawn = [random.dirichlet(np.full(options, c)) for c in (0.05, 0.5, 5.0) for _ in range(40)]
+        drawn += [np.full(options, 1 / options), np.eye(options)[[0, -1]].mean(axis=0)]
+        for probabilities in np.array(drawn).tolist():
+            by_label = dict(zip(labels, probabilities, strict=False))
+            given = {"noul": None, "choice": by_label, "score": probabilities}[kind]
+            decision = {"probability": probabilities[-1], "expected": expected_level(probabilities)}
+            shown, answer = question.show({**decision, "probabilities": given}), reference.answer(probabilities)
+            assert shown.keys() == answer.keys()
+            for key, value in answer.items():
+                assert shown[key] == (value if isinstance(value, str) or key == "legend" else pytest.approx(value)), key
+
+
 def test_a_question_is_answered_alike_alone_and_among_others(asking):
     together = asking.post("/v1/decisions", {"model": "any", "input": STATE, "questions": OPENAI * 20}).json["answers"]
     alone = asking.post("/v1/decisions", {"model": "any", "input": STATE, "questions": OPENAI[:1]}).json["answers"]
@@ -118,8 +145,8 @@ def test_answers_follow_the_calibration_of_each_type(decider, tmp_path):
     service.worker.stop()
     for answers in (given, list(named.values())):
         assert [each["abstain"] for each in answers] == [False, True, True]
-        assert answers[1]["confidence"] == pytest.approx(kind["confidence"], abs=1e-6)
         assert answers[2]["score"] == pytest.approx(stars["expected"], abs=1e-6)
+    assert given[1]["confidence"] == pytest.approx(kind["confidence"], abs=1e-6)
     assert given[0]["probability"] == named["liked"]["noul"] == pytest.approx(liked["probability"], abs=1e-6)
 
 

@@ -12,15 +12,18 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score
+from transformers import pipeline
 
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics.calibration import fit_temperature, temper
 from bertkit.modeling.heads.options import option_class
 from bertkit.recipe import load_recipe
 from bertkit.recipe.records import check_options
+from bertkit.reports.card import hub_card
 from bertkit.tasks import typed_questions as task
 from bertkit.tokens.features import IGNORE_INDEX, TaskContext, pad_features
 from bertkit.workflows.finetune import finetune
+from bertkit.workflows.push import push
 from tests.conftest import WORDS, make_tokenizer, write_csv, write_jsonl
 from tests.modeling.tiny_models import make_tiny
 
@@ -307,6 +310,26 @@ def test_a_calibration_is_kept_for_each_type(run, decider, tmp_path):
     assert np.mean(right) > 0.8
     evaluated = run("eval", run_folder, *command)
     assert "fitted to 300 of 300" in evaluated.out
+    # transformers has the same temperatures, and gives the same answers.
+    decide = pipeline("decision", model=str(run_folder))
+    temperatures = {"noul": result["temperature"]["yes_no"], "choice": result["temperature"]["choice"], "score": 1.0}
+    assert decide.decision_config.temperature == temperatures
+    kind = {"type": "choice", "instructions": "film", "criteria": {"bad": None, "good": None}}
+    asked = {"liked": {"type": "noul", "instructions": "lovely"}, "kind": kind}
+    for row, line in zip(rows, after.out.splitlines()[:20], strict=False):
+        record, answers = json.loads(line), decide({"state": row["text"], "questions": asked})
+        assert answers["liked"]["noul"] == pytest.approx(record["decisions"]["liked"]["probability"], abs=1e-5)
+        assert answers["kind"]["probabilities"] == pytest.approx(record["decisions"]["kind"]["probabilities"], abs=1e-5)
+    # The calibrated run can be pushed.
+    assert "decision.json" in push(run_folder, "me/name", dry_run=True).files
+
+
+def test_the_card_shows_how_transformers_loads_the_model(decider, monkeypatch, capsys):
+    monkeypatch.chdir(decider)
+    example = next(block for block in Path("README.md").read_text().split("```python\n") if "pipeline(" in block)
+    exec(example.partition("```")[0], {})
+    assert "'type': 'noul'" in capsys.readouterr().out
+    assert 'pipeline("decision", model="me/name")' in str(hub_card(decider / "README.md", "me/name"))
 
 
 def test_an_answer_that_is_no_option_ends_in_one_line(run, recipe_file, tmp_path):

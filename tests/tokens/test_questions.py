@@ -17,6 +17,9 @@ def test_options_are_read_with_what_they_mean():
     assert read_question("urgent", {"type": "yes_no"}).options == ("no", "yes")
     spam = read_question("spam", {"type": "yes_no", "criteria": {True: "an advertisement"}})
     assert spam.texts == ("no", "yes: an advertisement")
+    noul = {"type": "noul", "criteria": {"true": "an advertisement", "false": None}}
+    assert read_question("spam", noul).record == {**noul, "type": "yes_no", "instructions": "spam"}
+    assert read_question("spam", noul).texts == spam.texts
     assert read_question("stars", STARS).texts == ("0: bad", "1: fair", "2: good")
     assert read_question("stars", STARS).instructions == "stars"
 

@@ -27,6 +27,8 @@ from bertkit.modeling.info import Config, Model
 from bertkit.tokens.features import IGNORE_INDEX
 from bertkit.tokens.questions import ORDINAL
 
+ENDING = "ForTypedQuestions"
+"""End of the names of the classes with this head, which config.json has under ``architectures``."""
 _SCALE = 20.0  # initial scale of cosines, as in the losses of sentence-transformers
 
 
@@ -105,7 +107,7 @@ def takes_positions(config: Config) -> bool:
 
 def option_class(config_class: type) -> type[Model]:
     """Return the class of an encoder of a config class with this head."""
-    return with_head(OptionHead, config_class, "ForTypedQuestions")
+    return with_head(OptionHead, config_class, ENDING)
 
 
 def option_loss(logits: torch.Tensor, parts: Parts, labels: torch.Tensor) -> torch.Tensor:
