@@ -86,7 +86,7 @@ def check_training(train: Split, recipe: Recipe) -> None:
     Raises:
         DataError: If a row has others, or more or fewer negatives than the first row.
     """
-    name = recipe.options.get("loss")
+    name = str(recipe.options.get("loss"))
     if not train.rows or (loss := list_library_losses().get(name)) is None:
         return
     first = len(train.rows[0].get("negative", ()))
