@@ -104,9 +104,13 @@ def _register_decisions(tables: Any) -> None:
     decisions = getattr(tables, "MODEL_FOR_DECISION_MAPPING_NAMES", {})
     taggers = tables.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.keys() - tables.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     encoders = taggers | tables.MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys()
-    decisions.update(dict.fromkeys(encoders - decisions.keys(), EncoderForDecision.__name__))
-    # A name that the module of a model type lacks is looked up in transformers itself.
-    sys.modules["transformers"].EncoderForDecision = EncoderForDecision  # type: ignore[attr-defined]
+    factory = sys.modules["transformers.models.auto.auto_factory"]
+    for model_type in encoders - decisions.keys():
+        decisions[model_type] = EncoderForDecision.__name__
+        # The class is looked up in the module of its model type, which is this one for this table.
+        tables.MODEL_FOR_DECISION_MAPPING._modules[factory.model_type_to_module_name(model_type)] = sys.modules[
+            __name__
+        ]
 
 
 if _TABLES in sys.modules:
