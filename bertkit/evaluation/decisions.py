@@ -86,10 +86,9 @@ class TypedQuestionsConfig(DecisionConfig):  # type: ignore[misc]
 
 def write_decision_config(folder: Path, context: TaskContext) -> None:
     """Write the decision.json of a run, with the temperatures of its recipe or its calibration."""
-    recipe = context.recipe
-    temperatures = {kind: get_type_option(recipe, kind, "temperature") for kind in ("choice", "score")}
-    temperatures[NOUL] = get_type_option(recipe, "yes_no", "temperature")
-    settings = {"max_length": max_tokens(context), "one_pass": recipe.options.get("one_pass", False)}
+    temperatures = {kind: get_type_option(context.recipe, kind, "temperature") for kind in ("choice", "score")}
+    temperatures[NOUL] = get_type_option(context.recipe, "yes_no", "temperature")
+    settings = {"max_length": max_tokens(context), "one_pass": context.recipe.options.get("one_pass", False)}
     config = TypedQuestionsConfig(temperature=temperatures, chat_template=_REFUSAL, **settings)
     write_json(folder / DECISION_FILE, asdict(config))
 
