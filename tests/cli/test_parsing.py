@@ -95,11 +95,11 @@ def test_mistakes_end_in_one_line(run, arguments, expected):
     assert (ended.code, ended.last) == (2, f"error: {expected}")
 
 
-def test_rows_in_the_place_of_an_option_are_a_mistake_with_the_option(run, tmp_path):
-    file = tmp_path / "rows.csv"
-    file.write_text("text,label\na,b\n")
-    ended = run("eval", "classify", file)
-    assert (ended.code, ended.last) == (2, f"error: unexpected argument: {file} - write --data {file}")
+def test_rows_in_the_place_of_an_option_are_a_mistake_with_the_option(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("rows.csv").write_text("text,label\na,b\n")
+    ended = run("eval", "classify", "rows.csv")
+    assert (ended.code, ended.last) == (2, "error: unexpected argument: rows.csv - write --data rows.csv")
 
 
 @pytest.mark.parametrize(("typed", "is_fresh"), [("", True), (" True", True), ("=true", True), (" False", False)])

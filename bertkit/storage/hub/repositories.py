@@ -242,7 +242,7 @@ def hub_errors(subject: str = "") -> Iterator[None]:
 
 def explain(error: BaseException, subject: str = "") -> UnavailableError | None:
     """Return the error for a failed request, whose message starts with `subject`, or None for any other error."""
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
     from huggingface_hub.utils import httpx
 
     # Libraries wrap the error of a request several times, and only the inner one has the response.
@@ -255,11 +255,11 @@ def explain(error: BaseException, subject: str = "") -> UnavailableError | None:
             return UnavailableError(subject + message, remedy)
     for cause in chain:
         reason = error_summary(cause)
+        if isinstance(cause, OfflineModeIsEnabled) and is_offline_by_choice():
+            return UnavailableError(f"{subject}the Hub is not used, because HF_HUB_OFFLINE is set", "unset it")
         if isinstance(cause, (httpx.ReadError, httpx.RemoteProtocolError)):
             return UnavailableError(f"{subject}the connection was interrupted ({reason})", REPEAT)
         if isinstance(cause, (httpx.TransportError, ConnectionError, TimeoutError)):
-            if is_offline_by_choice():
-                return UnavailableError(f"{subject}the Hub is not used, because HF_HUB_OFFLINE is set", "unset it")
             return UnavailableError(f"{subject}the Hub cannot be reached ({reason})", TRY_LATER)
     return None
 
