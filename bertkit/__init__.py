@@ -100,18 +100,17 @@ class _TableHook:
 
 def _register_decisions(tables: Any) -> None:
     """Add the model types of encoders that transformers has no decision model for."""
-    from transformers.models.auto.configuration_auto import model_type_to_module_name
-
     # The table is experimental. Another version of transformers without it must still be importable.
     modules = getattr(getattr(tables, "MODEL_FOR_DECISION_MAPPING", None), "_modules", None)
     if modules is None:
         return
     decisions = tables.MODEL_FOR_DECISION_MAPPING_NAMES
+    configs = sys.modules["transformers.models.auto.configuration_auto"]
     taggers = tables.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.keys() - tables.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     for model_type in (taggers | tables.MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys()) - decisions.keys():
         # A class is looked up in the module of its model type, which is this one for this table.
         decisions[model_type] = EncoderForDecision.__name__
-        modules[model_type_to_module_name(model_type)] = sys.modules[__name__]
+        modules[configs.model_type_to_module_name(model_type)] = sys.modules[__name__]
 
 
 if _TABLES in sys.modules:
