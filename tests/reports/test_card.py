@@ -227,7 +227,7 @@ def run_card(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
         pytest.param("similarity", "sentence-similarity", r"tensor\(", marks=pytest.mark.slow),
         pytest.param("sparse", "feature-extraction", r"tensor\(", marks=pytest.mark.slow),
         pytest.param("late-interaction", "feature-extraction", r"tensor\(", marks=pytest.mark.slow),
-        pytest.param("decide", "decision", None, marks=pytest.mark.slow),
+        pytest.param("decide", "decision", r"{.urgent.: {.type.: .noul., .noul.: 0\.", marks=pytest.mark.slow),
     ],
 )
 def test_the_python_of_a_card_runs(run, capsys, recipe, tag, says) -> None:

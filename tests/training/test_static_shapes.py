@@ -108,7 +108,7 @@ def same(found, expected):
 
 def check(job, name, monkeypatch):
     features = some(job)
-    features = features[:: len(features) // 5][:5]
+    features = features[:: len(features) // 6][:5]  # rows with different labels
     texts = texts_of_rows(job.model, some(job))
     fill = static_collator(job.data_collator, training_rows(ROWS, texts), (16, 32, 80), texts)
     plain, filled = job.data_collator(features), fill(features)
