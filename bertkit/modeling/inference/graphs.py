@@ -251,11 +251,14 @@ _COMPUTE: Mapping[str, Callable[[Model, torch.Tensor, torch.Tensor, torch.Tensor
 
 
 def check_traceable(model: Model) -> None:
-    """Reject a head that cannot be traced.
+    """Reject a model that cannot be traced.
 
     Raises:
-        ModelError: If it is a BiLSTM, which packs texts by their lengths.
+        ModelError: If its head is a BiLSTM, which packs texts by their lengths, or if its layers are X-MOD's.
     """
+    if model.config.model_type == "xmod":
+        message = "its layers select the rows of each language, which a graph computes wrongly"
+        raise ModelError(message, "use the folder, or train an xlm-roberta")
     head = tagger_head(model.config) or {}
     if head.get("tagger") == "bilstm":
         message = "its tagger is a BiLSTM over texts that are packed by their lengths, which torch.export cannot trace"
