@@ -26,6 +26,7 @@ from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError, UnavailableError, install_command, shorten
 from bertkit.hardware.process import is_memory_error
+from bertkit.modeling.architectures import get_architecture
 from bertkit.modeling.heads.base import INPUTS
 from bertkit.modeling.heads.mixins import PROBABILITY
 from bertkit.modeling.info import Model, tagger_head
@@ -254,9 +255,9 @@ def check_traceable(model: Model) -> None:
     """Reject a model that cannot be traced.
 
     Raises:
-        ModelError: If its head is a BiLSTM, which packs texts by their lengths, or if its layers are X-MOD's.
+        ModelError: If its head is a BiLSTM, which packs texts by their lengths, or if its layers select rows.
     """
-    if model.config.model_type == "xmod":
+    if get_architecture(model.config).selects_rows:
         message = "its layers select the rows of each language, which a graph computes wrongly"
         raise ModelError(message, "use the folder, or train an xlm-roberta")
     head = tagger_head(model.config) or {}
