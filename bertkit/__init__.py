@@ -58,12 +58,12 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *_MODULES])
 
 
-# --- decision models of transformers ---
+# --- Decision models of transformers ---
 #
 # `pipeline("decision", model=RUN)` and AutoModelForDecision find the class of a model by its type in a table of
-# transformers, which has no entry points for other packages. The table must not be imported here, because transformers
-# takes seconds. So an import hook adds the entries when transformers loads the table. `AutoModelForDecision.register`
-# would need the config class of every type, which takes as long to import again. The entries by name cost nothing.
+# transformers, which has no entry points for other packages. The table must not be imported here, because importing
+# transformers takes seconds. So an import hook adds the entries when transformers loads the table. The entries are
+# names, because `AutoModelForDecision.register` would import the config class of each type, which takes seconds too.
 
 _TABLES = "transformers.models.auto.modeling_auto"
 

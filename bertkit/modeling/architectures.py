@@ -48,8 +48,8 @@ class Architecture:
     """Layers compute attention with relative positions themselves: a bias as in MPNet, or products as in DeBERTa-v2."""
     separates_documents: bool = False
     """Masks of shape (rows, 1, tokens, tokens), boolean, and positions keep the documents of a packed block apart."""
-    selects_rows: bool = False
-    """Layers select rows by their language, which an exported graph computes wrongly."""
+    has_language_adapters: bool = False
+    """Layers select the rows of each language for its adapter, which an exported graph computes wrongly."""
     reads_token_types: bool = True
     has_pair_head: bool = False
     """Its model for pretraining has a head over pairs of segments."""

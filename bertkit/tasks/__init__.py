@@ -268,10 +268,10 @@ def encode_columns(batch: Mapping[str, Any], indices: Sequence[int], context: Ta
         with error_location(record=f"row {index}"):
             if row := read_row(dict(zip(batch, values, strict=True)), context):
                 rows[index] = row
-    features = load_task(context.recipe).encode([*rows.values()], context)
+    features, row_indices = load_task(context.recipe).encode([*rows.values()], context), [*rows]
     for feature in features:
         # `encode` counts the rows of the batch that have labels.
-        feature["row"] = [*rows][feature["row"]]
+        feature["row"] = row_indices[feature["row"]]
     return {name: [feature[name] for feature in features] for name in (features[0] if features else ())}
 
 

@@ -84,7 +84,7 @@ def encode_in_format(rows: Rows, context: TaskContext, model_format: str) -> lis
     text_lists = [list_texts(row) for row in rows]
     features = texts.encode_rows(text_lists, context, _ROLES, model_format=model_format)
     loss = get_loss_name(context.recipe)
-    library_loss = library_losses.list_library_losses().get(loss)
+    library_loss = library_losses.find_library_loss(loss)
     is_distinct = library_loss.needs_distinct_texts if library_loss else loss == "mnrl"
     for row, texts_in_row, feature in zip(rows, text_lists, features, strict=True):
         if is_distinct:  # A text of the batch must not be a negative of its anchor.

@@ -255,11 +255,11 @@ def check_traceable(model: Model) -> None:
     """Reject a model that cannot be traced.
 
     Raises:
-        ModelError: If its head is a BiLSTM, which packs texts by their lengths, or if its layers select rows.
+        ModelError: If its head is a BiLSTM, which packs texts by their lengths, or if it has language adapters.
     """
-    if get_architecture(model.config).selects_rows:
-        message = "its layers select the rows of each language, which a graph computes wrongly"
-        raise ModelError(message, "use the folder, or train an xlm-roberta")
+    if get_architecture(model.config).has_language_adapters:
+        message = "its language adapters give wrong outputs in an exported graph"
+        raise ModelError(message, "use the run folder, or train XLM-RoBERTa")
     head = tagger_head(model.config) or {}
     if head.get("tagger") == "bilstm":
         message = "its tagger is a BiLSTM over texts that are packed by their lengths, which torch.export cannot trace"

@@ -59,6 +59,12 @@ def _read_class(node: ast.ClassDef) -> LibraryLoss:
     return LibraryLoss(tuple(inputs) if has_method else (), "NO_DUPLICATES" in text)
 
 
+def find_library_loss(name: str | None) -> LibraryLoss | None:
+    """Return a loss of sentence-transformers, or None for a loss of bertkit."""
+    # Names of bertkit's losses are in lower case. The library is not read for them, because that takes 50 ms.
+    return None if name is None or name.islower() else list_library_losses().get(name)
+
+
 def loss_option(shipped: tuple[str, ...], *labels: str) -> Option:
     """Return the option ``loss`` of a task family: a loss of bertkit, or of sentence-transformers for some labels.
 
@@ -68,6 +74,8 @@ def loss_option(shipped: tuple[str, ...], *labels: str) -> Option:
     """
 
     def read(value: Any) -> Any:
+        if value in shipped:
+            return value
         library = list_library_losses()
         names = [*shipped, *(name for name, loss in library.items() if any(pair[1] in labels for pair in loss.inputs))]
         # A trained model can be used where the library is not installed; only training imports it.
@@ -86,8 +94,8 @@ def check_training(train: Split, recipe: Recipe) -> None:
     Raises:
         DataError: If a row has others, or more or fewer negatives than the first row.
     """
-    name = str(recipe.options.get("loss"))
-    if not train.rows or (loss := list_library_losses().get(name)) is None:
+    name = recipe.options.get("loss")
+    if not train.rows or (loss := find_library_loss(name)) is None:
         return
     first = len(train.rows[0].get("negative", ()))
     for index, row in enumerate(train.rows):

@@ -79,11 +79,11 @@ def test_a_bilstm_is_refused_with_the_reason(tiny_model):
         check_traceable(tagger_class(type(config))(config))
 
 
-def test_an_encoder_with_languages_is_refused_with_the_reason(tmp_path):
+def test_an_encoder_with_language_adapters_is_refused_with_the_reason(tmp_path):
     from transformers import AutoModel
 
     save_encoder("xmod", tmp_path / "encoder")
-    with pytest.raises(ModelError, match="rows of each language"):
+    with pytest.raises(ModelError, match="language adapters"):
         check_traceable(AutoModel.from_pretrained(tmp_path / "encoder"))
 
 
