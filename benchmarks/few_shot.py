@@ -79,7 +79,7 @@ def run(key: Mapping[str, Any], model: Path, rows: Path) -> Report:
         described = {"task": "zero_shot", "options.descriptions": DESCRIPTIONS[key["task"]]}
         [result] = evaluate(load_recipe("few-shot", {**changes, **described}))
     else:
-        sample = {"data.per_class": key["per_class"], "training.seed": key["draw"]}
+        sample = {"data.train_rows_per_label": key["per_class"], "training.seed": key["draw"]}
         with tempfile.TemporaryDirectory() as folder:
             [result] = finetune("few-shot", {**changes, **sample, **key["settings"]}, Path(folder, "run"))
     scores = {"accuracy": result.scores["accuracy"], "interval": list(result.intervals["accuracy"])}

@@ -62,7 +62,7 @@ def check_draw(rows: Sequence[dict[str, Any]], share: float, draw: np.random.Gen
 
 def errors_draw(rows: Sequence[dict[str, Any]], share: float, draw: np.random.Generator) -> dict[str, bool]:
     """Return whether a slice is reported as worse, or a run as better, if mistakes are random."""
-    from bertkit.insight.slices import find_slices
+    from bertkit.analysis.slices import find_slices
     from bertkit.metrics.paired import compare_paired
     from bertkit.metrics.slices import compare_slices
     from bertkit.recipe import load_recipe

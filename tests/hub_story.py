@@ -144,13 +144,13 @@ def tell(folder: Path, say: Callable[[str], None]) -> None:
         say("\n# the hub fails, but the cache has what is needed: no waiting")
         hub.fail("*", 503)
         failed = "me/rows is read from the cache: the Hub failed (503 Service Unavailable)"
-        go("first", f"{FINETUNE} --fresh", 0, failed)
+        go("first", f"{FINETUNE} --restart", 0, failed)
     say("\n# the hub is gone")
-    go("first", f"{FINETUNE} --fresh", 0, "me/model is read from the cache (commit ")
+    go("first", f"{FINETUNE} --restart", 0, "me/model is read from the cache (commit ")
     say("\n# the hub is gone, and nothing is in the cache")
-    go("fifth", f"{FINETUNE} --fresh", 5, "nor in the cache, and the Hub cannot be reached")
+    go("fifth", f"{FINETUNE} --restart", 5, "nor in the cache, and the Hub cannot be reached")
     say("\n# nobody is to be asked")
-    go("first", f"{FINETUNE} --fresh", 0, HF_HUB_OFFLINE="1")
+    go("first", f"{FINETUNE} --restart", 0, HF_HUB_OFFLINE="1")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from bertkit.pretraining.objectives import objective_names
 from bertkit.recipe import load_pretrain_recipe, load_recipe
 from bertkit.tasks import task_names
+from tests.analysis.test_explanations import RECIPES
 from tests.cli.test_families import every_command
-from tests.insight.test_explanations import RECIPES
 from tools.attack_commands import PRETRAINED, list_commands
 from tools.attack_targets import all_targets, try_target, warm_up
 

@@ -33,7 +33,7 @@ from bertkit.recipe import (
     load_recipe,
     recipe_names,
 )
-from bertkit.recipe.sections import Section
+from bertkit.recipe.sections import ConfigSection
 from bertkit.tasks import Task, task_names
 
 ROOT = Path(__file__).parent.parent
@@ -134,11 +134,11 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_p
     assert any(item["location"].startswith("training.html#") and "focal" in item["text"] for item in index["items"])
 
 
-def keys(section: type[Section]) -> set[str]:
+def keys(section: type[ConfigSection]) -> set[str]:
     """The keys of a section and of its subsections, each by its own name."""
     names = set(section.model_fields)
     for field in section.model_fields.values():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+        if isinstance(field.annotation, type) and issubclass(field.annotation, ConfigSection):
             names |= keys(field.annotation)
     return names
 

@@ -56,7 +56,7 @@ NOT_RUN = {
     "bertkit eval xnli": "reads rows of the hub; tests/workflows/test_evaluate.py scores languages of a folder",
     "bertkit eval classify --model runs/classify --data 'rows/": "the same; reads a folder per language",
     "bertkit glue --model google-bert/bert-base-uncased": "reads all of GLUE from the hub",
-    "bertkit probe depth": "reads trees; tests/insight/test_probe_tasks.py has some",
+    "bertkit probe depth": "reads trees; tests/analysis/test_probe_tasks.py has some",
     "bertkit finetune cola --data nyu-mll/glue": "reads rows of the hub; tests/cli/test_hub.py does that",
 }
 """Beginning of a line -> why no test runs it."""
@@ -144,7 +144,7 @@ def shorten(words: list[str], *, fresh: bool) -> list[str]:
         return [*words, "--limit", "500"] if command == "calibrate" else words
     more = ["--limit", "300" if command == "pretrain" else "40"] if not {"--limit", "--fix"} & set(words) else []
     if fresh and command in {"finetune", "distill", "pretrain"}:
-        more += ["--fresh"]
+        more += ["--restart"]
     if "--data" not in words and command != "pretrain" and words[1] in recipe_names():
         more += ["--data", "demo"]
     if command in {"finetune", "bench"} and "--model" not in words:

@@ -118,7 +118,7 @@ def try_checkpoints(case: Case) -> None:
 def try_overwriting(case: Case) -> None:
     command = ["finetune", "classify", "--model", case.model, "--data", case.data, "--dry-run"]
     ended = case.run(*command, "--overwrite_output_dir")
-    assert ended.code == 0 and "--overwrite_output_dir is read as --fresh" in ended.err
+    assert ended.code == 0 and "--overwrite_output_dir is read as --restart" in ended.err
 
 
 def try_trackers(case: Case) -> None:
@@ -225,7 +225,7 @@ def try_pipeline(case: Case) -> None:
 def try_sentence_transformer(case: Case) -> None:
     from sentence_transformers import SentenceTransformer
 
-    from tests.insight.test_explanations import fine_tune
+    from tests.analysis.test_explanations import fine_tune
 
     fine_tune("similarity", Path(), **{"data.limit": 24})
     texts = ["The dog sleeps.", "Anna left Oslo."]

@@ -19,8 +19,8 @@ import pytest
 from bertkit.pretraining.objectives import objective_names
 from bertkit.recipe import load_pretrain_recipe, load_recipe, recipe_folder, recipe_names
 from bertkit.tasks import task_names
+from tests.analysis.test_explanations import RECIPES
 from tests.cli.test_families import COMMANDS, command_of, every_command, fill, fine_tune_twice
-from tests.insight.test_explanations import RECIPES
 
 DEVICE = os.environ.get("TEST_DEVICE", "pretend")
 WHERE = {

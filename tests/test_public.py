@@ -53,7 +53,7 @@ def train(rows: list[dict[str, str]], folder: Path) -> bertkit.Finetuned:
         output=folder,
         events=heard,
         changes={"data.limit": 100},
-        fresh=True,
+        restart=True,
         progress=Shown(),
     )
     scores: dict[str, float | None] = finetuned.scores
@@ -71,7 +71,7 @@ def main() -> int:
     names: tuple[str, ...] = model.labels
     print(names, model.recipe.name, list(answers(model, ["a good film"])))
     try:
-        score = model.evaluate([{"text": "a", "label": "b"}], training_rows="keep").scores["accuracy"]
+        score = model.evaluate([{"text": "a", "label": "b"}], on_overlap="mark").scores["accuracy"]
     except (DataError, BertkitError) as error:
         print(error.exit_code, error.remedy)
         return 1

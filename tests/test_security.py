@@ -254,7 +254,7 @@ def test_a_run_with_a_link_is_neither_resumed_nor_pushed(trained, tmp_path):
     with pytest.raises(UsageError, match=r"a link to a file elsewhere \(.*eval_results.json\)"):
         push(folder, "me/toy", dry_run=True)
     with pytest.raises(UsageError, match=r"a link to a file elsewhere \(.*eval_results.json\)"):
-        runs.prepare_run_folder(folder, runs.read_record(folder)["identity"], fresh=False)
+        runs.prepare_run_folder(folder, runs.read_record(folder)["identity"], restart=False)
 
 
 def test_nothing_is_added_to_an_index_with_a_link(tmp_path):

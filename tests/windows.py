@@ -1,4 +1,4 @@
-"""Run bertkit as if on Windows, as far as Linux can pretend it: `python -m tests.windows finetune cola --smoke`.
+"""Run bertkit as if on Windows, as far as Linux can pretend it: `python -m tests.windows finetune cola --smoke-test`.
 
 The modules of bertkit get an `os`, a `signal` and a `sys` without what Windows lacks, no `fcntl` and no `/proc`; and
 files raise the errors that they would raise there. Not pretended: paths with backslashes, the console, what other

@@ -209,7 +209,7 @@ def run_damaged(yard: Yard, command: str, state: str, name: str, rng: random.Ran
         is_reported = f"{file.name} is not as its run wrote it" in err or "the training rows are not there" in out
         if not failure and state == "made" and not command.startswith(SHOWS) and expected.out and not is_reported:
             failure = None if remove_times(out) == expected.out else f"prints another text: {out[-300:]}"
-    if code and state != "made" and "--fresh" not in err and not failure:
+    if code and state != "made" and "--restart" not in err and not failure:
         failure = f"does not resume: {err.strip()[-300:]}"
     if code and state == "made" and (not file.exists() or file.read_bytes() != damaged) and not failure:
         failure = "a command that rejected the damaged file changed it"

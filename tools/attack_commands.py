@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.insight.test_explanations import RECIPES
+from tests.analysis.test_explanations import RECIPES
 
 TRAIN = "--set training.steps=2 --set training.batch_size=8 --set training.precision=fp32"
 TRAIN += " --set training.evaluate_every=1"
@@ -91,7 +91,7 @@ READ = {
         "errors run",
         "test run --limit 8",
         "compare run again",
-        "explain run --mistakes 1 --integration-steps 8",
+        "explain run --errors 1 --integration-steps 8",
         "doctor run",
         "runs show run",
         "runs table run distilled",
@@ -131,7 +131,7 @@ READ = {
     "rows.csv": ("recipes guess rows.csv", "errors run --group-by label", "predict run rows.csv -o result.csv"),
     "mine.yaml": ("recipes check mine.yaml", "recipes show mine.yaml"),
     "data": (f"bench classify {FEW} --steps 2", "check classify --data data"),
-    **{f"of-{name}": (f"eval of-{name} --data demo --limit 24 --training-rows keep",) for name in RECIPES},
+    **{f"of-{name}": (f"eval of-{name} --data demo --limit 24 --on-overlap mark",) for name in RECIPES},
 }
 READ["of-mnli"] += ("predict classify rows.csv --zero-shot --model of-mnli --set labels=[good,bad] -o result.csv",)
 """Name of a damaged input -> commands that read it."""

@@ -152,7 +152,7 @@ async def post_damaged(client: Client, path: str, rng: random.Random) -> tuple[b
         raise
 
 
-Result = tuple[str, str, str, str, str | None]
+EvalResult = tuple[str, str, str, str, str | None]
 """Name, kind, outcome, input and failure of a trial."""
 
 
@@ -176,7 +176,7 @@ def list_valid(client: Client) -> Iterator[tuple[str, Any, Any]]:
             yield path, content, client.post(path, content).json
 
 
-def fuzz_requests(client: Client, valid: list[tuple[str, Any, Any]], rng: random.Random) -> Iterator[Result]:
+def fuzz_requests(client: Client, valid: list[tuple[str, Any, Any]], rng: random.Random) -> Iterator[EvalResult]:
     """Send damaged requests and as many valid requests, and compare the responses to the valid ones."""
 
     async def post_all(paths: list[str]) -> list[Any]:
@@ -193,7 +193,7 @@ def fuzz_requests(client: Client, valid: list[tuple[str, Any, Any]], rng: random
             yield path, "requests", "other answer", str(content), f"{reply.status} {reply.body[:300]!r}"
 
 
-def fuzz_socket(port: int, rng: random.Random) -> Iterator[Result]:
+def fuzz_socket(port: int, rng: random.Random) -> Iterator[EvalResult]:
     """Send damaged bytes over a socket, and a valid request afterwards."""
     body = json.dumps(CLASSIFY)
     head = "POST /predict HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json\r\n"
@@ -235,7 +235,7 @@ COMMANDS = (
 )
 
 
-def fuzz_command(yard: Yard, targets: dict[str, Target], rng: random.Random) -> Iterator[Result]:
+def fuzz_command(yard: Yard, targets: dict[str, Target], rng: random.Random) -> Iterator[EvalResult]:
     """Run a command with a damaged file."""
     command, names = rng.choice(COMMANDS)
     target = targets[rng.choice(names)]
@@ -250,7 +250,7 @@ def fuzz_command(yard: Yard, targets: dict[str, Target], rng: random.Random) -> 
     yield command, "commands", "refused" if end.code else "read", repr(data[:2000]), failure
 
 
-def fuzz_file(targets: dict[str, Target], folder: Path, rng: random.Random) -> Iterator[Result]:
+def fuzz_file(targets: dict[str, Target], folder: Path, rng: random.Random) -> Iterator[EvalResult]:
     """Damage a file, and read it."""
     name = rng.choice(list(targets))
     data = damage_content(targets[name], rng)

@@ -127,9 +127,11 @@ PredictionsRecipeOption = Annotated[
     str | None,
     option("Recipe of the task, for files of predictions, which name no recipe.", "RECIPE", "the first run's"),
 ]
-TrainingRowsOption = Annotated[
-    Literal["error", "drop", "keep"],
-    option("Training rows of the checkpoint: `error` stops, `drop` skips them, `keep` marks them.", "CHOICE"),
+OnOverlapOption = Annotated[
+    Literal["error", "drop", "mark"],
+    option(
+        "Training rows of the checkpoint: `error` stops, `drop` skips them, `mark` scores and marks them.", "CHOICE"
+    ),
 ]
 PretrainedOption = Annotated[str, option("Pretrained model: Hub name, directory or `demo`.", "MODEL")]
 CheckpointOption = Annotated[
@@ -178,9 +180,11 @@ SeedsOption = Annotated[
 JobsOption = Annotated[
     int, option("Number of seeds or trials to train at the same time, each in its own process.", "N")
 ]
-JoinOption = Annotated[bool, flag("--join", "Help another process to train the seeds or trials of the same folder.")]
+WorkerOption = Annotated[
+    bool, flag("--worker", "Help another process to train the seeds or trials of the same folder.")
+]
 DryRunOption = Annotated[bool, flag("--dry-run", "Check everything and print the plan, but keep nothing.")]
-FreshOption = Annotated[bool, flag("--fresh", "Start over; an earlier run in the folder is moved aside.")]
+RestartOption = Annotated[bool, flag("--restart", "Start over; an earlier run in the folder is moved aside.")]
 ZeroShotOption = Annotated[
     bool,
     flag(

@@ -268,8 +268,8 @@ def _translate_option(typed: str, options: Sequence[str]) -> str:
         if option in options:
             return option
     key = _recipe_key(meant) if meant.startswith("--") else meant
-    # An option of the Trainer's scripts has an effect only in training, and commands that train have --fresh.
-    return f"--set {key}" if key and {"--set", "--fresh"} <= set(options) else ""
+    # An option of the Trainer's scripts has an effect only in training, and commands that train have --restart.
+    return f"--set {key}" if key and {"--set", "--restart"} <= set(options) else ""
 
 
 def _translate_flag(typed: str, meant: str, value: str, rest: list[str]) -> list[str]:
@@ -294,7 +294,7 @@ def _suggest_option(typed: str, context: Any) -> str:
     from bertkit.recipe.validation import other_options, read_names
 
     options = _list_options(context)
-    trains = "--fresh" in options
+    trains = "--restart" in options
     name = typed.lower().replace("_", "-")
     if not name.startswith("--"):
         return ""
@@ -312,7 +312,7 @@ def _suggest_option(typed: str, context: Any) -> str:
     key = _recipe_key(meant) if meant.startswith("--") else meant
     if key and "--set" in options and (trains or not key.startswith("training.")):
         return f"write --set {key}=..."
-    # `--rows` suggests `--training-rows`, whose spelling is too different for a match by letters.
+    # `--rows` suggests `--on-overlap`, whose spelling is too different for a match by letters.
     words = set(name[2:].split("-"))
     matches = [option for option in options if words <= set(option[2:].split("-"))][:2]
     matches = matches or difflib.get_close_matches(name, options, n=2, cutoff=0.7)

@@ -11,7 +11,6 @@ from typing import Any
 
 from bertkit.data.columns import PAIR, ColumnSpec
 from bertkit.data.demo import open_demo
-from bertkit.data.draw import hold_out
 from bertkit.data.files import (
     SPLIT_NAMES,
     find_files,
@@ -25,6 +24,7 @@ from bertkit.data.files import (
 )
 from bertkit.data.remote import find_source, name_source, read_hub_split
 from bertkit.data.rows import Split, read_split
+from bertkit.data.sampling import hold_out
 from bertkit.data.text import Record
 from bertkit.errors import DataError, did_you_mean
 from bertkit.progress import log

@@ -19,7 +19,7 @@ from bertkit.errors import shorten
 from bertkit.evaluation.checkpoint import CheckpointInfo
 from bertkit.evaluation.scoring import (
     EvalOutput,
-    Result,
+    EvalResult,
     explain_undefined,
     find_intervals,
     find_positive_label,
@@ -147,7 +147,7 @@ def make_result(
     details: TaskReport,
     baseline_rows: Mapping[str, RowScores],
     remedy: str = "",
-) -> Result:
+) -> EvalResult:
     """Return the result of a split: the scores of a model and of its baselines, with warnings for readers.
 
     The caller adds what only it knows: the name of the model, the duration and the folder.
@@ -164,7 +164,7 @@ def make_result(
     baselines = score_baselines(task, baseline_rows, context)
     lead = compare_with_baselines(task, scored, baseline_rows, context.recipe.best_metric)
     positive, intervals = find_positive_label(task, context.recipe, context.labels), find_intervals(task, scored)
-    return Result(
+    return EvalResult(
         recipe=context.recipe.name,
         model=context.recipe.model,
         split=split.name,

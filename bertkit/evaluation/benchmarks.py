@@ -9,13 +9,13 @@ from pathlib import Path
 
 from bertkit import __version__
 from bertkit.data.remote import find_hub_dataset, is_remote
-from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.scoring import EvalResult
 from bertkit.recipe.records import Recipe
 from bertkit.storage import hub
 from bertkit.storage.files import null_for_nan, write_text
 
 
-def write_eval_results(folder: Path, recipe: Recipe, results: Sequence[Result]) -> None:
+def write_eval_results(folder: Path, recipe: Recipe, results: Sequence[EvalResult]) -> None:
     """Write ``.eval_results/*.yaml`` into a folder: one file per result that is a task of a benchmark on the Hub.
 
     A dataset is a benchmark if it has an ``eval.yaml``. The ids of its tasks are read from there and never guessed, so

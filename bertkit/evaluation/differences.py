@@ -14,7 +14,7 @@ import numpy as np
 
 from bertkit.data.columns import ColumnSpec
 from bertkit.errors import DataError, shorten
-from bertkit.evaluation.stored import StoredPredictionScorer
+from bertkit.evaluation.stored_predictions import StoredPredictionScorer
 from bertkit.metrics.intervals import RowScores, count_examples, take
 from bertkit.metrics.paired import count_right, find_changed, swap
 from bertkit.metrics.registry import is_lower_better

@@ -10,7 +10,7 @@ from bertkit.data.rows import Split
 from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.evaluation.calibration import fingerprint_all
 from bertkit.evaluation.checkpoint import CheckpointInfo
-from bertkit.evaluation.scoring import Result, predictions_file
+from bertkit.evaluation.scoring import EvalResult, predictions_file
 from bertkit.recipe.yaml import write_yaml
 from bertkit.storage import runs
 from bertkit.storage.exports import MANIFEST, is_exported
@@ -90,7 +90,7 @@ def describe_maker(saved: CheckpointInfo) -> dict[str, Any]:
 def finish_evaluation(
     folder: Path,
     record: RunRecord,
-    results: Sequence[Result],
+    results: Sequence[EvalResult],
     splits: Mapping[str, Split],
     labels: Sequence[str],
     files: Sequence[str],

@@ -12,8 +12,8 @@ import numpy as np
 from bertkit.errors import UsageError, did_you_mean
 from bertkit.evaluation.differences import Extra, SystemScores, group_rows, slice_values
 from bertkit.evaluation.run_sets import SeedsSummary
-from bertkit.evaluation.scoring import Result
-from bertkit.evaluation.stored import StoredPredictionScorer
+from bertkit.evaluation.scoring import EvalResult
+from bertkit.evaluation.stored_predictions import StoredPredictionScorer
 from bertkit.metrics.baselines import Scores
 from bertkit.metrics.intervals import Interval, count_examples, take
 from bertkit.metrics.paired import Difference, compare_paired, compare_seeds, correct_differences, judge_difference
@@ -122,7 +122,7 @@ def model_bytes(folder: Path) -> int:
     return weight_bytes(folder)
 
 
-def judge_result(gates: GateConfig, result: Result, folders: Sequence[Path] = ()) -> Result:
+def judge_result(gates: GateConfig, result: EvalResult, folders: Sequence[Path] = ()) -> EvalResult:
     """Return a result with the outcomes of its gates; the weights are in its folder, or in `folders` if given."""
     if not gates.limits:
         return result

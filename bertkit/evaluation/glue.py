@@ -15,7 +15,7 @@ import yaml
 
 from bertkit.errors import DataError
 from bertkit.evaluation.run_sets import SetRun
-from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.scoring import EvalResult
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
 from bertkit.storage.files import write_bytes
@@ -112,7 +112,7 @@ def summarize(model: str, recipes: Mapping[str, Recipe], runs: Mapping[str, SetR
     }
 
 
-def _list_scores(task: GlueTask, result: Result, recipe: Recipe) -> list[dict[str, Any]]:
+def _list_scores(task: GlueTask, result: EvalResult, recipe: Recipe) -> list[dict[str, Any]]:
     # Published scores are for all rows of the real task, so they cannot be compared with scores on other rows.
     is_comparable = recipe.data.source != "demo" and recipe.data.limit is None
     test_split = task.splits.get(result.split, "")

@@ -13,14 +13,14 @@ import numpy as np
 
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import find_checkpoint
-from bertkit.evaluation.scoring import Result, predictions_file, read_results, score_split, write_predictions
+from bertkit.evaluation.scoring import EvalResult, predictions_file, read_results, score_split, write_predictions
 from bertkit.metrics.baselines import Baselines, find_unbeaten, strongest
 from bertkit.metrics.intervals import Interval, count_examples, take
 from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.seeds import Spread, compute_spread, mean_interval, resample_mean
 from bertkit.progress import log
 from bertkit.recipe.load import load_recipe
-from bertkit.recipe.space import Point
+from bertkit.recipe.space import SweepPoint
 from bertkit.storage.fingerprints import is_complete
 from bertkit.storage.run_sets import parse_run_index
 from bertkit.storage.runs import RunRecord
@@ -47,8 +47,8 @@ class SetRun:
 
     name: str
     status: str
-    settings: Point = field(default_factory=dict)
-    results: list[Result] = field(default_factory=list)
+    settings: SweepPoint = field(default_factory=dict)
+    results: list[EvalResult] = field(default_factory=list)
     seconds: float = 0.0
     failure: str | None = None
     steps: int | None = None
@@ -63,12 +63,12 @@ class SetRun:
         """Scores of the split that chose the best step, or an empty dictionary unless the run is finished."""
         return self.results[0].scores if self.results else {}
 
-    def result(self, split: str) -> Result:
+    def result(self, split: str) -> EvalResult:
         """Return the result of a split of a finished run."""
         return next(result for result in self.results if result.split == split)
 
 
-def describe_run(folder: Path, record: RunRecord | None, settings: Point | None = None) -> SetRun:
+def describe_run(folder: Path, record: RunRecord | None, settings: SweepPoint | None = None) -> SetRun:
     """Describe the run in a folder by its record."""
     run = SetRun(folder.name, "waiting", settings or {})
     if record is None:

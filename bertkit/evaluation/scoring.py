@@ -47,7 +47,7 @@ _NEVER = -500.0
 
 
 @dataclass(frozen=True)
-class Result:
+class EvalResult:
     """Result of a checkpoint on one split: its scores, with None for undefined scores, and their intervals."""
 
     recipe: str
@@ -289,7 +289,7 @@ def explain_undefined(
     compared_baselines: Mapping[str, RowScores],
     baselines: Mapping[str, Mapping[str, float]],
 ) -> dict[str, dict[str, str]]:
-    """Return why scores, intervals and baselines are undefined; see `Result.undefined`."""
+    """Return why scores, intervals and baselines are undefined; see `EvalResult.undefined`."""
     reasons = {
         "scores": why_undefined(task.METRICS, scored.scores, scored.row_scores),
         "intervals": intervals.reasons,
@@ -331,9 +331,9 @@ def find_intervals(task: Task, scored: EvalOutput) -> Intervals:
     )
 
 
-def read_results(results: Sequence[Mapping[str, Any]], folder: Path) -> list[Result]:
+def read_results(results: Sequence[Mapping[str, Any]], folder: Path) -> list[EvalResult]:
     """Return the results that a record holds, of a run that is in this folder now: it may have been moved."""
-    return [Result(**{**result, "folder": str(folder)}) for result in results]
+    return [EvalResult(**{**result, "folder": str(folder)}) for result in results]
 
 
 def get_split_suffix(split: str) -> str:

@@ -69,7 +69,7 @@ def read_task_splits(
     return splits
 
 
-Choice = Literal["error", "drop", "keep"]
+OnOverlap = Literal["error", "drop", "mark"]
 """How to handle rows to score that the model was trained on."""
 
 _RECURRING = 0.1
@@ -129,17 +129,17 @@ def count_trained(folders: Mapping[str, Path]) -> list[dict[str, str]]:
     return [row]
 
 
-def judge_training_rows(saved: CheckpointInfo, splits: Mapping[str, Split], choice: Choice) -> dict[str, Split]:
+def resolve_overlap(saved: CheckpointInfo, splits: Mapping[str, Split], on_overlap: OnOverlap) -> dict[str, Split]:
     """Return the splits to score with the rows marked that the checkpoint was trained on, or without them.
 
     What a run was validated on, it has been warned of, so eval scores it as training did.
 
     Raises:
-        UsageError: If the choice is unknown.
+        UsageError: If the on_overlap is unknown.
         DataError: If there are such rows and they may be neither scored nor dropped, or no other rows are left.
     """
-    if choice not in get_args(Choice):
-        raise UsageError(f"training_rows is {choice!r}", did_you_mean(choice, get_args(Choice)))
+    if on_overlap not in get_args(OnOverlap):
+        raise UsageError(f"on_overlap is {on_overlap!r}", did_you_mean(on_overlap, get_args(OnOverlap)))
     trained = read_digests(saved.folder)
     if trained is None:
         # Silence would look like "no row was trained on", which is not known.
@@ -149,10 +149,10 @@ def judge_training_rows(saved: CheckpointInfo, splits: Mapping[str, Split], choi
     gold, data = saved.task.COLUMNS.gold, saved.record.get("identity", {}).get("data", {})
     validated = {fingerprint for name, fingerprint in data.items() if is_validation(name)}
     marked = {name: mark_training_rows(split, gold, trained) for name, split in splits.items()}
-    return {name: _judge_split(split, choice, validated) for name, split in marked.items()}
+    return {name: _resolve_overlap(split, on_overlap, validated) for name, split in marked.items()}
 
 
-def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Split:
+def _resolve_overlap(split: Split, on_overlap: OnOverlap, validated: Collection[str]) -> Split:
     training_rows, count = split.training_rows, len(split.rows)
     # A benchmark's test split can share texts with its training split, and scores must stay comparable; rows of a file
     # that the user chose, or that bertkit held out, have no such excuse.
@@ -161,12 +161,12 @@ def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Sp
     if fold_label := split.nearly_trained:
         subject = f"{fold_label:,} of them " if fold_label < len(training_rows) else ""
         message += f" ({subject}if case and whitespace are ignored)"
-    drop = "" if len(training_rows) == count else "leave these out (--training-rows drop), "
-    remedy = f"score others (--data FILE), {drop}or have their scores marked (--training-rows keep)"
-    is_refused = choice == "error" and len(training_rows) > (_RECURRING * count if is_named else 0)
-    if (is_refused and split.fingerprint() not in validated) or (choice == "drop" and not drop):
+    drop = "" if len(training_rows) == count else "leave these out (--on-overlap drop), "
+    remedy = f"score others (--data FILE), {drop}or have their scores marked (--on-overlap mark)"
+    is_refused = on_overlap == "error" and len(training_rows) > (_RECURRING * count if is_named else 0)
+    if (is_refused and split.fingerprint() not in validated) or (on_overlap == "drop" and not drop):
         raise DataError(message, remedy, **split.place(min(training_rows))._asdict())
-    if choice != "drop" or not training_rows:
+    if on_overlap != "drop" or not training_rows:
         if fold_label:
             log.info(message)
         return split

@@ -12,10 +12,10 @@ from bertkit.evaluation.run_sets import SetRun, StoredRuns
 from bertkit.metrics.intervals import Interval, count_examples
 from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.seeds import Selection, estimate_selection, expected_best, explained_fraction
-from bertkit.recipe.space import Point, SweepDimension, SweepSpace, name_point, name_value
+from bertkit.recipe.space import SweepDimension, SweepPoint, SweepSpace, name_point, name_value
 from bertkit.storage.run_sets import parse_run_index
 
-ROW_KEYS = ("data.train_limit", "data.per_class")
+ROW_KEYS = ("data.train_limit", "data.train_rows_per_label")
 """Keys that set the number of training rows and leave the validation rows unchanged."""
 
 _SEED = "training.seed"
@@ -26,7 +26,7 @@ _GROUPS = 3  # for a range of real numbers, whose values all differ
 class CurvePoint:
     """Score of training on a number of rows. The points with equal `settings` make up one learning curve."""
 
-    settings: Point
+    settings: SweepPoint
     """Searched keys and their values, except the number of rows and the seed."""
     limit: int
     """Number of rows, or of rows per label."""
@@ -89,7 +89,7 @@ class SweepSummary:
         return {**asdict(self), "trials": entries}
 
 
-def check_scored_rows(search: SweepSpace, read: Callable[[Point], Split], gold: str) -> None:
+def check_scored_rows(search: SweepSpace, read: Callable[[SweepPoint], Split], gold: str) -> None:
     """Check that all points of a search are scored on the same rows; they may read different columns.
 
     Rows are the same if they are the same lines of the same source and have the same gold values.
@@ -182,7 +182,7 @@ def _list_scores(trials: Sequence[SetRun], metric: str) -> list[float]:
     return [float(score) for trial in trials if (score := trial.scores.get(metric)) is not None]
 
 
-def _without_rows(trial: SetRun) -> Point:
+def _without_rows(trial: SetRun) -> SweepPoint:
     return {key: value for key, value in trial.settings.items() if key not in (*ROW_KEYS, _SEED)}
 
 

@@ -410,7 +410,7 @@ def restore_weights(model: Model, file: Path) -> None:
             restore(file.parent)
     except RuntimeError as error:
         problem = f"the weights do not fit the model: {first_line(error)}"
-        raise ModelError(problem, "--fresh starts over", file=file) from None
+        raise ModelError(problem, "--restart starts over", file=file) from None
 
 
 def load_pickle(file: Path, device: str = "cpu") -> dict[str, Any]:

@@ -20,9 +20,9 @@ from bertkit.recipe.records import Recipe as Recipe
 from bertkit.recipe.records import read_layers as read_layers
 from bertkit.recipe.sections import KEEPING_KEYS as KEEPING_KEYS
 from bertkit.recipe.sections import BaseTrainingConfig as BaseTrainingConfig
+from bertkit.recipe.sections import ConfigSection as ConfigSection
 from bertkit.recipe.sections import PretrainingConfig as PretrainingConfig
 from bertkit.recipe.sections import Row as Row
-from bertkit.recipe.sections import Section as Section
 from bertkit.recipe.sections import TrainingConfig as TrainingConfig
 from bertkit.recipe.sections import expand_path as expand_path
 from bertkit.recipe.yaml import read_yaml as read_yaml

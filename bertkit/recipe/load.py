@@ -17,11 +17,11 @@ from bertkit.errors import DataError, RecipeError, did_you_mean, shorten
 from bertkit.progress import log
 from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.records import PretrainRecipe, Recipe
-from bertkit.recipe.sections import Section, expand_path
+from bertkit.recipe.sections import ConfigSection, expand_path
 from bertkit.recipe.validation import build_recipe_error, read_names
 from bertkit.recipe.yaml import KeyPath, Lines, read_value, read_yaml
 
-_Record = TypeVar("_Record", bound=Section)
+_Record = TypeVar("_Record", bound=ConfigSection)
 
 FOLDER_RECIPE = "recipe.yaml"
 """Name of the recipe that comes with a model; code that it names runs only if the user trusts the model."""
@@ -161,7 +161,7 @@ def _load(source: _Source, record: type[_Record], changes: Mapping[str, Any]) ->
     return recipe
 
 
-def _mark_explicit_keys(section: Section, name: str, origin: Origin, rank: int) -> None:
+def _mark_explicit_keys(section: ConfigSection, name: str, origin: Origin, rank: int) -> None:
     """Keep in `model_fields_set` only the keys that the user set: keys of this rank and above; see `Origin.rank`."""
     for field in list(section.model_fields_set):
         key, value = f"{name}.{field}".lstrip("."), getattr(section, field)
@@ -426,8 +426,8 @@ RULES: list[tuple[str, str, Replace]] = [
     ("training.cuda_graphs", "training.unpad", _allow_padding),
     ("options.student_layers", "options.student_size", _drop),
     ("metrics", "best_metric", _keep_if_listed),
-    ("data.per_class", "data.train_limit", _drop),
-    ("data.train_limit", "data.per_class", _drop),
+    ("data.train_rows_per_label", "data.train_limit", _drop),
+    ("data.train_limit", "data.train_rows_per_label", _drop),
 ]
 """Key that wins if it comes from a later place, key that changes, and the function that returns its new value."""
 

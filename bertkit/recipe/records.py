@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from bertkit.errors import RecipeError, did_you_mean
-from bertkit.recipe.sections import Finite, FolderName, Location, PretrainingConfig, Row, Section, TrainingConfig
+from bertkit.recipe.sections import ConfigSection, Finite, FolderName, Location, PretrainingConfig, Row, TrainingConfig
 
 
-class DataConfig(Section):
+class DataConfig(ConfigSection):
     """Source of the rows, and the canonical column for each of their columns."""
 
     source: Location = ""
@@ -60,7 +60,7 @@ class DataConfig(Section):
     out the share of each label to the row."""
     limit: int | None = Field(None, ge=1, le=2**63 - 1)
     """Use only this many rows of each split, the first ones."""
-    per_class: int | None = Field(None, ge=1)
+    train_rows_per_label: int | None = Field(None, ge=1)
     """Train on only this many rows of each label, drawn by `training.seed`."""
     train_limit: int | None = Field(None, ge=1)
     """Train on only this many rows, drawn by `training.seed`; validation rows stay."""
@@ -87,7 +87,7 @@ class DataConfig(Section):
     @property
     def draws(self) -> list[str]:
         """The keys that are set and draw training rows, or draw some of them again."""
-        return [key for key in ("per_class", "train_limit", "oversample") if getattr(self, key)]
+        return [key for key in ("train_rows_per_label", "train_limit", "oversample") if getattr(self, key)]
 
     @field_validator("label_range")
     @classmethod
@@ -99,8 +99,8 @@ class DataConfig(Section):
     @field_validator("train_limit")
     @classmethod
     def _rows_are_drawn_once(cls, limit: int | None, info: ValidationInfo) -> int | None:
-        if limit is not None and info.data.get("per_class") is not None:
-            raise ValueError("does not go with data.per_class: leave one of them out")
+        if limit is not None and info.data.get("train_rows_per_label") is not None:
+            raise ValueError("does not go with data.train_rows_per_label: leave one of them out")
         return limit
 
     @field_validator("language")
@@ -161,7 +161,7 @@ LayerMap = Literal["uniform", "last"] | dict[int, int]
 """Student layer -> the teacher layer that it is trained to match, both counted from 0."""
 
 
-class DistillationConfig(Section):
+class DistillationConfig(ConfigSection):
     """How a student learns from teachers or soft labels as well as from the gold labels (Hinton et al. 2015)."""
 
     teachers: list[Location] = Field([])
@@ -196,7 +196,7 @@ class DistillationConfig(Section):
         return any(option is not None for option in options)
 
 
-class PublishedScore(Section):
+class PublishedScore(ConfigSection):
     """Published scores, each a number or a range, with their source."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -210,7 +210,7 @@ class PublishedScore(Section):
         return dict(self.model_extra or {})
 
 
-class GateConfig(Section):
+class GateConfig(ConfigSection):
     """Limits for a model: a metric, ``ece`` or ``size_mb`` -> minimum value, or maximum value if lower is better."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -224,7 +224,7 @@ class GateConfig(Section):
         return dict(self.model_extra or {})
 
 
-class Recipe(Section):
+class Recipe(ConfigSection):
     """Everything that defines a fine-tuning run, as read from a YAML file and the command line."""
 
     name: FolderName
@@ -284,7 +284,7 @@ class Recipe(Section):
         return values
 
 
-class CorpusConfig(Section):
+class CorpusConfig(ConfigSection):
     """Where text comes from, and how it is split into documents."""
 
     source: Location = ""
@@ -317,7 +317,7 @@ class CorpusConfig(Section):
     """Stream a Hub dataset instead of downloading it first."""
 
 
-class PretrainRecipe(Section):
+class PretrainRecipe(ConfigSection):
     """Everything that defines a pretraining run, as read from a YAML file and the command line."""
 
     name: FolderName

@@ -100,7 +100,7 @@ FolderName = Annotated[str, AfterValidator(_folder_name)]
 """The name of a folder in `runs/`, never a path that leads out of it."""
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A section of a recipe: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
@@ -126,7 +126,7 @@ class Section(BaseModel):
 # --- How a model is trained ---
 
 
-class LoraConfig(Section):
+class LoraConfig(ConfigSection):
     """Low-rank adapters, trained instead of the encoder's weights (Hu et al. 2022)."""
 
     rank: int = Field(8, ge=1, le=4096)
@@ -158,7 +158,7 @@ def _is_positive(value: str | int | None, info: ValidationInfo) -> str | int | N
 _LAYER_KEYS = ("freeze", "head_only_epochs", "gradual_unfreezing", "layerwise_lr_decay", "reinit_layers", "lora")
 
 
-class LayerTraining(Section):
+class LayerTraining(ConfigSection):
     """Settings that treat the embeddings, the layers and the head of a model differently."""
 
     freeze: Literal["embeddings", "encoder"] | int | None = None
@@ -240,7 +240,7 @@ _Tracker = Literal[
 Trackers = Annotated[list[_Tracker], BeforeValidator(_as_list)]
 
 
-class BaseTrainingConfig(Section):
+class BaseTrainingConfig(ConfigSection):
     """Settings that fine-tuning and pretraining share."""
 
     epochs: Finite = Field(3, gt=0, le=10_000)

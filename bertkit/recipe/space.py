@@ -20,7 +20,7 @@ from typing import Any
 from bertkit.errors import RecipeError, UsageError, did_you_mean, shorten
 from bertkit.recipe.yaml import read_value
 
-Point = dict[str, Any]
+SweepPoint = dict[str, Any]
 """Recipe key -> value: the settings of one trial."""
 
 BERT_GRID = (
@@ -86,7 +86,7 @@ class SweepSpace:
     axes: tuple[SweepDimension, ...]
     trials: int
 
-    def points(self, seed: int) -> Iterator[Point]:
+    def points(self, seed: int) -> Iterator[SweepPoint]:
         """Yield the points of a grid in order, or distinct random ones; the n-th follows from the seed and n alone."""
         if self.method == "grid":
             for values in itertools.product(*(axis.values for axis in self.axes)):

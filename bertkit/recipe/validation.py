@@ -11,7 +11,7 @@ from typing import Any, get_args
 import yaml
 
 from bertkit.errors import RecipeError, did_you_mean, shorten
-from bertkit.recipe.sections import Section
+from bertkit.recipe.sections import ConfigSection
 from bertkit.recipe.yaml import Lines
 
 _BOUNDS = {
@@ -39,7 +39,7 @@ _VARIANTS = ("literal[", "function-", "dict[", "list[", "int", "float", "bool", 
 
 
 def build_recipe_error(
-    errors: Sequence[Any], record: type[Section], changes: Mapping[str, Any], file: Path, lines: Lines
+    errors: Sequence[Any], record: type[ConfigSection], changes: Mapping[str, Any], file: Path, lines: Lines
 ) -> RecipeError:
     """Turn pydantic's errors into one that names the first wrong key, its line or override, and what is allowed."""
     first = _name_key(errors[0]["loc"])
@@ -115,14 +115,14 @@ def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
     return all(key == other_key for key, other_key in zip(first, second, strict=False))
 
 
-def _find_section(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]:
+def _find_section(record: type[ConfigSection], path: tuple[str, ...]) -> tuple[Any, str]:
     """Return the record that a dotted key belongs to, and the last part of the key."""
     from pydantic import BaseModel
 
     section: Any = record
     for key in path[:-1]:
         field = section.model_fields.get(key)
-        # `Section`, or `Section | None`
+        # `ConfigSection`, or `ConfigSection | None`
         types = (field.annotation, *get_args(field.annotation)) if field else ()
         subsection = next((cls for cls in types if isinstance(cls, type) and issubclass(cls, BaseModel)), None)
         if subsection is None:
@@ -131,7 +131,7 @@ def _find_section(record: type[Section], path: tuple[str, ...]) -> tuple[Any, st
     return section, path[-1]
 
 
-def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
+def _closest_key(record: type[ConfigSection], path: tuple[str, ...]) -> str:
     section, last = _find_section(record, path)
     key = other_names().get(last)
     if remedy := read_names("hints").get(last) or (key and f"write {key}"):
@@ -139,7 +139,7 @@ def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
     return did_you_mean(last, section.model_fields)
 
 
-def _describe_range(record: type[Section], name: str) -> str:
+def _describe_range(record: type[ConfigSection], name: str) -> str:
     """Describe the numbers that a field allows by the bounds in its record; the text is empty without bounds."""
     from pydantic import WrapValidator
 

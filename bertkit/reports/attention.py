@@ -28,7 +28,7 @@ def write_attention(file: Path, attended: Any, rollout: np.ndarray, at: tuple[in
 
     Args:
         file: Page to write.
-        attended: The text, as `bertkit.insight.attention.attend` returns it.
+        attended: The text, as `bertkit.analysis.attention.attend` returns it.
         rollout: (layers, tokens, tokens).
         at: Layer and head to begin with.
     """
@@ -72,7 +72,7 @@ def write_heads(file: Path, result: Any, patterns: Mapping[str, str]) -> None:
 
     Args:
         file: Page to write.
-        result: The measured heads, as `bertkit.insight.attention_heads.measure_heads` returns them.
+        result: The measured heads, as `bertkit.analysis.attention_heads.measure_heads` returns them.
         patterns: Name of each pattern -> description of the tokens that are attended to.
     """
     write_page(file, "attention_heads.html.j2", page=result, patterns=patterns, warning=WARNING)

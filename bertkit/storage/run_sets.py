@@ -139,11 +139,11 @@ def check_space(folder: Path, space: Mapping[str, Any]) -> None:
     searched = json.loads(files.to_json(space))
     if before is not None and (changes := runs.compare_identities({key: before.get(key) for key in space}, searched)):
         message = f"the folder holds another sweep ({'; '.join(map(str, changes))})"
-        remedy = f"--output {runs.free_name(folder)} for a new sweep, or --fresh to move the old one aside"
+        remedy = f"--output {runs.free_name(folder)} for a new sweep, or --restart to move the old one aside"
         raise UsageError(message, remedy, file=folder)
 
 
 def _read_file(file: Path) -> dict[str, Any] | None:
     return read_with_checksum(
-        file, ResourceError("a file of the sweep is damaged", "--fresh moves the folder aside", file=file)
+        file, ResourceError("a file of the sweep is damaged", "--restart moves the folder aside", file=file)
     )

@@ -156,20 +156,22 @@ def read_record(folder: Path) -> RunRecord | None:
     Raises:
         ResourceError: If the record is damaged.
     """
-    damaged = ResourceError("the record of the run is damaged", "--fresh moves the folder aside", file=folder / RECORD)
+    damaged = ResourceError(
+        "the record of the run is damaged", "--restart moves the folder aside", file=folder / RECORD
+    )
     return cast("RunRecord | None", read_with_checksum(folder / RECORD, damaged))
 
 
-def prepare_run_folder(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> RunRecord | None:
+def prepare_run_folder(folder: Path, identity: Mapping[str, Any], *, restart: bool) -> RunRecord | None:
     """Prepare a folder for the run with this identity, and return its record if it holds that run already.
 
-    With `fresh`, an earlier run is moved aside, never deleted.
+    With `restart`, an earlier run is moved aside, never deleted.
 
     Raises:
         UsageError: If the folder holds another run, or something that is not a run.
         ResourceError: If the folder cannot be created or written, or another process is writing it.
     """
-    if fresh and (folder / RECORD).is_file():
+    if restart and (folder / RECORD).is_file():
         with ExitStack() as held:
             held.enter_context(lock_run(folder))
             move_aside(folder, held)
@@ -181,10 +183,10 @@ def prepare_run_folder(folder: Path, identity: Mapping[str, Any], *, fresh: bool
     return record
 
 
-def check_run_can_start(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> None:
+def check_run_can_start(folder: Path, identity: Mapping[str, Any], *, restart: bool) -> None:
     """Check, without writing, that `prepare_run_folder` and `lock_run` would succeed now."""
-    # --fresh moves an existing run aside, so it cannot conflict.
-    if not (fresh and (folder / RECORD).is_file()):
+    # --restart moves an existing run aside, so it cannot conflict.
+    if not (restart and (folder / RECORD).is_file()):
         record = check_run_folder(folder, identity)
         if record is not None and record["status"] == "finished":
             return
@@ -219,7 +221,7 @@ def check_run_folder(folder: Path, identity: Mapping[str, Any]) -> RunRecord | N
     if changes:
         more = f" and {len(changes) - 4} more" if len(changes) > 4 else ""
         message = f"the folder holds another run ({'; '.join(map(str, changes[:4]))}{more})"
-        remedy = f"--output {free_name(folder)} for a new run, or --fresh to move the old one aside"
+        remedy = f"--output {free_name(folder)} for a new run, or --restart to move the old one aside"
         raise UsageError(message, remedy, file=folder)
     return record
 

@@ -91,23 +91,23 @@ class Run:
 
 
 @contextmanager
-def open_run(plan: RunPlan, *, fresh: bool) -> Iterator[Run]:
+def open_run(plan: RunPlan, *, restart: bool) -> Iterator[Run]:
     """Open a new run, or resume one; its record stores how it ends.
 
     Args:
         plan: Description of the run.
-        fresh: Whether to move the content of the folder aside.
+        restart: Whether to move the content of the folder aside.
 
     Raises:
         BertkitError: If the folder cannot be used; see `bertkit.storage.runs.prepare_run_folder`.
     """
     with ExitStack() as locks:
         with _main_process_first():
-            record = _open_record(plan, fresh, locks) if runs.is_main_process() else runs.read_record(plan.folder)
+            record = _open_record(plan, restart, locks) if runs.is_main_process() else runs.read_record(plan.folder)
         if record is None:
             raise ResourceError("the main process did not open the run", "see its error message", file=plan.folder)
         if record["status"] == "finished":
-            log.info(f"already finished on {record['finished']}; --fresh starts over")
+            log.info(f"already finished on {record['finished']}; --restart starts over")
         run = Run(plan, record, time.perf_counter() - record["seconds"])
         try:
             with (
@@ -261,7 +261,7 @@ def load_best(model: Model, folder: Path) -> FitResult:
     best = checkpoints.checkpoint_folder(folder, best_step)
     fault = checkpoints.find_defect(best)
     if fault:
-        raise ModelError(f"the best checkpoint is damaged: {fault}", "--fresh starts over", file=best)
+        raise ModelError(f"the best checkpoint is damaged: {fault}", "--restart starts over", file=best)
     restore_weights(model, best / "model.safetensors")
     return FitResult(
         history=state["log_history"],
@@ -296,10 +296,10 @@ def wait_for_all() -> None:
         PartialState().wait_for_everyone()
 
 
-def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack) -> RunRecord:
+def _open_record(plan: RunPlan, restart: bool, locks: ExitStack) -> RunRecord:
     """Claim and lock the folder, and write the record of a new run or of one that is resumed."""
     folder = plan.folder
-    record = runs.prepare_run_folder(folder, plan.identity, fresh=fresh)
+    record = runs.prepare_run_folder(folder, plan.identity, restart=restart)
     if record is not None and record["status"] == "finished":
         return record
     locks.enter_context(runs.lock_run(folder))
@@ -334,24 +334,24 @@ def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack) -> RunRecord:
     return record
 
 
-def check_pinned(identity: Mapping[str, Any], pinned: Path) -> None:
+def check_expected_run(identity: Mapping[str, Any], expect_run: Path) -> None:
     """Check that a new run has the model, the tokenizer, the rows and the package versions of another run.
 
     Args:
         identity: Identity of the new run.
-        pinned: Folder of the other run.
+        expect_run: Folder of the other run.
 
     Raises:
         DataError: If only rows differ.
         ModelError: If something else differs, or there is no run in the folder.
     """
-    record = runs.read_record(pinned)
+    record = runs.read_record(expect_run)
     if record is None:
-        raise ModelError("not a run folder (no run.json)", "name the folder of a run", file=pinned)
+        raise ModelError("not a run folder (no run.json)", "name the folder of a run", file=expect_run)
     before = {**record["identity"], "recipe": {}, "versions": record["versions"]}
     changes = runs.compare_identities(before, {**identity, "recipe": {}, "versions": runs.versions()})
     if changes:
-        message = f"differs from {pinned}: {'; '.join(map(str, changes))}"
+        message = f"differs from {expect_run}: {'; '.join(map(str, changes))}"
         raise changed_inputs(changes, message, "restore what differs, or pin to another run")
 
 

@@ -1,7 +1,7 @@
 """Files of vectors: .npy or .parquet, which `bertkit embed` and other programs write.
 
 `bertkit embed` computes vectors part by part. Each part is a table of Arrow with the vectors of some rows and their ids
-(see `bertkit.storage.parts`), and all parts are joined at the end.
+(see `bertkit.storage.output_shards`), and all parts are joined at the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bertkit.progress import stage
 from bertkit.storage.disk import map_npy
 from bertkit.storage.files import replace_file, sync_folder, to_json
 from bertkit.storage.fingerprints import sync_file
-from bertkit.storage.parts import read_part, write_part
+from bertkit.storage.output_shards import read_part, write_part
 
 if TYPE_CHECKING:
     import pyarrow

@@ -25,7 +25,7 @@ from bertkit.pretraining.objectives import load_objective
 from bertkit.progress import log
 from bertkit.recipe.load import load_pretrain_recipe, load_recipe
 from bertkit.recipe.records import PretrainRecipe, Recipe
-from bertkit.recipe.space import Point, SweepSpace, name_value
+from bertkit.recipe.space import SweepPoint, SweepSpace, name_value
 from bertkit.storage import runs
 from bertkit.storage.files import disk_errors, write_json
 from bertkit.storage.outputs import lock_output
@@ -61,7 +61,7 @@ class Ablation(RunSet):
     """
 
     search: SweepSpace
-    points: dict[str, Point]
+    points: dict[str, SweepPoint]
     recipes: dict[str, PretrainRecipe]
     tasks: dict[str, TaskRecipe]
     failures: Failures = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Ablation(RunSet):
         """Pretrain a variant, or resume."""
         variant = self.title(name)
         log.info(f"{variant}: pretraining, {self.names.index(name) + 1} of {len(self.names)}")
-        pretrain_corpus(read_pretrain_data(self.recipes[variant], self.folder / name), fresh=False)
+        pretrain_corpus(read_pretrain_data(self.recipes[variant], self.folder / name), restart=False)
 
     def pretrained(self, variant: str) -> Path:
         """Return the run folder of a pretraining."""
@@ -220,7 +220,7 @@ def _for_another(job: Ablation) -> Iterator[None]:
         raise UsageError(error.message, remedy, file=error.file) from None
 
 
-def name_variants(points: Sequence[Point]) -> dict[str, Point]:
+def name_variants(points: Sequence[SweepPoint]) -> dict[str, SweepPoint]:
     """Name the points of a grid by their values, as folder names; a number has its key before it.
 
     >>> list(name_variants([{"objective": "mlm", "options.mask_rate": 0.15}, {"size": "a/b"}]))

@@ -26,8 +26,8 @@ from bertkit.data.sources import ALL, ROWS
 from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, find_members
 from bertkit.evaluation.rows_to_predict import read_chunks, warn_of_unread
-from bertkit.evaluation.scoring import Result
-from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_score
+from bertkit.evaluation.scoring import EvalResult
+from bertkit.evaluation.splits import OnOverlap, resolve_overlap, splits_to_score
 from bertkit.progress import Events, Progress, use_progress, with_progress
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
@@ -155,14 +155,14 @@ class LoadedModel:
         self,
         rows: DataFrame | Rows | None = None,
         *,
-        training_rows: Choice = "error",
+        on_overlap: OnOverlap = "error",
         progress: Progress | None = None,
-    ) -> Result:
+    ) -> EvalResult:
         """Score the model on labeled rows as `bertkit eval` does.
 
         Args:
             rows: Dictionaries, a dataset or a dataframe with gold answers; by default the recipe's validation rows.
-            training_rows: How to handle rows that the model was trained on: ``error``, ``drop`` or ``keep``.
+            on_overlap: How to handle rows that the model was trained on: ``error``, ``drop`` or ``mark``.
             progress: As for `predict`.
 
         Raises:
@@ -176,7 +176,7 @@ class LoadedModel:
             data = map_canonical_names(list(records[0]) if records else [], [*columns.names], saved.recipe.data)
             data = data.with_rows({ALL: records}).model_copy(update={"split_column": None, "limit": None})
             saved = replace(saved, recipe=saved.recipe.model_copy(update={"data": data}))
-        splits = judge_training_rows(saved, splits_to_score(saved, split, strict=False), training_rows)
+        splits = resolve_overlap(saved, splits_to_score(saved, split, strict=False), on_overlap)
         with _COMPUTING:
             return score_splits(self._ready(), saved, splits, None)[0]
 
@@ -189,7 +189,7 @@ class LoadedModel:
         Args:
             rows: As for `predict`.
             progress: As for `predict`.
-            settings: Keyword arguments of `bertkit.insight.explanations.explain`: ``targets`` and ``max_steps``.
+            settings: Keyword arguments of `bertkit.analysis.explanations.explain`: ``targets`` and ``max_steps``.
         """
         from bertkit.workflows.explain import explain_chunks
 
@@ -276,10 +276,10 @@ def _as_text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-class Finetuned(list[Result]):
+class Finetuned(list[EvalResult]):
     """Results of the validation splits. The first split chose the best checkpoint."""
 
-    def __init__(self, results: Iterable[Result], folder: Path) -> None:
+    def __init__(self, results: Iterable[EvalResult], folder: Path) -> None:
         super().__init__(results)
         self.folder = folder
 
@@ -314,8 +314,8 @@ def finetune(
     output: str | Path | None = None,
     events: Callable[[dict[str, Any]], object] | None = None,
     changes: Changes | None = None,
-    fresh: bool = False,
-    pinned: str | Path | None = None,
+    restart: bool = False,
+    expect_run: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Finetuned:
     """Fine-tune an encoder, or resume the same run, or return the scores of a finished one.
@@ -330,8 +330,8 @@ def finetune(
         output: Run folder, by default ``runs/RECIPE``.
         events: Called with each line of ``metrics.jsonl``: a step with its loss, or with the scores of an evaluation.
         changes: Further changes of the recipe.
-        fresh: Start over; an earlier run in the folder is moved aside.
-        pinned: Folder of a run that must have the same model, rows and package versions.
+        restart: Start over; an earlier run in the folder is moved aside.
+        expect_run: Folder of a run that must have the same model, rows and package versions.
         progress: Shows the progress of the work; by default bars, in notebooks only.
 
     Raises:
@@ -355,7 +355,7 @@ def finetune(
 
     # 3. Train.
     with use_progress(None if events is None else Events(events)):
-        results = finetune_recipe(loaded, pinned=pinned, output=output, fresh=fresh)
+        results = finetune_recipe(loaded, expect_run=expect_run, output=output, restart=restart)
         return Finetuned(results, run_folder(output, loaded.name))
 
 
@@ -391,7 +391,7 @@ def with_rows(recipe: Recipe, data: Any) -> Recipe:
     return recipe.model_copy(update={"data": recipe.data.with_rows(rows)})
 
 
-def _with_interval(result: Result, name: str) -> str:
+def _with_interval(result: EvalResult, name: str) -> str:
     score, interval = result.scores[name], result.intervals.get(name)
     ends = f" ({interval[0]:.4f} to {interval[1]:.4f})" if interval else ""
     return "undefined" if score is None else f"{score:.4f}{ends}"

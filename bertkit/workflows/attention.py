@@ -13,7 +13,7 @@ from bertkit.storage import hub
 from bertkit.storage.outputs import lock_output
 
 if TYPE_CHECKING:
-    from bertkit.insight.attention import AttendedText, MeasuredHeads
+    from bertkit.analysis.attention import AttendedText, MeasuredHeads
 
 
 def show(
@@ -41,7 +41,7 @@ def show(
     # 1. Load the encoder.
     folder = hub.find_model(model)
     with stage(f"loading {model}"):
-        from bertkit.insight.attention import attend, load_attention_model
+        from bertkit.analysis.attention import attend, load_attention_model
 
         loaded = load_attention_model(folder, model)
 
@@ -77,7 +77,7 @@ def measure(
     """
     # 1. Read the rows before the model is loaded: a wrong column is reported at once.
     folder = hub.find_model(model)
-    from bertkit.insight.syntax import parse_row
+    from bertkit.analysis.syntax import parse_row
 
     settings = data or DataConfig()
     name = "standard input" if file == "-" else file
@@ -92,7 +92,7 @@ def measure(
 
     # 2. Measure the heads.
     with stage(f"loading {model}"):
-        from bertkit.insight.attention import PATTERNS, load_attention_model, measure_heads
+        from bertkit.analysis.attention import PATTERNS, load_attention_model, measure_heads
 
         loaded = load_attention_model(folder, model)
     measured = measure_heads(loaded, rows, name, max_tokens=max_tokens)

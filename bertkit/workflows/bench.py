@@ -26,7 +26,7 @@ from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import Progress, ProgressWrapper, stage, use_progress, with_progress
 from bertkit.recipe.records import Recipe
 from bertkit.tokens.features import Feature, Features, TaskContext, text_lengths
-from bertkit.training.automatic import choose_training
+from bertkit.training.auto_settings import choose_training
 from bertkit.training.run import find_machine
 from bertkit.training.stopping import StopFlag, handle_signals
 from bertkit.workflows.finetune import load_model, training_job

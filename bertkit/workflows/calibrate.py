@@ -22,7 +22,7 @@ from bertkit.evaluation.calibration import (
 )
 from bertkit.evaluation.checkpoint import CheckpointInfo, find_members
 from bertkit.evaluation.scoring import score_split
-from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_score
+from bertkit.evaluation.splits import OnOverlap, resolve_overlap, splits_to_score
 from bertkit.metrics import calibration as metrics
 from bertkit.metrics import reliability
 from bertkit.metrics.calibration import Decisions, Fold
@@ -71,7 +71,7 @@ def calibrate(
     split: str | None = None,
     coverages: Sequence[float] = (),
     precision: float | None = None,
-    training_rows: Choice = "error",
+    on_overlap: OnOverlap = "error",
 ) -> CalibrationResult:
     """Calibrate the checkpoint or the folder of seeds `recipe.model` on the first validation split, or on `split`.
 
@@ -82,7 +82,7 @@ def calibrate(
         split: Split with labeled rows; by default the first validation split.
         coverages: Fractions of rows whose prediction set must contain the gold label; the sets are measured.
         precision: Precision of the predictions. From now on, `predict` abstains from rows below its threshold.
-        training_rows: Treatment of rows that the checkpoint was trained on; see `judge_training_rows`.
+        on_overlap: Treatment of rows that the checkpoint was trained on; see `resolve_overlap`.
 
     Raises:
         UsageError: If the task family has no probabilities, the checkpoint is not in a folder, there are too few rows,
@@ -103,7 +103,7 @@ def calibrate(
         if not Path(recipe.model).is_dir():
             message = f"{recipe.model} is not a folder, and a calibration is stored next to the weights"
             raise UsageError(message, f"hf download {recipe.model} --local-dir DIR, then --model DIR")
-        rows = next(iter(judge_training_rows(saved, splits_to_score(saved, split), training_rows).values()))
+        rows = next(iter(resolve_overlap(saved, splits_to_score(saved, split), on_overlap).values()))
         # Repeated rows add no information, so only rows with different inputs count.
         digests = digest_rows(rows.rows, columns.gold)
         count = len(np.unique(digests))

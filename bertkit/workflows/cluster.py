@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.analysis.map import project
 from bertkit.data.columns import check_clash
 from bertkit.data.output import find_writer, write_records
 from bertkit.errors import DataError, UsageError
-from bertkit.insight.map import project
 from bertkit.progress import log, stage
 from bertkit.storage.files import disk_errors
 from bertkit.storage.outputs import check_empty, check_not_inputs, lock_output, lock_output_folder, stage_folder

@@ -15,8 +15,8 @@ from bertkit.evaluation.checkpoint import CheckpointInfo, find_checkpoint
 from bertkit.evaluation.differences import Changes, SystemScores, find_changes
 from bertkit.evaluation.gates import WorseGate, compare_systems, judge_systems
 from bertkit.evaluation.scoring import decode_rows, find_positive_label, run_model
-from bertkit.evaluation.splits import count_trained, judge_training_rows, splits_to_score
-from bertkit.evaluation.stored import (
+from bertkit.evaluation.splits import count_trained, resolve_overlap, splits_to_score
+from bertkit.evaluation.stored_predictions import (
     StoredPredictionScorer,
     StoredRun,
     StoredSystem,
@@ -294,7 +294,7 @@ def predict_unseen(
             for saved in members:
                 split_name = split or (ALL if unsplit_file(saved.recipe.data) else "validation")
                 to_score = splits_to_score(replace(saved, labels=labels), split_name)
-                splits[-1].append(judge_training_rows(replace(saved, labels=labels), to_score, "keep")[split_name])
+                splits[-1].append(resolve_overlap(replace(saved, labels=labels), to_score, "mark")[split_name])
 
     # 3. Leave out the training rows of any run, so that every system answers the same rows. Lines of the file identify
     #    rows, because each run has read the same file.

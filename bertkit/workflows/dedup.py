@@ -42,7 +42,7 @@ def dedup(
     *,
     against: Sequence[TextFile] = (),
     source: VectorSource | None = None,
-    near: float = 0.9,
+    near_threshold: float = 0.9,
     threshold: float | None = None,
     keep: str = "first",
     output: Path | None = None,
@@ -55,7 +55,8 @@ def dedup(
         texts: The file to clean.
         against: Files whose rows are all kept. Rows of `texts` that repeat one of them are removed.
         source: Source of vectors; None compares only the wording.
-        near: Minimum fraction of five-character sequences that two long texts share; 1 compares only complete texts.
+        near_threshold: Minimum fraction of five-character sequences that two long texts share; 1 compares only complete
+            texts.
         threshold: Minimum cosine of duplicates in meaning; None only measures how similar the rows are.
         keep: Row of a group of duplicates that is kept: ``first``, ``longest`` or ``best:COLUMN``.
         output: File for the remaining rows.
@@ -66,7 +67,7 @@ def dedup(
         BertkitError: If files or options are wrong; see `bertkit.errors`.
     """
     # 1. Check the options and the files.
-    for name, value, lowest in (("threshold", threshold, -1), ("near", near, 0)):
+    for name, value, lowest in (("threshold", threshold, -1), ("near_threshold", near_threshold, 0)):
         if value is not None and not lowest <= value <= 1:
             raise UsageError(f"--{name} {value:g}", f"give a number from {lowest} to 1")
     outputs = [file for file in (output, report) if file is not None]
@@ -79,8 +80,8 @@ def dedup(
 
         # 3. Compare the rows, from cheap to expensive: equal digests, similar signatures of the wording, then vectors
         #    of the rows that remain. The rows of all files are numbered in one sequence, the file to clean last.
-        all_rows = duplicate_search.scan_rows([*against, texts], keep, with_signatures=near < 1)
-        duplicates = duplicate_search.find_repeated_texts(all_rows, near)
+        all_rows = duplicate_search.scan_rows([*against, texts], keep, with_signatures=near_threshold < 1)
+        duplicates = duplicate_search.find_repeated_texts(all_rows, near_threshold)
         by_meaning: dict[str, Any] = {}
         if source is not None:
             remaining = duplicate_search.get_remaining_rows(all_rows, duplicates)

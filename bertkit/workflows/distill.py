@@ -12,7 +12,7 @@ import numpy as np
 
 from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo
 from bertkit.evaluation.parity import measure_latency
-from bertkit.evaluation.scoring import EvalOutput, Result, find_intervals, score_split
+from bertkit.evaluation.scoring import EvalOutput, EvalResult, find_intervals, score_split
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.modeling.checkpoint import weight_bytes
 from bertkit.progress import Progress, stage, with_progress
@@ -52,21 +52,21 @@ class ComparedModel:
 class Distilled:
     """Results of the student's run, and the comparison of all models."""
 
-    results: list[Result]
+    results: list[EvalResult]
     compared_models: list[ComparedModel]
     best_metric: str
 
 
 @with_progress
 def distill(
-    recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress | None = None
+    recipe: Recipe, *, output: str | Path | None = None, restart: bool = False, progress: Progress | None = None
 ) -> Distilled:
     """Train the student of a recipe that has teachers, and compare it with them, or that has soft labels.
 
     Args:
         recipe: Recipe of the student, with its teachers or its column of soft labels.
         output: Run folder; by default ``runs/``, the name of the recipe and ``-distilled``.
-        fresh: Start over; an earlier run in the folder is moved aside.
+        restart: Start over; an earlier run in the folder is moved aside.
         progress: Shows the progress of the work.
 
     Raises:
@@ -75,15 +75,15 @@ def distill(
     # A student is fine-tuned like any other model. `finetune` calls bertkit.compression for the layers that a student
     # takes from its teacher and for the loss terms, and `_compare_models` for the comparison.
     with stage("reading the data", total=1):
-        data = read_finetune_data(with_distillation(recipe), output, fresh=fresh)
-    return distill_rows(data, fresh=fresh)
+        data = read_finetune_data(with_distillation(recipe), output, restart=restart)
+    return distill_rows(data, restart=restart)
 
 
-def distill_rows(data: FinetuneData, *, fresh: bool) -> Distilled:
+def distill_rows(data: FinetuneData, *, restart: bool) -> Distilled:
     """Distill on rows that have been read."""
     # `finetune_rows` writes the comparison into the record, so a finished run has it without loading a model.
     compare = partial(_compare_models, data) if data.teachers else None
-    results = finetune_rows(data, fresh=fresh, compare=compare)
+    results = finetune_rows(data, restart=restart, compare=compare)
     wait_for_all()
     folder = data.plan.folder
     record = runs.read_record(folder) or {}

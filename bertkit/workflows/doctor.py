@@ -312,7 +312,7 @@ def _examine_run(folder: Path) -> list[Finding]:
 
 def _find_damage(folder: Path, record: RunRecord) -> Iterator[Finding]:
     """Compare models, predictions and checkpoints with their checksums."""
-    again = f"restore it, or train again: {record.get('command', 'the same command')} --fresh"
+    again = f"restore it, or train again: {record.get('command', 'the same command')} --restart"
     for name, entry in {**record.get("files", {}), **record.get("predictions", {})}.items():
         # Published runs may lack the digests of training rows.
         if name != runs.TRAINING_ROWS or (folder / name).exists():

@@ -22,8 +22,8 @@ from bertkit.hardware.launch import Launch, check_not_launched
 from bertkit.progress import log, stage
 from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import expand_path
+from bertkit.storage.output_shards import OutputShards
 from bertkit.storage.outputs import check_not_inputs
-from bertkit.storage.parts import PartFolder
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.text_files import Part, TextSource, get_text, read_row_parts
 from bertkit.vectors.units import UNITS, Unit, UnitVectors, check_unit
@@ -68,7 +68,7 @@ def embed_to_file(
     *,
     unit: str = "text",
     dtype: str = "float32",
-    fresh: bool = False,
+    restart: bool = False,
 ) -> dict[str, Any]:
     """Embed as `embed` does, into a .npy or .parquet file that appears when it is complete.
 
@@ -103,8 +103,8 @@ def embed_to_file(
         write_vector_part(file, [part.ids[row] for row in vectors.rows], vectors.vectors, vectors.columns)
 
     # 2. Compute the parts of this process. Parts that exist already are not computed again.
-    parts = PartFolder(output, _identity(embedder, unit), launch)
-    with parts.opened(load, fresh=fresh):
+    parts = OutputShards(output, _identity(embedder, unit), launch)
+    with parts.opened(load, restart=restart):
         part_files = parts.compute(row_parts, write_part)
 
         # 3. Join the parts of all processes; one process does it.

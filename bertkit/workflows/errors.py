@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertkit.analysis.outcomes import SORTS, RowAnswer, find_outcomes
+from bertkit.analysis.slices import ComparedSlice, collect_words, compare_groups, find_slices
 from bertkit.errors import BertkitError, UsageError
 from bertkit.evaluation.splits import read_task_splits
-from bertkit.evaluation.stored import (
+from bertkit.evaluation.stored_predictions import (
     StoredPredictionScorer,
     StoredRun,
     find_scorer,
@@ -16,8 +18,6 @@ from bertkit.evaluation.stored import (
     read_rows,
     read_system,
 )
-from bertkit.insight.outcomes import SORTS, RowAnswer, find_outcomes
-from bertkit.insight.slices import ComparedSlice, collect_words, compare_groups, find_slices
 from bertkit.metrics.slices import choose_test
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe

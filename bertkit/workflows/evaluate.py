@@ -21,12 +21,12 @@ from bertkit.evaluation.forward import gather_from_all
 from bertkit.evaluation.gates import judge_result
 from bertkit.evaluation.scoring import (
     EvalOutput,
-    Result,
+    EvalResult,
     score_ensemble,
     score_split,
     write_predictions,
 )
-from bertkit.evaluation.splits import Choice, judge_training_rows, splits_to_score
+from bertkit.evaluation.splits import OnOverlap, resolve_overlap, splits_to_score
 from bertkit.hardware.device import is_launched
 from bertkit.hardware.launch import join_process_group
 from bertkit.metrics.intervals import combine_intervals
@@ -44,10 +44,10 @@ def evaluate(
     *,
     split: str | None = None,
     output: str | Path | None = None,
-    training_rows: Choice = "error",
+    on_overlap: OnOverlap = "error",
     strict_labels: bool = False,
     progress: Progress | None = None,
-) -> list[Result]:
+) -> list[EvalResult]:
     """Score the checkpoint `recipe.model` on the validation splits of its recipe, or on another split.
 
     The processes of a launch divide the rows. All of them return the results, and the first one writes them.
@@ -57,14 +57,14 @@ def evaluate(
         split: Name of the split.
         output: Folder for predictions, under the names that they have in a run folder, and for a record of the scores
             and of the model; see `bertkit.evaluation.folder`.
-        training_rows: Treatment of rows that the checkpoint was trained on; see `judge_training_rows`.
+        on_overlap: Treatment of rows that the checkpoint was trained on; see `resolve_overlap`.
         strict_labels: Reject labels that the checkpoint lacks; by default, such rows count as wrong.
         progress: Shows how far the work is.
 
     Raises:
         BertkitError: If the model or a row cannot be read, or the output cannot be written; see `bertkit.errors`.
     """
-    results = _evaluate_all({"": recipe}, split, output, training_rows, strict=strict_labels)
+    results = _evaluate_all({"": recipe}, split, output, on_overlap, strict=strict_labels)
     return results[""]
 
 
@@ -73,16 +73,16 @@ def evaluate_languages(
     *,
     split: str | None = None,
     output: str | Path | None = None,
-    training_rows: Choice = "error",
+    on_overlap: OnOverlap = "error",
     strict_labels: bool = False,
-) -> tuple[dict[str, list[Result]], list[dict[str, Any]]]:
+) -> tuple[dict[str, list[EvalResult]], list[dict[str, Any]]]:
     """Score a checkpoint on rows of several languages, each as `evaluate` does.
 
     Args:
         recipes: Language -> recipe; only the data differs.
         split: As for `evaluate`.
         output: Folder that gets a folder of predictions per language.
-        training_rows: As for `evaluate`.
+        on_overlap: As for `evaluate`.
         strict_labels: As for `evaluate`.
 
     Returns:
@@ -91,11 +91,11 @@ def evaluate_languages(
     Raises:
         BertkitError: If the model or a row cannot be read, or the output cannot be written; see `bertkit.errors`.
     """
-    results = _evaluate_all(recipes, split, output, training_rows, strict=strict_labels)
+    results = _evaluate_all(recipes, split, output, on_overlap, strict=strict_labels)
     return results, average_languages(results, next(iter(recipes.values())).best_metric)
 
 
-def average_languages(results: Mapping[str, Sequence[Result]], metric: str) -> list[dict[str, Any]]:
+def average_languages(results: Mapping[str, Sequence[EvalResult]], metric: str) -> list[dict[str, Any]]:
     """Average a metric over languages with equal weights: once if each language has one split, else once per split.
 
     Returns:
@@ -117,8 +117,8 @@ def average_languages(results: Mapping[str, Sequence[Result]], metric: str) -> l
 
 
 def _evaluate_all(
-    recipes: Mapping[str, Recipe], split: str | None, output: str | Path | None, choice: Choice, *, strict: bool
-) -> dict[str, list[Result]]:
+    recipes: Mapping[str, Recipe], split: str | None, output: str | Path | None, on_overlap: OnOverlap, *, strict: bool
+) -> dict[str, list[EvalResult]]:
     """Score one checkpoint with several recipes that differ in their data; each writes into a subfolder by its name."""
     # 1. Check the checkpoint once, because only the data of the recipes differs, and read the rows of each recipe.
     folder = None if output is None else expand_path(output)
@@ -129,7 +129,7 @@ def _evaluate_all(
         identity = saved.record.get("identity", {})
         by_name = {name: replace(saved, recipe=as_recorded(recipe, identity)) for name, recipe in recipes.items()}
         splits = {
-            name: judge_training_rows(part, splits_to_score(part, split, strict=strict), choice)
+            name: resolve_overlap(part, splits_to_score(part, split, strict=strict), on_overlap)
             for name, part in by_name.items()
         }
 
@@ -188,7 +188,7 @@ def _load_checkpoint(saved: CheckpointInfo) -> Checkpoint:
 
 def score_splits(
     checkpoint: Checkpoint, saved: CheckpointInfo, splits: dict[str, Split], folder: Path | None
-) -> list[Result]:
+) -> list[EvalResult]:
     """Score a loaded checkpoint on splits, and write predictions and scores into the folder, if there is one."""
     # 1. Read the baselines that were fitted when the model was trained: rows to score must not influence them.
     recipe, task, learned = saved.recipe, checkpoint.task, read_learned(saved)

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.analysis.outcomes import SORTS, find_outcomes
 from bertkit.data.files import take_first
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, find_checkpoint
 from bertkit.evaluation.rows_to_predict import Chunk, open_rows, read_chunks
 from bertkit.evaluation.scoring import run_model
-from bertkit.insight.outcomes import SORTS, find_outcomes
 from bertkit.progress import SILENT, stage, use_progress
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
@@ -23,7 +23,7 @@ from bertkit.tasks import drop_private_keys
 from bertkit.workflows.errors import read_predictions
 
 if TYPE_CHECKING:
-    from bertkit.insight.explanations import Explanation
+    from bertkit.analysis.explanations import Explanation
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def explain(
     *,
     source: str | Path | None = None,
     row: Row | None = None,
-    mistakes: int | None = None,
+    errors: int | None = None,
     limit: int | None = None,
     **settings: Any,
 ) -> Iterator[ExplainedRow]:
@@ -58,9 +58,9 @@ def explain(
         recipe: Recipe of the checkpoint.
         source: File with rows, or ``-`` for standard input.
         row: A row by its canonical columns.
-        mistakes: Number of wrong rows of the run to explain, the most confident predictions first.
+        errors: Number of wrong rows of the run to explain, the most confident predictions first.
         limit: Maximum number of rows of the file, from its start.
-        settings: Keyword arguments of `bertkit.insight.explanations.explain`.
+        settings: Keyword arguments of `bertkit.analysis.explanations.explain`.
 
     Raises:
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
@@ -68,9 +68,9 @@ def explain(
     # 1. Read the first rows: a wrong row is reported before the model is loaded.
     saved = find_checkpoint(recipe)
     gold = ""
-    if mistakes is not None:
+    if errors is not None:
         gold = saved.task.COLUMNS.gold
-        rows = _find_mistaken_rows(recipe.model, mistakes)
+        rows = _find_mistaken_rows(recipe.model, errors)
         chunks = iter([Chunk(str(recipe.model), 0, list(map(dict, rows)), rows)])
     else:
         saved, records = open_rows(saved, source, row)
@@ -92,9 +92,9 @@ def explain_chunks(
         checkpoint: Model.
         chunks: Rows.
         gold: Column with gold answers, or "" if the rows have none.
-        settings: Keyword arguments of `bertkit.insight.explanations.explain`.
+        settings: Keyword arguments of `bertkit.analysis.explanations.explain`.
     """
-    from bertkit.insight import explanations
+    from bertkit.analysis import explanations
 
     for chunk in chunks:
         features = checkpoint.task.encode(chunk.rows, checkpoint.context)

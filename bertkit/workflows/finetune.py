@@ -19,7 +19,7 @@ from bertkit.data.sources import is_validation
 from bertkit.errors import shorten
 from bertkit.evaluation.baselines import ScoredBaselines, fit_and_score
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.scoring import EvalOutput, Result, read_results, run_part, score_split
+from bertkit.evaluation.scoring import EvalOutput, EvalResult, read_results, run_part, score_split
 from bertkit.evaluation.splits import write_training_rows
 from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.registry import check_best_metric, is_lower_better, rank_step
@@ -49,15 +49,15 @@ _UNTRAINED = "encoder before training"
 
 
 def finetune(
-    recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, pinned: str | Path | None = None
-) -> list[Result]:
+    recipe: Recipe, *, output: str | Path | None = None, restart: bool = False, expect_run: str | Path | None = None
+) -> list[EvalResult]:
     """Fine-tune, or resume an interrupted run, or return the scores of a finished one.
 
     Args:
         recipe: Recipe to train with.
         output: Run folder; by default ``runs/`` and the name of the recipe.
-        fresh: Start over; an earlier run in the folder is moved aside.
-        pinned: Folder of another run, which must have the same model, tokenizer, rows and package versions.
+        restart: Start over; an earlier run in the folder is moved aside.
+        expect_run: Folder of another run, which must have the same model, tokenizer, rows and package versions.
 
     Returns:
         Results of the validation splits. The first split chose the best checkpoint.
@@ -66,14 +66,14 @@ def finetune(
         BertkitError: If the recipe, the rows, the model or the machine do not allow the run; see `bertkit.errors`.
     """
     with stage("reading the data", total=1):
-        data = read_finetune_data(recipe, output, fresh=fresh, pinned=pinned)
-    return finetune_rows(data, fresh=fresh)
+        data = read_finetune_data(recipe, output, restart=restart, expect_run=expect_run)
+    return finetune_rows(data, restart=restart)
 
 
-def finetune_rows(data: FinetuneData, *, fresh: bool, compare: Compare | None = None) -> list[Result]:
+def finetune_rows(data: FinetuneData, *, restart: bool, compare: Compare | None = None) -> list[EvalResult]:
     """Fine-tune on rows that have been read; `compare` scores other models next to the trained model."""
     # `open_run` locks the run folder. It finds out whether the folder holds this run, interrupted or finished.
-    with open_run(data.plan, fresh=fresh) as run:
+    with open_run(data.plan, restart=restart) as run:
         if run.is_finished:
             results = read_results(run.record["results"], data.plan.folder)
         else:
@@ -91,7 +91,7 @@ def _with_recorded_batching(data: FinetuneData, record: Mapping[str, Any]) -> Fi
     return replace(data, recipe=data.recipe.changed("training", batching=batching))
 
 
-def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> list[Result]:
+def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> list[EvalResult]:
     from transformers import set_seed
 
     from bertkit.modeling.depths import configure_layers, merge_adapters

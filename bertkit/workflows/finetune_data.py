@@ -18,9 +18,9 @@ from bertkit.data.checks import (
     find_unseen_names,
 )
 from bertkit.data.columns import PAIR, SOFT_LABELS, describe_unread
-from bertkit.data.draw import check_draw, draw_training_rows, oversample
 from bertkit.data.labels import add_unseen_names, find_names, replace_raw_labels
 from bertkit.data.rows import Digests, Split, find_unread
+from bertkit.data.sampling import check_draw, draw_training_rows, oversample
 from bertkit.data.soft_labels import fill_gold, get_probabilities, measure_agreement
 from bertkit.data.sources import as_recorded, is_validation, missing_split_error, unsplit_file
 from bertkit.errors import DataError, RecipeError, UnavailableError, install_command
@@ -36,9 +36,9 @@ from bertkit.storage import hub, runs
 from bertkit.storage.cache import log_once
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task, load_task
-from bertkit.training.automatic import choose_training
+from bertkit.training.auto_settings import choose_training
 from bertkit.training.losses import check_loss
-from bertkit.training.run import RunPlan, check_pinned
+from bertkit.training.run import RunPlan, check_expected_run
 from bertkit.training.trackers import check_callbacks
 
 if TYPE_CHECKING:
@@ -93,22 +93,22 @@ class FinetuneData:
 
 
 def read_finetune_data(
-    recipe: Recipe, output: str | Path | None, *, fresh: bool = False, pinned: str | Path | None = None
+    recipe: Recipe, output: str | Path | None, *, restart: bool = False, expect_run: str | Path | None = None
 ) -> FinetuneData:
     """Find the model, read and check the rows, and determine the identity of the run. Cheap checks come first.
 
     Args:
         recipe: Recipe to train with.
         output: Run folder; by default ``runs/`` and the name of the recipe.
-        fresh: Ignore a run in the folder. Without it, the run continues with the rows that it has held out.
-        pinned: Folder of another run, which must have the same model, tokenizer, rows and package versions.
+        restart: Ignore a run in the folder. Without it, the run continues with the rows that it has held out.
+        expect_run: Folder of another run, which must have the same model, tokenizer, rows and package versions.
 
     Raises:
         BertkitError: If the recipe, the model or a row is wrong; see `bertkit.errors`.
     """
     # 1. The recipe. A student gets a separate folder, because its teacher may have the same recipe.
     folder = runs.run_folder(output, f"{recipe.name}-distilled" if recipe.distillation else recipe.name)
-    recipe = recipe if fresh else as_begun(recipe, [folder])
+    recipe = recipe if restart else as_begun(recipe, [folder])
     task = load_task(recipe)
     _check_recipe(recipe, task)
     if recipe.distillation:
@@ -155,8 +155,8 @@ def read_finetune_data(
     identity = _find_identity(recipe, splits, labels, model_folder)
     if teachers:
         identity["teachers"] = [teacher.fingerprint for teacher in teachers]
-    if pinned is not None:
-        check_pinned(identity, expand_path(pinned))
+    if expect_run is not None:
+        check_expected_run(identity, expand_path(expect_run))
     file = unsplit_file(recipe.data)
     plan = RunPlan(
         recipe=recipe,
@@ -239,7 +239,7 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
     columns = (split.column(gold) for name, split in splits.items() if name != "train")
     names = recipe.labels or reduce(add_unseen_names, columns, find_names(splits["train"].column(gold)))
     labeled = {name: replace_raw_labels(split, gold, names, recipe.data) for name, split in splits.items()}
-    # `per_class` draws the same number of rows per label, so labels without training rows are left out.
+    # `train_rows_per_label` draws the same number of rows per label, so labels without training rows are left out.
     if recipe.data.draws:
         unseen = find_unseen_names(labeled, gold)
         drawn_from = [name for name in names if name not in unseen]

@@ -23,7 +23,7 @@ from bertkit.evaluation.baselines import (
 from bertkit.evaluation.benchmarks import write_eval_results
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.scoring import EvalOutput, Result, get_split_suffix, write_predictions
+from bertkit.evaluation.scoring import EvalOutput, EvalResult, get_split_suffix, write_predictions
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.intervals import why_undefined
 from bertkit.metrics.linear import sample
@@ -40,7 +40,7 @@ from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.runs import RunRecord, without_folder
 from bertkit.tasks import RowScores, TaskReport, example_row, next_commands
-from bertkit.training.automatic import choose_epochs
+from bertkit.training.auto_settings import choose_epochs
 from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
 from bertkit.workflows.doctor import judge_curve
 from bertkit.workflows.finetune_data import FinetuneData
@@ -61,7 +61,7 @@ class _Outcome:
     seconds: float
     compared_models: Sequence[Mapping[str, Any]]
     """Teachers and student of a distillation, the student last."""
-    results: list[Result] = field(default_factory=list)
+    results: list[EvalResult] = field(default_factory=list)
 
 
 def save_results(
@@ -73,7 +73,7 @@ def save_results(
     baselines: ScoredBaselines,
     truncated: Mapping[str, int],
     compared_models: Sequence[Mapping[str, Any]],
-) -> list[Result]:
+) -> list[EvalResult]:
     """Write everything that a finished run folder holds; the record, which marks the run as finished, comes last.
 
     Args:
@@ -135,7 +135,7 @@ def save_results(
     return outcome.results
 
 
-def _make_result(outcome: _Outcome, name: str) -> Result:
+def _make_result(outcome: _Outcome, name: str) -> EvalResult:
     """Return the scores of a split with their warnings."""
     data, fit_result, scored = outcome.data, outcome.fit_result, outcome.scored[name]
     recipe, split, metric = data.recipe, data.splits[name], data.recipe.best_metric

@@ -81,7 +81,7 @@ class GlueRuns(RunSet):
         log.info(f"{name}: task {list(TASKS).index(name) + 1} of {len(TASKS)}")
         with stage("reading the data", total=1):
             data = self.read(name)
-        finetune_rows(data, fresh=False)
+        finetune_rows(data, restart=False)
 
 
 def glue(
@@ -90,7 +90,7 @@ def glue(
     tasks: Sequence[str] = (),
     changes: Mapping[str, Any] | None = None,
     output: str | Path | None = None,
-    fresh: bool = False,
+    restart: bool = False,
 ) -> tuple[dict[str, Any], BertkitError | None]:
     """Fine-tune a model on each task; finished runs are kept, and a task that fails does not end the others.
 
@@ -102,7 +102,7 @@ def glue(
         changes: Dotted recipe key -> value, for all tasks. The key ``data.source`` is ``demo``, or a directory with a
             folder per task; by default, rows come from the Hub.
         output: Folder of all runs.
-        fresh: Move earlier runs aside.
+        restart: Move earlier runs aside.
 
     Returns:
         The content of ``glue.json`` with the ``folder``, and the error of the first task that failed.
@@ -118,7 +118,7 @@ def glue(
     model_folder = hub.find_model(model)
     with job.lock():
         # 2. Check all rows before the first of up to nine trainings, and train.
-        _check_tasks(job, fresh)
+        _check_tasks(job, restart)
         job.failed |= train_all(job)
 
         # 3. Summarize the tasks, including those that are missing or failed.
@@ -164,8 +164,8 @@ def _load_tasks(model: str, tasks: Sequence[str], changes: Mapping[str, Any], ou
     return job
 
 
-def _check_tasks(job: GlueRuns, fresh: bool) -> None:
-    """Read the rows of all tasks before anything is trained; with `fresh`, move earlier runs aside afterwards.
+def _check_tasks(job: GlueRuns, restart: bool) -> None:
+    """Read the rows of all tasks before anything is trained; with `restart`, move earlier runs aside afterwards.
 
     Raises:
         UsageError: If a folder holds a run with other settings.
@@ -175,12 +175,12 @@ def _check_tasks(job: GlueRuns, fresh: bool) -> None:
             # A folder with another run is an error of the command and not of the task, so it is raised.
             with continue_on_error(name, job.failed, fatal=UsageError):
                 plan = job.read(name).plan
-                record = None if fresh else runs.check_run_folder(plan.folder, plan.identity)
+                record = None if restart else runs.check_run_folder(plan.folder, plan.identity)
                 if record is not None and record["status"] == "finished":
                     log.info(f"{name}: finished on {record['finished']}")
             get_progress().update(count, {})
     job.names = [name for name in job.names if name not in job.failed]
-    for name in job.names if fresh else ():
+    for name in job.names if restart else ():
         if (job.folder / name / runs.RECORD).is_file():
             with ExitStack() as held:
                 held.enter_context(runs.lock_run(job.folder / name))

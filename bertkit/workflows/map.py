@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.output import write_records
-from bertkit.errors import DataError, UsageError, error_location
-from bertkit.insight.layer_vectors import LayerReader
-from bertkit.insight.map import (
+from bertkit.analysis.layer_vectors import LayerReader
+from bertkit.analysis.map import (
     MIN_POINTS,
     MappedLayer,
     Plane,
@@ -24,6 +22,8 @@ from bertkit.insight.map import (
     read_layers,
     read_points,
 )
+from bertkit.data.output import write_records
+from bertkit.errors import DataError, UsageError, error_location
 from bertkit.modeling.layers import count_layers
 from bertkit.progress import stage
 from bertkit.recipe.sections import expand_path
@@ -80,7 +80,7 @@ def draw_map(
     settings: MapSettings = MapSettings(),
     *,
     picture: Path | None = None,
-    fresh: bool = False,
+    overwrite: bool = False,
 ) -> MapResult:
     """Draw a map as a page that opens from disk, and write its points next to it.
 
@@ -90,7 +90,7 @@ def draw_map(
         page: HTML file to write.
         settings: Points, colors and layers.
         picture: SVG file to write, with all layers side by side.
-        fresh: Whether existing files are replaced.
+        overwrite: Whether existing files are replaced.
 
     Raises:
         BertkitError: If settings, rows, model or files are wrong; see `bertkit.errors`.
@@ -104,7 +104,7 @@ def draw_map(
     check_method(settings.reduce)
     layers = read_layers(settings.layers, count_layers(reader.embedder.config))
     outputs = [page, page.with_suffix(".parquet"), *([picture] if picture else [])]
-    _check_outputs(outputs, source, fresh=fresh)
+    _check_outputs(outputs, source, overwrite=overwrite)
 
     # 2. Read the points.
     points, rows = read_points(source, settings.unit, settings.words, settings.label)
@@ -127,7 +127,7 @@ def draw_map(
         # 4. Write the files, the page last.
         with stage(f"writing {page.name}"), disk_errors(page.parent), ExitStack() as unfinished:
             # After an error, the files are deleted: without the page, the same command would reject them as existing.
-            if not fresh:
+            if not overwrite:
                 for file in outputs[1:]:
                     unfinished.callback(file.unlink, missing_ok=True)
             write_records(_point_records(points, planes, layers), outputs[1])
@@ -145,7 +145,7 @@ def draw_map(
     return MapResult(len(points), unit, settings.reduce, counts, share, measured, shown_map, list(map(str, outputs)))
 
 
-def _check_outputs(outputs: Sequence[Path], source: TextSource, *, fresh: bool) -> None:
+def _check_outputs(outputs: Sequence[Path], source: TextSource, *, overwrite: bool) -> None:
     """Check that no input and no existing file would be overwritten, except a page of bertkit.
 
     Raises:
@@ -153,14 +153,14 @@ def _check_outputs(outputs: Sequence[Path], source: TextSource, *, fresh: bool) 
     """
     # The page is written last, so a killed command can leave the other files without it.
     page = outputs[0]
-    replaces = fresh or was_interrupted(page)
+    replaces = overwrite or was_interrupted(page)
     for file in outputs:
         check_not_inputs(file, [("the file to map", expand_path(source.file))] if source.file is not None else [])
         is_kept = file.exists() or file.is_symlink()
         if is_kept and not replaces and not (file == page and is_written_by_bertkit(file)):
             delete_leftover_locks(outputs)
             message = "the file exists already, and is kept as it is"
-            raise UsageError(message, "name another file, or replace it with --fresh", file=file)
+            raise UsageError(message, "name another file, or replace it with --overwrite", file=file)
 
 
 def _point_records(

@@ -33,8 +33,8 @@ from bertkit.hardware.launch import Launch, check_not_launched
 from bertkit.progress import Progress, stage, with_progress
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row, expand_path
+from bertkit.storage.output_shards import OutputShards, read_part, write_part
 from bertkit.storage.outputs import check_not_inputs, lock_output
-from bertkit.storage.parts import PartFolder, read_part, write_part
 from bertkit.tasks import Prediction
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def predict_to_file(
     # Only `digits` of the layout changes the parts. So a command that failed at --encoding can be repeated with
     # another encoding, and its parts are used again.
     identity = {"checkpoint": describe_maker(saved), "--digits": layout.digits}
-    return _predict_in_parts(saved, chunks, columns, PartFolder(output, identity, launch), write)
+    return _predict_in_parts(saved, chunks, columns, OutputShards(output, identity, launch), write)
 
 
 def answer(
@@ -216,7 +216,7 @@ def _predict_in_parts(
     saved: CheckpointInfo,
     chunks: Iterator[Chunk],
     columns: FileLayout | None,
-    parts: PartFolder,
+    parts: OutputShards,
     write: Callable[[Iterable[dict[str, Any]]], int],
 ) -> int | None:
     """Write the finished records of this process's chunks as parts; one process joins the parts of all.

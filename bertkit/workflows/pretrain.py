@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from bertkit.compression.side_by_side import compare_with_teacher
+from bertkit.compression.compare_teacher import compare_with_teacher
 from bertkit.evaluation.held_out import held_out_features, measure
 from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.baselines import Baselines, find_unbeaten
@@ -15,7 +15,7 @@ from bertkit.progress import Progress, log, stage, with_progress
 from bertkit.recipe.records import PretrainRecipe
 from bertkit.recipe.sections import PretrainingConfig
 from bertkit.storage import runs
-from bertkit.training.automatic import MIN_PRETRAINING_BATCH
+from bertkit.training.auto_settings import MIN_PRETRAINING_BATCH
 from bertkit.training.losses import LossTerms
 from bertkit.training.run import Run, open_run
 from bertkit.training.stopping import make_budget
@@ -29,25 +29,25 @@ _COMPARED_METRICS = ("perplexity", "pair_accuracy", "f1")  # scores that are com
 
 @with_progress
 def pretrain(
-    recipe: PretrainRecipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress | None = None
+    recipe: PretrainRecipe, *, output: str | Path | None = None, restart: bool = False, progress: Progress | None = None
 ) -> Pretrained:
     """Pretrain, or resume an interrupted run, or return the result of a finished one.
 
     Args:
         recipe: Recipe to pretrain with.
         output: Run folder; by default ``runs/`` and the name of the recipe.
-        fresh: Start over; an earlier run in the folder is moved aside.
+        restart: Start over; an earlier run in the folder is moved aside.
         progress: Shows the progress of long steps.
 
     Raises:
         BertkitError: If the recipe, the text, the model or the machine do not allow the run; see `bertkit.errors`.
     """
-    return pretrain_corpus(read_pretrain_data(recipe, output), fresh=fresh)
+    return pretrain_corpus(read_pretrain_data(recipe, output), restart=restart)
 
 
-def pretrain_corpus(data: PretrainData, *, fresh: bool) -> Pretrained:
+def pretrain_corpus(data: PretrainData, *, restart: bool) -> Pretrained:
     """Pretrain on a corpus that has been prepared."""
-    with open_run(data.plan, fresh=fresh) as run:
+    with open_run(data.plan, restart=restart) as run:
         if run.is_finished:  # The record has the folder of the training, which may have been moved.
             return Pretrained(**{**run.record["result"], "folder": str(data.plan.folder)})
         return _train_and_save(data, run)

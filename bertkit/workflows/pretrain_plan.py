@@ -19,7 +19,7 @@ from bertkit.recipe.sections import PretrainingConfig
 from bertkit.storage import runs
 from bertkit.storage.checkpoints import max_disk_usage, written_bytes
 from bertkit.storage.files import check_space
-from bertkit.training.automatic import MIN_PRETRAINING_BATCH, choose_batch, choose_pretraining_rate
+from bertkit.training.auto_settings import MIN_PRETRAINING_BATCH, choose_batch, choose_pretraining_rate
 from bertkit.training.losses import LossTerms
 from bertkit.training.stopping import latest
 from bertkit.workflows.pretrain_data import PretrainData, read_pretrain_data
@@ -57,7 +57,7 @@ class Estimate:
 
 
 def estimate(
-    recipe: PretrainRecipe, *, output: str | Path | None = None, fresh: bool = False, steps: int = 10
+    recipe: PretrainRecipe, *, output: str | Path | None = None, restart: bool = False, steps: int = 10
 ) -> Estimate:
     """Prepare the corpus, time some steps of each block length, and estimate the run; only the corpus is kept.
 
@@ -68,7 +68,7 @@ def estimate(
 
     # 1. Prepare the run as `pretrain` does, up to its first step, and check the disk.
     data = read_pretrain_data(recipe, output)
-    runs.check_run_can_start(data.plan.folder, data.plan.identity, fresh=fresh)
+    runs.check_run_can_start(data.plan.folder, data.plan.identity, restart=restart)
     machine = detect_machine(recipe.training.precision, data.plan.model_type, data.plan.widths)
     machine.announce()
     use_matmul_backend(machine)

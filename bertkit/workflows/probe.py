@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from bertkit.analysis.layer_vectors import LayerReader
+from bertkit.analysis.probe_tasks import BUILT_IN, read_built_in_task, read_recipe_task
 from bertkit.errors import RecipeError, did_you_mean
-from bertkit.insight.layer_vectors import LayerReader
-from bertkit.insight.probe_tasks import BUILT_IN, read_built_in_task, read_recipe_task
 from bertkit.progress import stage
 from bertkit.recipe.load import load_recipe, recipe_names
 from bertkit.recipe.records import Recipe
 from bertkit.storage import hub
 
 if TYPE_CHECKING:
-    from bertkit.insight.probes import ProbedLayers
+    from bertkit.analysis.probes import ProbedLayers
 
 _WORDS_RECIPE = "tag"  # recipe that reads the rows of words for built-in tasks
 
@@ -92,7 +92,7 @@ def probe(
     import numpy as np
 
     # 2. Compute the vectors of all layers. A word can lose all its tokens to truncation, and is left out.
-    from bertkit.insight.probes import find_vectors, probe_layers
+    from bertkit.analysis.probes import find_vectors, probe_layers
 
     reader = LayerReader(recipe.model, max_length, precision)
     train, train_vectors = find_vectors(task.train, reader.read(task.train.rows, task.train.unit))

@@ -18,7 +18,7 @@ from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, open_checkpoint
 from bertkit.evaluation.gates import judge_scores
 from bertkit.evaluation.scoring import measure_ece
-from bertkit.evaluation.splits import judge_training_rows, splits_to_score
+from bertkit.evaluation.splits import resolve_overlap, splits_to_score
 from bertkit.metrics.paired import Difference
 from bertkit.modeling.checkpoint import load_config, read_config, weight_bytes
 from bertkit.modeling.info import Model
@@ -105,7 +105,7 @@ def prune(
         saved, train, validation = None, None, None
         if loaded is not None:
             saved = open_checkpoint(loaded, load_task(loaded), source)
-            validation = judge_training_rows(saved, splits_to_score(saved, "validation"), "error")["validation"]
+            validation = resolve_overlap(saved, splits_to_score(saved, "validation"), "error")["validation"]
             train = splits_to_score(saved, "train")["train"] if needs_rows else None
         elif needs_rows:
             purpose = "measure importance on" if shape.is_measured else "trim the vocabulary to"

@@ -36,7 +36,7 @@ def rerun(
     output: str | Path | None = None,
     changes: Mapping[str, str] | None = None,
     ignore_changes: bool = False,
-    fresh: bool = False,
+    restart: bool = False,
 ) -> dict[str, Any]:
     """Repeat a finished run in a new folder from its record, with the same number of threads and the same precision.
 
@@ -45,7 +45,7 @@ def rerun(
         output: New folder; by default, the folder of the run with ``-rerun`` after its name.
         changes: New locations of data and model: ``data`` or ``model`` -> path or name on the Hub.
         ignore_changes: Whether to train even if data or model have changed; the comparison lists the changes.
-        fresh: Whether to move the contents of the new folder aside.
+        restart: Whether to move the contents of the new folder aside.
 
     Returns:
         The comparison of both runs; see `compare_runs`.
@@ -72,14 +72,14 @@ def rerun(
         text = pretrain_data.read_pretrain_data(recipe, target)
         _check_inputs(record["identity"], text.plan.identity, ignore_changes)
         plan = replace(text.plan, machine=record["machine"])
-        pretrain.pretrain_corpus(replace(text, plan=plan), fresh=fresh)
+        pretrain.pretrain_corpus(replace(text, plan=plan), restart=restart)
     else:
         with stage("reading the data", total=1):
             # The same rows are held out of a file without splits.
             rows = finetune_data.read_finetune_data(as_recorded(recipe, record["identity"]), target)
         _check_inputs(record["identity"], rows.plan.identity, ignore_changes)
         train = distill.distill_rows if "compared_models" in record else finetune.finetune_rows
-        train(rows.on(record["machine"]), fresh=fresh)
+        train(rows.on(record["machine"]), restart=restart)
     wait_for_all()
 
     # 3. Compare both runs.

@@ -8,7 +8,7 @@ runs/cola-seeds/
 
 The run folders hold the state: a finished run is kept, an unfinished run is resumed, and no process takes a run that
 another process trains. Therefore any number of processes can share a set: the workers of `--jobs`, and commands with
-`--join`, also on other machines that see the folder.
+`--worker`, also on other machines that see the folder.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class RunSet:
 
     # --- The folder ---
 
-    def check(self, *, fresh: bool = False, jobs: int = 1, join: bool = False) -> None:
+    def check(self, *, restart: bool = False, jobs: int = 1, worker: bool = False) -> None:
         """Check, without writing, that the folder can hold this set, and that no other command works on it.
 
         Raises:
@@ -137,8 +137,10 @@ class RunSet:
         if jobs < 1:
             raise UsageError(f"--jobs {jobs}", "give the number of runs to train at the same time")
         check_not_launched("several runs under torchrun", "start the command once, or launch its runs one by one")
-        if fresh and join:
-            raise UsageError("--fresh and --join are both given", "--fresh starts over, --join shares a set of runs")
+        if restart and worker:
+            raise UsageError(
+                "--restart and --worker are both given", "--restart starts over, --worker shares a set of runs"
+            )
         runs.check_writable(self.folder, runs.SEVERAL)
         if (self.folder / runs.RECORD).is_file():
             raise UsageError("the folder holds a single run", "choose another --output", file=self.folder)
@@ -148,25 +150,25 @@ class RunSet:
         if not all(entry.name.endswith((".lock", ".held", ".tmp")) for entry in entries):
             message = f"the folder holds something that is not {self.contents}"
             raise UsageError(message, "choose another --output", file=self.folder)
-        if join and not is_begun:
-            raise UsageError("there are no runs to join", "leave out --join to start them", file=self.folder)
-        if not join and (holder := files.get_lock_holder(self.folder / runs.LOCK)):
+        if worker and not is_begun:
+            raise UsageError("there are no runs to join", "leave out --worker to start them", file=self.folder)
+        if not worker and (holder := files.get_lock_holder(self.folder / runs.LOCK)):
             raise self._held(holder)
 
     @contextmanager
-    def lock(self, *, fresh: bool = False, join: bool = False) -> Iterator[None]:
+    def lock(self, *, restart: bool = False, worker: bool = False) -> Iterator[None]:
         """Create the folder and hold its lock; a command with `join` works next to the command that holds the lock.
 
-        With `fresh`, an earlier set in the folder is moved aside.
+        With `restart`, an earlier set in the folder is moved aside.
 
         Raises:
             BertkitError: If `check` raises it, or if another process still trains a run of the earlier set.
         """
-        self.check(fresh=fresh, join=join)
-        if join:
+        self.check(restart=restart, worker=worker)
+        if worker:
             yield
             return
-        if fresh and self.is_begun():
+        if restart and self.is_begun():
             with ExitStack() as held:
                 held.enter_context(self._lock())
                 held.enter_context(self.choosing())
@@ -183,14 +185,14 @@ class RunSet:
         return files.hold_lock(self.folder / runs.LOCK, refuse=self._held)
 
     def _held(self, holder: str) -> ResourceError:
-        remedy = "wait for it, choose another --output, or share seeds and trials with --join"
+        remedy = "wait for it, choose another --output, or share seeds and trials with --worker"
         return ResourceError(f"{holder} is at work on this folder", remedy, file=self.folder)
 
 
 # --- Training ---
 
 
-def train_all(runset: RunSet, *, jobs: int = 1, join: bool = False) -> Failures:
+def train_all(runset: RunSet, *, jobs: int = 1, worker: bool = False) -> Failures:
     """Train all runs of a set that have not ended, up to `jobs` of them at the same time.
 
     A command that joins returns when no run is left to take. Otherwise, the command waits for the runs of other
@@ -205,7 +207,7 @@ def train_all(runset: RunSet, *, jobs: int = 1, join: bool = False) -> Failures:
     """
     # 1. Mark the runs that diverged in an earlier command as stopped, so that they are trained again. Runs that diverge
     #    in this command stay diverged, so that no other process of the command tries them too.
-    for name in runset.names if runset.retries_diverged and not join else ():
+    for name in runset.names if runset.retries_diverged and not worker else ():
         record = runset.record(name)
         if record is not None and record["status"] == "diverged":
             runs.write_record(runset.folder / name, {**record, "status": "stopped"})
@@ -215,7 +217,7 @@ def train_all(runset: RunSet, *, jobs: int = 1, join: bool = False) -> Failures:
     at_once = _count_workers(jobs, len(runset.unfinished()))
     failures = _train_in_workers(runset, at_once) if at_once > 1 else {}
     tried = {name for name in runset.names if runset.title(name) in failures}
-    return failures | _train_in_turn(runset, tried, waits=not join)
+    return failures | _train_in_turn(runset, tried, waits=not worker)
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class SeedRuns(RunSet):
         """Fine-tune with a seed, or resume."""
         log.info(f"{self.title(name)} ({self.names.index(name) + 1} of {len(self.names)})")
         data = self.read(name)
-        finetune_rows(data.on(self.find_machine()), fresh=False)
+        finetune_rows(data.on(self.find_machine()), restart=False)
 
     @cached_property
     def first(self) -> FinetuneData:
@@ -97,9 +97,9 @@ def finetune_seeds(
     seeds: Sequence[int],
     *,
     output: str | Path | None = None,
-    fresh: bool = False,
+    restart: bool = False,
     jobs: int = 1,
-    join: bool = False,
+    worker: bool = False,
     progress: Progress | None = None,
 ) -> tuple[SeedsSummary, BertkitError | None]:
     """Fine-tune with each seed, resume unfinished runs, and summarize all finished runs of the folder.
@@ -110,9 +110,9 @@ def finetune_seeds(
         recipe: Recipe to train with.
         seeds: Seeds of the runs.
         output: Folder of the runs; by default ``runs/``, the name of the recipe and ``-seeds``.
-        fresh: Start over; earlier runs in the folder are moved aside.
+        restart: Start over; earlier runs in the folder are moved aside.
         jobs: Maximum number of runs that train at the same time, each in its own process.
-        join: Share the runs with another process that trains them.
+        worker: Share the runs with another process that trains them.
         progress: Shows the progress of the work.
 
     Returns:
@@ -122,13 +122,13 @@ def finetune_seeds(
         BertkitError: If the recipe, the rows, the folder or the machine do not allow the runs; see `bertkit.errors`.
     """
     # 1. Check options and folder, and read the rows: errors are reported before the folder changes.
-    runset = check_seeds(recipe, seeds, output, fresh=fresh, jobs=jobs, join=join)
+    runset = check_seeds(recipe, seeds, output, restart=restart, jobs=jobs, worker=worker)
     _ = runset.first
-    with runset.lock(fresh=fresh, join=join):
+    with runset.lock(restart=restart, worker=worker):
         # 2. Train the runs that have not ended.
         for name in runset.names:
             runset.check_run(name)
-        train_all(runset, jobs=jobs, join=join)
+        train_all(runset, jobs=jobs, worker=worker)
 
         # 3. Summarize all runs of the folder, also of earlier commands.
         with runset.choosing():
@@ -146,12 +146,12 @@ def finetune_seeds(
     return summary, next(iter(errors), None)
 
 
-def dry_run(runset: SeedRuns, *, fresh: bool = False) -> DryRun:
+def dry_run(runset: SeedRuns, *, restart: bool = False) -> DryRun:
     """Check everything that can be checked without training, and return the plan of the first run for all runs."""
     recipes = {name: runset.recipe.changed("training", seed=run_sets.parse_run_index(name)) for name in runset.names}
     first, *rest = runset.names
-    plan = plan_run(recipes[first], output=runset.folder / first, fresh=fresh)
-    for name in () if fresh else rest:
+    plan = plan_run(recipes[first], output=runset.folder / first, restart=restart)
+    for name in () if restart else rest:
         # A folder of a seed with another run in it is an error; an empty folder needs no check.
         if runset.record(name):
             plan_run(recipes[name], output=runset.folder / name, is_timed=False)
@@ -163,16 +163,16 @@ def check_seeds(
     seeds: Sequence[int],
     output: str | Path | None,
     *,
-    fresh: bool = False,
+    restart: bool = False,
     jobs: int = 1,
-    join: bool = False,
+    worker: bool = False,
 ) -> SeedRuns:
     """Check the folder and the options, and return the runs of the seeds; the rows are not read yet."""
     folder = runs.run_folder(output, f"{recipe.name}-seeds")
     runset = SeedRuns(folder, [run_sets.seed_folder(folder, seed).name for seed in seeds], recipe)
-    runset.check(fresh=fresh, jobs=jobs, join=join)
+    runset.check(restart=restart, jobs=jobs, worker=worker)
     # Runs of later commands hold out the same rows as the first run of the folder.
-    return runset if fresh else replace(runset, recipe=as_begun(recipe, run_sets.seed_folders(folder)))
+    return runset if restart else replace(runset, recipe=as_begun(recipe, run_sets.seed_folders(folder)))
 
 
 def _find_others(runset: SeedRuns) -> list[str]:

@@ -24,7 +24,7 @@ from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import Progress, log, stage, with_progress
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.space import Point, SweepSpace, name_point
+from bertkit.recipe.space import SweepPoint, SweepSpace, name_point
 from bertkit.reports.sweep import write_sweep_report
 from bertkit.storage import run_sets, runs
 from bertkit.storage.files import disk_errors
@@ -68,7 +68,7 @@ class Sweep(RunSet):
                 data = self.read(name)
             # A trial uses the machine of the first trial with the same model and precision.
             machine = self.find_machine(partial(_computes_like, data))
-            finetune_rows(data.on(machine), fresh=False)
+            finetune_rows(data.on(machine), restart=False)
 
     def recipe(self, settings: Mapping[str, Any]) -> Recipe:
         """Load the recipe with the settings of a trial."""
@@ -97,13 +97,13 @@ class Sweep(RunSet):
             for name in run_sets.find_trials(self.folder)
         ]
 
-    def propose(self, name: str) -> Point:
+    def propose(self, name: str) -> SweepPoint:
         """Return the settings of a new trial."""
         if self.search.method == "tpe":
             return propose(self.search, self.seed, self.describe_trials(), self.recipe({}).best_metric)
         return next(itertools.islice(self.search.points(self.seed), self.names.index(name), None))
 
-    def _choose_settings(self, name: str) -> Point:
+    def _choose_settings(self, name: str) -> SweepPoint:
         """Return the settings of a trial.
 
         They are on disk before it is trained, so that any process resumes the trial with them. One process at a time
@@ -124,9 +124,9 @@ def sweep(
     changes: Mapping[str, Any] | None = None,
     *,
     output: str | Path | None = None,
-    fresh: bool = False,
+    restart: bool = False,
     jobs: int = 1,
-    join: bool = False,
+    worker: bool = False,
     progress: Progress | None = None,
 ) -> SweepSummary:
     """Train the trials of a search that have not ended, and summarize all trials of the folder.
@@ -138,22 +138,22 @@ def sweep(
         search: Searched keys, and how their values are chosen; see `bertkit.parse_sweep_space`.
         changes: Dotted recipe key -> value, in all trials.
         output: Folder of the trials; by default ``runs/``, the name of the recipe and ``-sweep``.
-        fresh: Start over; an earlier sweep in the folder is moved aside.
+        restart: Start over; an earlier sweep in the folder is moved aside.
         jobs: Maximum number of trials that train at the same time, each in its own process.
-        join: Share the trials with another process that trains them.
+        worker: Share the trials with another process that trains them.
         progress: Shows the progress of the work.
 
     Raises:
         BertkitError: If the search, the rows, the folder or the machine do not allow the runs; see `bertkit.errors`.
     """
     # 1. Check the settings, the rows and the folder.
-    job = check_sweep(recipe, search, changes or {}, output, fresh=fresh, jobs=jobs, join=join)
-    with job.lock(fresh=fresh, join=join):
+    job = check_sweep(recipe, search, changes or {}, output, restart=restart, jobs=jobs, worker=worker)
+    with job.lock(restart=restart, worker=worker):
         run_sets.write_space(job.folder, job.space)
         _check_trials(job)
 
         # 2. Train the trials that have not ended. Each trial chooses its settings when it starts.
-        train_all(job, jobs=jobs, join=join)
+        train_all(job, jobs=jobs, worker=worker)
 
         # 3. Summarize all trials of the folder.
         with job.choosing():
@@ -168,7 +168,7 @@ def sweep(
     return summary
 
 
-def dry_run(job: Sweep, *, fresh: bool = False) -> dict[str, Any]:
+def dry_run(job: Sweep, *, restart: bool = False) -> dict[str, Any]:
     """Check everything that can be checked without training, and return the plan of the sweep.
 
     Returns:
@@ -176,7 +176,7 @@ def dry_run(job: Sweep, *, fresh: bool = False) -> dict[str, Any]:
         ``rows`` of each split; and ``disk_bytes`` of all trials.
     """
     search = job.search
-    if not fresh:
+    if not restart:
         _check_trials(job)
     points = [] if search.method == "tpe" else list(itertools.islice(search.points(job.seed), search.trials))
     # The last extremes of the axes need the most disk space, because more epochs have more checkpoints.
@@ -195,9 +195,9 @@ def check_sweep(
     changes: Mapping[str, Any],
     output: str | Path | None,
     *,
-    fresh: bool = False,
+    restart: bool = False,
     jobs: int = 1,
-    join: bool = False,
+    worker: bool = False,
 ) -> Sweep:
     """Check settings and folder, that Optuna is installed if needed, and that all trials score the same rows."""
     # 1. The settings. A recipe can forbid a value. Each extreme of each axis is tried, so that a sweep does not fail in
@@ -209,7 +209,7 @@ def check_sweep(
     names = [run_sets.name_trial(index) for index in range(1, search.trials + 1)]
     job = Sweep(folder, names, name, changes, search)
     if search.method == "grid":
-        points: list[Point] = list(search.points(0))
+        points: list[SweepPoint] = list(search.points(0))
     else:
         first = {axis.key: axis.extremes[0] for axis in search.axes}
         points = [{**first, axis.key: value} for axis in search.axes for value in axis.extremes]
@@ -222,8 +222,8 @@ def check_sweep(
     # 2. The folder.
     if search.method == "tpe":
         check_optuna()
-    job.check(fresh=fresh, jobs=jobs, join=join)
-    if not fresh:
+    job.check(restart=restart, jobs=jobs, worker=worker)
+    if not restart:
         run_sets.check_space(folder, job.space)
 
     # 3. The rows. Trials are compared with each other, so all score the same rows, even if data settings vary.
@@ -241,13 +241,13 @@ def _check_trials(job: Sweep) -> None:
     try:
         runs.check_run_folder(plan.folder, plan.identity)
     except UsageError as error:
-        remedy = f"--output {runs.free_name(job.folder)} for a new sweep, or --fresh to move the old one aside"
+        remedy = f"--output {runs.free_name(job.folder)} for a new sweep, or --restart to move the old one aside"
         message = error.message.replace("another run", "trials of another sweep")
         raise UsageError(message, remedy, file=job.folder) from None
 
 
 @contextmanager
-def _named(trial: str, settings: Point) -> Iterator[None]:
+def _named(trial: str, settings: SweepPoint) -> Iterator[None]:
     """Add the trial and its settings to the message of an error, unless it diverged or was stopped."""
     try:
         yield

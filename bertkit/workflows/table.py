@@ -185,7 +185,7 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
     """
     from bertkit.evaluation.differences import SystemScores
     from bertkit.evaluation.gates import compare_systems
-    from bertkit.evaluation.stored import align, find_changed_scores, find_scorer, read_rows, read_system
+    from bertkit.evaluation.stored_predictions import align, find_changed_scores, find_scorer, read_rows, read_system
 
     # 1. Read the predictions.
     systems = [read_system(cell.folder, None) for cell in column]

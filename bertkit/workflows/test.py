@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bertkit.analysis.behavior import BehaviorResult, BehaviorTest, CaseFile, fill_template, plan_test, run_plans
+from bertkit.analysis.edits import EDITS
 from bertkit.data.files import read_records
 from bertkit.data.labels import label_to_str, labels_to_strs
 from bertkit.data.rows import read_split
 from bertkit.errors import DataError, ResourceError, UsageError, did_you_mean, error_location
 from bertkit.evaluation.checkpoint import CheckpointInfo, open_trained
-from bertkit.insight.behavior import BehaviorResult, BehaviorTest, CaseFile, fill_template, plan_test, run_plans
-from bertkit.insight.edits import EDITS
 from bertkit.progress import stage
 from bertkit.recipe.sections import Row, expand_path
 from bertkit.recipe.validation import build_recipe_error
@@ -45,7 +45,7 @@ def run_tests(
 
     Args:
         run: Run folder, or any fine-tuned checkpoint.
-        file: YAML with tests; see `bertkit.insight.behavior.BehaviorTest`.
+        file: YAML with tests; see `bertkit.analysis.behavior.BehaviorTest`.
         recipe: Recipe of a checkpoint that is not a run.
         split: Split whose stored rows are tested, for tests without rows.
         limit: Maximum rows per test, evenly chosen.

@@ -7,10 +7,10 @@ from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 
+from bertkit.analysis import tokenization
+from bertkit.analysis.tokenization import TextFigures, TextTokenizer, TextTokens, load_text_tokenizer
 from bertkit.data.files import guess_format, read_records
 from bertkit.errors import DataError, UsageError
-from bertkit.insight import tokenization
-from bertkit.insight.tokenization import TextFigures, TextTokenizer, TextTokens, load_text_tokenizer
 from bertkit.progress import stage
 from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import expand_path

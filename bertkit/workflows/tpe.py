@@ -8,7 +8,7 @@ from typing import Any
 from bertkit.evaluation.run_sets import SetRun
 from bertkit.metrics.registry import is_lower_better
 from bertkit.recipe.plugins import import_extra
-from bertkit.recipe.space import Point, SweepDimension, SweepSpace, name_point
+from bertkit.recipe.space import SweepDimension, SweepPoint, SweepSpace, name_point
 
 
 def check_optuna() -> None:
@@ -20,7 +20,7 @@ def check_optuna() -> None:
     import_extra("optuna", "--search tpe needs Optuna, which is not installed", "sweep", "--search random")
 
 
-def propose(search: SweepSpace, seed: int, trials: Sequence[SetRun], metric: str) -> Point:
+def propose(search: SweepSpace, seed: int, trials: Sequence[SetRun], metric: str) -> SweepPoint:
     """Return settings that no earlier trial has. They depend only on the seed and the earlier trials.
 
     Optuna stores nothing: each proposal starts with a new study of the trials in memory. A study on disk would list a

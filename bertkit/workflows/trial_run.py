@@ -71,8 +71,8 @@ def dry_run(
     recipe: Recipe,
     *,
     output: str | Path | None = None,
-    fresh: bool = False,
-    pinned: str | Path | None = None,
+    restart: bool = False,
+    expect_run: str | Path | None = None,
     is_timed: bool = True,
 ) -> DryRun:
     """Check everything that can be checked without training, and return the plan of a run.
@@ -80,8 +80,8 @@ def dry_run(
     Args:
         recipe: Recipe of the run.
         output: Run folder; by default ``runs/`` and the name of the recipe.
-        fresh: Whether an earlier run in the folder would be moved aside.
-        pinned: Folder of a run that must have the same model, rows and versions.
+        restart: Whether an earlier run in the folder would be moved aside.
+        expect_run: Folder of a run that must have the same model, rows and versions.
         is_timed: Whether to train a few steps on some of the rows, which estimates time and memory.
 
     Raises:
@@ -89,7 +89,7 @@ def dry_run(
     """
     # 1. The rows, and the model without its weights if these are not downloaded yet.
     with hub.without_weights() as left_out:
-        data = read_finetune_data(recipe, output, fresh=fresh, pinned=pinned)
+        data = read_finetune_data(recipe, output, restart=restart, expect_run=expect_run)
         weights = loaded_weight_bytes(data.model_folder)
     training, folder = data.recipe.training, data.plan.folder
     model = None
@@ -101,7 +101,7 @@ def dry_run(
         from bertkit.training.arguments import make_arguments
         from bertkit.training.micro_batches import check_shares
 
-        runs.check_run_can_start(folder, data.plan.identity, fresh=fresh)
+        runs.check_run_can_start(folder, data.plan.identity, restart=restart)
         context = load_context(data)
         model = load_model(data, context)
         machine = find_machine(data.plan)
@@ -116,12 +116,12 @@ def dry_run(
         many = f"{format_fraction(len(set(long)), len(rows))} of the first {len(rows):,} training rows"
         log_once(f"{many} are longer than {max_tokens(context):,} tokens: `bertkit check` lists what is truncated")
 
-    # 3. The disk. A checkpoint has two moments of AdamW per weight. With `fresh`, an earlier run is moved aside and
+    # 3. The disk. A checkpoint has two moments of AdamW per weight. With `restart`, an earlier run is moved aside and
     #    keeps its space; otherwise its files are replaced.
     steps = training.total_steps(data.rows["train"])
     saves = training.evaluations(steps, data.rows["train"])
     disk_bytes = max_disk_usage(weights, 3 * weights, saves, training.kept_checkpoints(saves))
-    check_space(folder, disk_bytes - (0 if fresh else written_bytes(folder)))
+    check_space(folder, disk_bytes - (0 if restart else written_bytes(folder)))
     plan = DryRun(
         recipe=recipe.name,
         model=data.recipe.model_name,
@@ -197,7 +197,7 @@ def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
             data = _with_few_rows(read_finetune_data(recipe, run))
             result.rows = data.rows
         train = distill_rows if recipe.distillation else finetune_rows
-        stages.train(lambda: train(data, fresh=False))
+        stages.train(lambda: train(data, restart=False))
         with stages.stage("predict"):
             gold = data.task.COLUMNS.gold
             row = {name: value for name, value in data.validation.rows[0].items() if name != gold}
@@ -226,7 +226,7 @@ def smoke_pretrain(recipe: PretrainRecipe) -> tuple[SmokeResult, BertkitError | 
         with stages.stage("prepare the text"):
             data = read_pretrain_data(few, stages.folder / "run")
             result.rows = {name: int(split.facts["documents"]) for name, split in data.corpus.items()}
-        stages.train(lambda: pretrain_corpus(data, fresh=False))
+        stages.train(lambda: pretrain_corpus(data, restart=False))
     return result, stages.error
 
 

@@ -21,12 +21,12 @@ ROWS, TEXT = "classify --data data --epochs 1", "--data text.txt --steps 2"
 COMMANDS = {
     "finetune": f"{ROWS} --model model",
     "finetune seeds": f"{ROWS} --model model --seeds 2",
-    "finetune joining": f"{ROWS} --model model --seeds 2 --join",
+    "finetune joining": f"{ROWS} --model model --seeds 2 --worker",
     "finetune several": "several.yaml --model model",
     "distill": f"{ROWS} --model model --teacher teacher",
     "distill text": "distilbert --data text.txt --teacher model --set training.steps=2",
     "sweep": f"{ROWS} --model model --space training.learning_rate=1e-4,1e-3",
-    "sweep join": f"{ROWS} --model model --space training.learning_rate=1e-4,1e-3 --join",
+    "sweep join": f"{ROWS} --model model --space training.learning_rate=1e-4,1e-3 --worker",
     "pretrain recipe": f"mlm {TEXT} --model model",
     "ablate": f"mlm {TEXT} --set model=model --space training.seed=1,2 --seeds 1 "
     "--finetune 'classify data.source=data'",

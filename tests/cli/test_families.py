@@ -16,17 +16,17 @@ from bertkit.errors import BertkitError
 from bertkit.recipe import load_recipe
 from bertkit.server.app import create_app
 from bertkit.tasks import task_names
-from tests.insight.test_explanations import RECIPES, fine_tune
+from tests.analysis.test_explanations import RECIPES, fine_tune
 from tests.kills import slow_unless
 
 FEW = "--data demo --limit 24"
 COMMANDS = {
-    "calibrate": f"{{run}} {FEW} --training-rows keep",
+    "calibrate": f"{{run}} {FEW} --on-overlap mark",
     "compare": "{run} {again}",
     "errors": "{run}",
-    "eval": f"{{run}} {FEW} --training-rows keep",
-    "eval output": f"{{run}} {FEW} --training-rows keep --output scored",
-    "explain": "{run} --mistakes 2 --integration-steps 16",
+    "eval": f"{{run}} {FEW} --on-overlap mark",
+    "eval output": f"{{run}} {FEW} --on-overlap mark --output scored",
+    "explain": "{run} --errors 2 --integration-steps 16",
     "predict": "{run} {rows}",
     "rerun": "{run} --output again",
     "prune": f"{{run}} {FEW} --output pruned --layers 1",

@@ -91,7 +91,7 @@ def test_a_device_that_is_missing_is_noticed_before_anything_is_read_or_moved(ru
     assert finetune(run, tiny_model, toy_data, "--epochs", 1).code == 0
     before = Path("runs/classify/run.json").read_bytes()
     (toy_data / "train.csv").write_text("no such columns\n1\n")
-    refused = finetune(run, tiny_model, toy_data, "--epochs", 1, "--fresh", "--device", "mps")
+    refused = finetune(run, tiny_model, toy_data, "--epochs", 1, "--restart", "--device", "mps")
     assert refused.code == 5 and refused.last.startswith("error: --device mps: not available")
     assert [path.name for path in Path("runs").iterdir()] == ["classify"]
     assert Path("runs/classify/run.json").read_bytes() == before

@@ -68,7 +68,7 @@ def test_a_run_fetches_the_weights_too_and_then_needs_no_hub(filled, run):
     filled.forget()
     filled.fail("*", 503)
     begin_again()
-    ended = run(*COMMAND, "--fresh")
+    ended = run(*COMMAND, "--restart")
     assert ended.code == 0, ended.err
     lines = [line for line in ended.err.splitlines() if "is read from the cache" in line]
     assert [line.split()[0] for line in lines] == ["me/tiny", "me/toy"]

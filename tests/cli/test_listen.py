@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.analysis.test_explanations import fine_tune
 from tests.cli.listen import Sorted
 from tests.cli.test_families import COMMANDS, command_of, every_command
-from tests.insight.test_explanations import fine_tune
 
 DATA = "--model demo --data demo"
 OTHERS = {
@@ -25,7 +25,7 @@ OTHERS = {
     "encoders": "",
     "finetune": f"cola {DATA} --limit 32 --epochs 1",
     "glue": f"{DATA} --tasks cola,stsb --limit 32 --set training.steps=2",
-    "pretrain recipe": f"mlm {DATA} --smoke",
+    "pretrain recipe": f"mlm {DATA} --smoke-test",
     "pretrain sizes": "",
     "pretrain tokenizer": "--data demo --vocabulary-size 300 --limit 400 --output tokenizer",
     "probe": f"cola {DATA} --limit 48",

@@ -526,7 +526,8 @@ def test_a_batch_per_device_of_several_processes_is_refused(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "key", ["training.epochs", "distillation.temperature", "data.train_limit", "data.per_class", "data.oversample"]
+    "key",
+    ["training.epochs", "distillation.temperature", "data.train_limit", "data.train_rows_per_label", "data.oversample"],
 )
 @pytest.mark.parametrize(
     "command", ["predict cola --model demo", "eval runs/x", "explain x", "check cola", "probe cola"]

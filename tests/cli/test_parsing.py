@@ -104,7 +104,7 @@ def test_rows_in_the_place_of_an_option_are_a_mistake_with_the_option(run, tmp_p
 
 @pytest.mark.parametrize(("typed", "is_fresh"), [("", True), (" True", True), ("=true", True), (" False", False)])
 def test_flags_of_other_tools_may_have_a_value(run, tmp_path, typed, is_fresh):
-    options = f"--seeds 2 --join --overwrite_output_dir{typed}".split()
+    options = f"--seeds 2 --worker --overwrite_output_dir{typed}".split()
     ended = run("finetune", "classify", "--model", "demo", "--data", "demo", "--output", tmp_path / "set", *options)
-    expected = "--fresh and --join are both given" if is_fresh else "there are no runs to join"
+    expected = "--restart and --worker are both given" if is_fresh else "there are no runs to join"
     assert ended.code == 2 and expected in ended.last

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bertkit.data.draw import hold_out
 from bertkit.data.rows import Split
+from bertkit.data.sampling import hold_out
 from bertkit.data.sources import as_recorded, is_validation, read_splits
 from bertkit.errors import DataError
 from bertkit.recipe import DataConfig, load_recipe

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import matthews_corrcoef
 
 from bertkit.evaluation.differences import SystemScores, find_changes, group_rows
-from bertkit.evaluation.stored import find_scorer, read_rows, read_system
+from bertkit.evaluation.stored_predictions import find_scorer, read_rows, read_system
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
 ROWS = make_rows(30, 3)

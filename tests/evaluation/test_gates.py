@@ -8,7 +8,7 @@ import pytest
 
 from bertkit.evaluation.gates import GatedDifference, WorseGate, judge_scores, judge_seeds, judge_worse
 from bertkit.evaluation.run_sets import SeedsOfSplit, SeedsSummary, SetRun
-from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.scoring import EvalResult
 from bertkit.metrics.paired import Difference, judge_difference
 from bertkit.metrics.seeds import compute_spread
 from bertkit.recipe import GateConfig
@@ -104,7 +104,7 @@ def test_the_mean_of_seeds_is_judged(tmp_path):
     split = SeedsOfSplit("validation", 9, spreads, {})
     runs = [
         SetRun("seed-2", "diverged"),
-        SetRun("seed-1", "finished", results=[Result("r", "m", "validation", {}, 9, 1.0)]),
+        SetRun("seed-1", "finished", results=[EvalResult("r", "m", "validation", {}, 9, 1.0)]),
     ]
     summary = SeedsSummary("r", "m", str(tmp_path), "f1", runs, [split], 1)
     gates = GateConfig(f1=0.75, accuracy=0.1, size_mb=0.001)

@@ -19,7 +19,7 @@ from bertkit.evaluation.glue import (
     write_zip,
 )
 from bertkit.evaluation.run_sets import SetRun
-from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.scoring import EvalResult
 from bertkit.recipe import load_recipe
 
 # BERT-large as https://gluebenchmark.com/leaderboard lists it, with the score 80.5
@@ -109,7 +109,7 @@ def test_equal_files_make_equal_archives_without_folders(tmp_path):
 
 
 def result(name, split, scores, warnings=()):
-    return Result(name, "m", split, scores, 100, 1.0, intervals={"accuracy": (0.5, 0.75)}, warnings=list(warnings))
+    return EvalResult(name, "m", split, scores, 100, 1.0, intervals={"accuracy": (0.5, 0.75)}, warnings=list(warnings))
 
 
 def summary_of(source="nyu-mll/glue", **changes):

@@ -18,7 +18,7 @@ from bertkit.evaluation.run_sets import (
     sort_runs,
     summarize_split,
 )
-from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.scoring import EvalResult
 from bertkit.metrics.seeds import compute_spread
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
@@ -74,7 +74,7 @@ def test_a_run_fails_where_it_learns_nothing(tmp_path, recipe, predicted, record
 
 
 def run_of(name, metric, score):
-    return SetRun(name, "finished", results=[Result("r", "m", "v", {metric: score}, 9, 1.0)])
+    return SetRun(name, "finished", results=[EvalResult("r", "m", "v", {metric: score}, 9, 1.0)])
 
 
 def test_the_best_run_is_the_first_of_the_best_scores():

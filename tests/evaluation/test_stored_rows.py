@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.data.sources import read_splits
 from bertkit.errors import DataError
-from bertkit.evaluation.stored import align, find_scorer, read_column, read_rows, read_system
+from bertkit.evaluation.stored_predictions import align, find_scorer, read_column, read_rows, read_system
 from bertkit.recipe import load_recipe
 from bertkit.tasks.text_classification import COLUMNS
 from tests.conftest import write_csv

@@ -11,7 +11,7 @@ import pytest
 from bertkit.data.rows import Split
 from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.run_sets import SetRun, StoredRuns, describe_run, sort_runs
-from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.scoring import EvalResult
 from bertkit.evaluation.sweeps import (
     CurvePoint,
     check_scored_rows,
@@ -43,7 +43,7 @@ def split():
 
 
 def trial_of(number, score=None, **settings):
-    results = [] if score is None else [Result("r", "m", "validation", {"accuracy": score}, 40, 1.0)]
+    results = [] if score is None else [EvalResult("r", "m", "validation", {"accuracy": score}, 40, 1.0)]
     return SetRun(f"trial-{number:04}", "finished" if results else "diverged", settings, results)
 
 

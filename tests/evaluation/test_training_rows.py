@@ -13,7 +13,7 @@ import pytest
 from bertkit.data.checks import format_fraction
 from bertkit.data.rows import Split
 from bertkit.errors import DataError, UsageError
-from bertkit.evaluation.splits import digest_trained, find_training_rows, judge_training_rows, write_training_rows
+from bertkit.evaluation.splits import digest_trained, find_training_rows, resolve_overlap, write_training_rows
 from tests.conftest import toy_rows, write_csv
 
 
@@ -47,15 +47,15 @@ def test_training_rows_are_refused_dropped_or_kept(tmp_path, split, seen, caplog
     caplog.set_level(logging.INFO, "bertkit")
     checkpoint, splits = saved(tmp_path), {split.name: split}
     with pytest.raises(DataError, match=rf"^{seen} of {len(split.rows)} .* rows to score are training rows") as refused:
-        judge_training_rows(checkpoint, splits, "error")
-    assert (refused.value.row, "(--training-rows drop)" in refused.value.remedy) == (2, seen < len(split.rows))
-    kept = judge_training_rows(checkpoint, splits, "keep")[split.name]
+        resolve_overlap(checkpoint, splits, "error")
+    assert (refused.value.row, "(--on-overlap drop)" in refused.value.remedy) == (2, seen < len(split.rows))
+    kept = resolve_overlap(checkpoint, splits, "mark")[split.name]
     assert (kept.rows, len(kept.training_rows)) == (split.rows, seen)
     if seen == len(split.rows):
         with pytest.raises(DataError, match="rows to score are training rows of the model"):
-            judge_training_rows(checkpoint, splits, "drop")
+            resolve_overlap(checkpoint, splits, "drop")
         return
-    fresh = judge_training_rows(checkpoint, splits, "drop")[split.name]
+    fresh = resolve_overlap(checkpoint, splits, "drop")[split.name]
     assert (fresh.rows, fresh.lines[0], fresh.training_rows) == (split.rows[seen:], 2 + seen, frozenset())
     assert "are training rows of the model: they are left out" in caplog.text
 
@@ -67,24 +67,24 @@ def test_training_rows_in_other_case_and_white_space_are_told_so_and_treated_ali
     split = Split("all", "rows.csv", [*rows, *rows_of([200])], list(range(2, 23)))
     told = f"20 of 21 (95.2%) rows to score are training rows of the model ({'16 of them ' * (plain > 0)}if case"
     with pytest.raises(DataError, match=re.escape(told)):
-        judge_training_rows(saved(tmp_path), {"all": split}, "error")
-    assert len(judge_training_rows(saved(tmp_path), {"all": split}, "keep")["all"].training_rows) == 20
+        resolve_overlap(saved(tmp_path), {"all": split}, "error")
+    assert len(resolve_overlap(saved(tmp_path), {"all": split}, "mark")["all"].training_rows) == 20
     assert told in caplog.text
-    assert judge_training_rows(saved(tmp_path), {"all": split}, "drop")["all"].rows == rows_of([200])
+    assert resolve_overlap(saved(tmp_path), {"all": split}, "drop")["all"].rows == rows_of([200])
 
 
 def test_texts_that_recur_in_a_test_split_are_scored_and_marked(tmp_path):
-    judged = judge_training_rows(saved(tmp_path), {"test": split_of(range(98, 118), "test")}, "error")["test"]
+    judged = resolve_overlap(saved(tmp_path), {"test": split_of(range(98, 118), "test")}, "error")["test"]
     assert (len(judged.rows), judged.training_rows) == (20, {0, 1})
 
 
 def test_what_a_run_was_validated_on_is_scored_as_in_training_and_marked(tmp_path):
     split = split_of(range(100), "all")
     checkpoint = saved(tmp_path, {"identity": {"data": {"validation": split.fingerprint()}}})
-    assert len(judge_training_rows(checkpoint, {"all": split}, "error")["all"].training_rows) == 100
+    assert len(resolve_overlap(checkpoint, {"all": split}, "error")["all"].training_rows) == 100
     checkpoint.record["identity"]["data"] = {"train": split.fingerprint()}
     with pytest.raises(DataError, match="are training rows of the model"):
-        judge_training_rows(checkpoint, {"all": split}, "error")
+        resolve_overlap(checkpoint, {"all": split}, "error")
 
 
 def test_a_run_without_digests_says_so_and_other_models_do_not(tmp_path, caplog):
@@ -93,10 +93,10 @@ def test_a_run_without_digests_says_so_and_other_models_do_not(tmp_path, caplog)
     for record in ({}, {"status": "finished"}):
         checkpoint = saved(tmp_path, record)
         (tmp_path / "training_rows.npy").unlink()
-        assert judge_training_rows(checkpoint, splits, "error") == splits
+        assert resolve_overlap(checkpoint, splits, "error") == splits
         assert ("without its training rows" in caplog.text) == bool(record)
     with pytest.raises(UsageError, match="training_rows is 'kep'"):
-        judge_training_rows(checkpoint, splits, "kep")
+        resolve_overlap(checkpoint, splits, "kep")
 
 
 def test_rows_of_the_models_that_a_run_starts_or_learns_from_are_known_too(tmp_path):

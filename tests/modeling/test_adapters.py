@@ -129,7 +129,7 @@ def test_a_run_leaves_a_merged_model_and_adapters_apart(peft, run, tiny_model, t
     assert json.loads(again.out)["results"][0]["scores"]["accuracy"] == expected
     (checkpoint, *_) = folder.glob("checkpoint-*")
     for command in ("eval", "quantize", "predict"):
-        more = {"eval": ["--data", toy_data, "--training-rows", "keep"], "quantize": ["--output", "q"]}
+        more = {"eval": ["--data", toy_data, "--on-overlap", "mark"], "quantize": ["--output", "q"]}
         ended = run(command, checkpoint, *more.get(command, ["--text", "a"]))
         assert (ended.code, "a checkpoint of a training with adapters" in ended.last) == (4, True), ended.err
     merged = TEXTS.from_pretrained(folder)

@@ -7,10 +7,10 @@ from pydantic import Field, ValidationError
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import PretrainingConfig, load_pretrain_recipe, load_recipe, recipe_names
-from bertkit.recipe.sections import Finite, FolderName, Section
+from bertkit.recipe.sections import ConfigSection, Finite, FolderName
 
 
-class Oven(Section):
+class Oven(ConfigSection):
     heat: Finite = 1.0
     name: FolderName = "oven"
     rows: int = Field(1, ge=1)

@@ -13,7 +13,7 @@ import zlib
 import numpy as np
 import pytest
 
-from bertkit.insight.attention import (
+from bertkit.analysis.attention import (
     PATTERNS,
     AttendedText,
     AttendedToken,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.insight.outcomes import RowAnswer
-from bertkit.insight.slices import ComparedSlice
+from bertkit.analysis.outcomes import RowAnswer
+from bertkit.analysis.slices import ComparedSlice
 from bertkit.reports.errors import write_mistakes
 from bertkit.workflows.errors import Mistakes
 

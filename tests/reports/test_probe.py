@@ -10,7 +10,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 def make_result(**changes):
-    from bertkit.insight.probes import LayerScore, ProbedLayers
+    from bertkit.analysis.probes import LayerScore, ProbedLayers
 
     layers = [
         LayerScore(layer, 0.5 + layer / 10, (0.4, 0.8), 0.3, 0.2, 10.0, (-0.1, 0.2), layer > 0) for layer in range(3)

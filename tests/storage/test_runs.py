@@ -33,8 +33,8 @@ def test_a_lock_ends_with_its_process(tmp_path):
 def test_a_record_that_is_damaged_is_named(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(ResourceError, match="the record of the run is damaged"):
-        runs.prepare_run_folder(tmp_path, {}, fresh=False)
-    assert runs.prepare_run_folder(tmp_path, {}, fresh=True) is None
+        runs.prepare_run_folder(tmp_path, {}, restart=False)
+    assert runs.prepare_run_folder(tmp_path, {}, restart=True) is None
     assert tmp_path.with_name(f"{tmp_path.name}.before").joinpath("run.json").read_text() == "{"
 
 
@@ -46,14 +46,14 @@ def test_one_change_in_the_record_of_an_unfinished_run_is_noticed(tmp_path, stat
     written = (tmp_path / "run.json").read_text()
     (tmp_path / "run.json").write_text(written.replace("fp32", "bf16"))
     with pytest.raises(ResourceError, match="the record of the run is damaged"):
-        runs.prepare_run_folder(tmp_path, {}, fresh=False)
+        runs.prepare_run_folder(tmp_path, {}, restart=False)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(ResourceError, match="cannot be written"):
-        runs.prepare_run_folder(tmp_path / "run", {}, fresh=False)
+        runs.prepare_run_folder(tmp_path / "run", {}, restart=False)
 
 
 @pytest.mark.parametrize("fresh", [False, True])
@@ -98,9 +98,9 @@ def test_a_run_without_a_checkpoint_is_started_again(tmp_path):
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.txt").touch()
     with pytest.raises(UsageError, match="something that is not a run of bertkit"):
-        runs.prepare_run_folder(tmp_path, {}, fresh=True)
+        runs.prepare_run_folder(tmp_path, {}, restart=True)
     with pytest.raises(ResourceError, match="there is a file where the run folder should be"):
-        runs.prepare_run_folder(tmp_path / "thesis.txt", {}, fresh=False)
+        runs.prepare_run_folder(tmp_path / "thesis.txt", {}, restart=False)
 
 
 def test_a_folder_of_runs_is_no_run_itself(tmp_path):
@@ -108,7 +108,7 @@ def test_a_folder_of_runs_is_no_run_itself(tmp_path):
         (tmp_path / name).mkdir()
         runs.write_record(tmp_path / name, runs.new_record({}))
     with pytest.raises(UsageError, match=r"the folder holds several runs \(seed-1, seed-2\)"):
-        runs.prepare_run_folder(tmp_path, {}, fresh=True)
+        runs.prepare_run_folder(tmp_path, {}, restart=True)
 
 
 @pytest.mark.skipif(os.sep != "/", reason="a backslash separates folders")

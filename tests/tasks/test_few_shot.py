@@ -54,7 +54,12 @@ def test_a_pair_is_read_together():
 def train(model, folder, **more):
     write_jsonl(folder / "train.jsonl", toy_rows(60, seed=1))
     write_jsonl(folder / "validation.jsonl", toy_rows(30, seed=2))
-    changes = {"model": str(model), "data.source": str(folder), "data.per_class": 8, "training.precision": "fp32"}
+    changes = {
+        "model": str(model),
+        "data.source": str(folder),
+        "data.train_rows_per_label": 8,
+        "training.precision": "fp32",
+    }
     changes |= {"training.steps": 12, "training.evaluate_every": 8, "training.learning_rate": 3e-3, **more}
     (result,) = finetune(load_recipe("few-shot", changes), output=folder / "run")
     return result, changes

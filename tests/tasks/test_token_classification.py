@@ -949,7 +949,7 @@ def test_eval_scores_the_spans_that_predict_finds(run, tiny_model, word_split):
     assert ended.code == 0, ended.err
     assert ("12 of 24 (50.0%) gold spans" in ended.err) == (word_split == "punctuation")
     assert ("24 of 24 (100.0%) gold spans" in ended.err) == (word_split == "whitespace")
-    scores = json.loads(run("eval", "run", "--training-rows", "keep", "--json").out)["results"][0]["scores"]
+    scores = json.loads(run("eval", "run", "--on-overlap", "mark", "--json").out)["results"][0]["scores"]
     predicted = map(json.loads, run("predict", "run", "texts.jsonl").out.splitlines())
     pairs = [
         ({tuple(span) for span in row["spans"]}, {(one["start"], one["end"], one["label"]) for one in record["spans"]})

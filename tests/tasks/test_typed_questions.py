@@ -281,7 +281,7 @@ def test_a_calibration_is_kept_for_each_type(run, decider, tmp_path):
     for row in rows[::10]:
         row["liked"] = {"yes": "no", "no": "yes"}[row["liked"]]
     data = write_csv(tmp_path / "rows.csv", rows)
-    command = ["--data", data, "--split", "all", "--training-rows", "keep", "--json"]
+    command = ["--data", data, "--split", "all", "--on-overlap", "mark", "--json"]
     answers = [json.loads(line) for line in run("predict", run_folder, data).out.splitlines()]
     ended = run("calibrate", run_folder, "--min-precision", 0.8, "--coverage", 0.9, *command)
     assert ended.code == 0, ended.err

@@ -15,7 +15,7 @@ from bertkit.recipe import load_pretrain_recipe
 from bertkit.recipe.sections import PretrainingConfig
 from bertkit.storage import runs
 from bertkit.storage.checkpoints import MANIFEST
-from bertkit.training.automatic import choose_batch, choose_pretraining_rate
+from bertkit.training.auto_settings import choose_batch, choose_pretraining_rate
 from bertkit.training.stopping import make_budget
 from bertkit.training.timing import TimedStep
 from bertkit.workflows.pretrain_plan import fit_to_budget

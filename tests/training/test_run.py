@@ -27,14 +27,14 @@ def test_a_run_goes_on_without_onednn_where_its_products_are_not_exact(tmp_path,
     folder = Path(tmp_path, "run")
     monkeypatch.setattr(precision, "_gain", lambda device, dtype, widths: 2.0)
     monkeypatch.setattr(precision, "onednn_is_exact", lambda: True)
-    with pytest.raises(DataError), open_run(make_plan(folder), fresh=False) as run:
+    with pytest.raises(DataError), open_run(make_plan(folder), restart=False) as run:
         assert run.record["machine"]["matmul_backend"] == "onednn"
         (folder / "checkpoint-3").mkdir()
         raise DataError("a bad row", "mend it")
     record = runs.read_record(folder)
     assert (record["status"], record["error"]) == ("failed", "a bad row - mend it")
     monkeypatch.setattr(precision, "onednn_is_exact", lambda: False)
-    with caplog.at_level(logging.INFO, "bertkit"), open_run(make_plan(folder), fresh=False) as run:
+    with caplog.at_level(logging.INFO, "bertkit"), open_run(make_plan(folder), restart=False) as run:
         assert run.record["machine"]["matmul_backend"] == "torch"
         assert len(run.record["resumed"]) == 1
         assert runs.read_record(folder) == run.record
@@ -43,12 +43,12 @@ def test_a_run_goes_on_without_onednn_where_its_products_are_not_exact(tmp_path,
 
 def test_a_run_goes_on_where_its_device_is_missing(tmp_path, caplog):
     folder = Path(tmp_path, "run")
-    with pytest.raises(DataError), open_run(make_plan(folder), fresh=False) as run:
+    with pytest.raises(DataError), open_run(make_plan(folder), restart=False) as run:
         (folder / "checkpoint-3").mkdir()
         raise DataError("a bad row", "mend it")
     machine = {**run.record["machine"], "device": "cuda", "precision": "bf16", "threads": 4}
     runs.write_record(folder, {**run.record, "machine": machine})
-    with caplog.at_level(logging.INFO, "bertkit"), open_run(make_plan(folder), fresh=False) as run:
+    with caplog.at_level(logging.INFO, "bertkit"), open_run(make_plan(folder), restart=False) as run:
         assert (run.machine.device, run.machine.precision) == ("cpu", "bf16")
         assert runs.read_record(folder) == run.record
     assert "not bit-identical to an unbroken run: device: cuda there, cpu requested" in caplog.text
@@ -56,11 +56,11 @@ def test_a_run_goes_on_where_its_device_is_missing(tmp_path, caplog):
 
 def test_a_run_that_goes_on_no_longer_says_what_ended_it_before(tmp_path):
     folder = Path(tmp_path, "run")
-    with pytest.raises(DataError), open_run(make_plan(folder), fresh=False):
+    with pytest.raises(DataError), open_run(make_plan(folder), restart=False):
         (folder / "checkpoint-3").mkdir()  # a run without one begins anew
         raise DataError("a bad row", "mend it")
     assert runs.read_record(folder)["error"] == "a bad row - mend it"
-    with open_run(make_plan(folder), fresh=False):
+    with open_run(make_plan(folder), restart=False):
         assert "error" not in runs.read_record(folder)
 
 
@@ -75,14 +75,14 @@ def test_a_finished_run_says_so_and_another_is_refused(run, tiny_model, toy_data
     assert other.code == 2
     assert other.last == (
         "error: the folder holds another run (recipe.training.epochs: 1.0 there, 2.0 requested; recipe.training.seed: "
-        "42 there, 1 requested) (runs/classify) - --output runs/classify-2 for a new run, or --fresh to move the old "
+        "42 there, 1 requested) (runs/classify) - --output runs/classify-2 for a new run, or --restart to move the old "
         "one aside"
     )
     with (toy_data / "train.csv").open("a") as stream:
         stream.write("one more,good\n")
     assert "data.train" in finetune(run, tiny_model, toy_data, "--epochs", 1).last
     assert finetune(run, tiny_model, toy_data, "--epochs", 3, "--dry-run").code == 2
-    fresh = finetune(run, tiny_model, toy_data, "--epochs", 1, "--fresh")
+    fresh = finetune(run, tiny_model, toy_data, "--epochs", 1, "--restart")
     assert fresh.code == 0
     assert sorted(folder.name for folder in Path("runs").iterdir()) == ["classify", "classify.before"]
 
@@ -115,7 +115,7 @@ def test_fresh_waits_for_the_lock_too(run, tiny_model, toy_data):
     assert finetune(run, tiny_model, toy_data, "--epochs", 1).code == 0
     with Path("runs/classify/.lock").open("a+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert finetune(run, tiny_model, toy_data, "--epochs", 1, "--fresh").code == 6
+        assert finetune(run, tiny_model, toy_data, "--epochs", 1, "--restart").code == 6
     assert [folder.name for folder in Path("runs").iterdir()] == ["classify"]
 
 
@@ -139,7 +139,7 @@ def test_a_home_that_the_shell_left_in_a_path_is_expanded_once(run, tiny_model, 
 
 @pytest.mark.slow
 def test_a_run_may_be_in_the_current_folder(run, tiny_model, toy_data):
-    for options, code in [((1,), 0), ((2,), 2), ((2, "--fresh"), 0)]:
+    for options, code in [((1,), 0), ((2,), 2), ((2, "--restart"), 0)]:
         ended = finetune(run, tiny_model, toy_data, "--output", ".", "--epochs", *options)
         assert ended.code == code, ended.err
     assert Path.cwd().with_name("work.before").is_dir()
@@ -168,13 +168,13 @@ def test_no_file_of_a_run_names_its_folder(trained):
 
 def test_what_a_killed_process_left_is_deleted_but_nothing_else(tmp_path):
     folder = Path(tmp_path, "run")
-    with open_run(make_plan(folder), fresh=False):
+    with open_run(make_plan(folder), restart=False):
         pass
     for name in (".export", ".discarded-checkpoint-4", "checkpoint-3", ".mine"):
         (folder / name).mkdir()
     for name in (".run.json.tmp", ".metrics.jsonl.tmp", ".predictions.jsonl.7.ab.tmp", ".notes.tmp", "x.json.tmp"):
         (folder / name).touch()
-    with open_run(make_plan(folder), fresh=False):
+    with open_run(make_plan(folder), restart=False):
         left = {entry.name for entry in folder.iterdir()}
     assert left == {".lock", "run.json", "checkpoint-3", ".mine", ".notes.tmp", "x.json.tmp"}
 
@@ -182,12 +182,12 @@ def test_what_a_killed_process_left_is_deleted_but_nothing_else(tmp_path):
 def test_a_resumed_run_keeps_its_number_of_threads(tmp_path, two_threads, monkeypatch):
     folder = tmp_path / "run"
     monkeypatch.setattr(process._PROCESS, "option", process.Threads(1, "--threads"))
-    with pytest.raises(DataError), open_run(make_plan(folder), fresh=False):
+    with pytest.raises(DataError), open_run(make_plan(folder), restart=False):
         (folder / "checkpoint-3").mkdir()
         raise DataError("a bad row", "mend it")
     monkeypatch.setattr(process._PROCESS, "option", None)
     assert process.available_threads().number == 2
-    with open_run(make_plan(folder), fresh=False) as run:
+    with open_run(make_plan(folder), restart=False) as run:
         assert run.machine.threads == process._PROCESS.count == 1
 
 

@@ -75,9 +75,9 @@ def wait_until(condition) -> None:
 
 
 def main() -> None:
-    """Train the runs of the command line: FOLDER JOBS NAMES [--join]."""
+    """Train the runs of the command line: FOLDER JOBS NAMES [--worker]."""
     folder, jobs, names = sys.argv[1:4]
-    runset, join = StandIns(Path(folder), names.split(",")), "--join" in sys.argv
+    runset, join = StandIns(Path(folder), names.split(",")), "--worker" in sys.argv
     try:
         with runset.lock(join=join):
             train_all(runset, jobs=int(jobs), join=join)

@@ -19,8 +19,8 @@ from bertkit.data.demo import demo_rows
 from bertkit.errors import BertkitError, DataError, ModelError, UsageError
 from bertkit.progress import Silent
 from bertkit.tasks import row_columns
+from tests.analysis.test_explanations import RECIPES, fine_tune
 from tests.conftest import toy_rows, write_csv, write_jsonl
-from tests.insight.test_explanations import RECIPES, fine_tune
 from tests.kills import slow_unless
 from tests.runtime.hand_made import write_exported
 

@@ -32,7 +32,7 @@ def rows(tmp_path) -> Path:
 
 
 def test_a_calibration_is_applied_and_said(run, model, rows):
-    command = ["--model", model, "--data", rows, "--split", "all", "--training-rows", "keep", "--json"]
+    command = ["--model", model, "--data", rows, "--split", "all", "--on-overlap", "mark", "--json"]
     before = json.loads(run("predict", "classify", rows, "--model", model).out.splitlines()[0])
     ended = run("calibrate", "classify", *command)
     assert ended.code == 0, ended.err
@@ -86,7 +86,7 @@ def test_what_cannot_be_calibrated_is_refused_in_a_line(run, model, rows):
 @pytest.mark.slow
 def test_an_ensemble_is_calibrated_as_its_mean(run, trained, rows, tmp_path):
     """Of copies of one run, whose mean is as sure as each; a calibration of one of them does not count."""
-    seeds, command = tmp_path / "seeds", ["--data", rows, "--split", "all", "--training-rows", "keep", "--json"]
+    seeds, command = tmp_path / "seeds", ["--data", rows, "--split", "all", "--on-overlap", "mark", "--json"]
     for seed in (1, 2):
         shutil.copytree(trained, seeds / f"seed-{seed}", ignore=shutil.ignore_patterns("checkpoint-*"))
     entries = [{"folder": f"seed-{seed}", "status": "finished", "failure": None} for seed in (1, 2)]
@@ -113,7 +113,7 @@ def test_rows_of_the_calibration_are_scored_by_what_was_fitted_to_others(run, mo
     rows = toy_rows(150, seed=8)
     for row in rows:
         row["label"] = "|".join(name for name in ("good", "bad") if name == row["label"] or random.random() < 0.6)
-    several = ["--model", model, "--split", "all", "--training-rows", "keep", "--set", "options.multi_label=true"]
+    several = ["--model", model, "--split", "all", "--on-overlap", "mark", "--set", "options.multi_label=true"]
     several += ["--set", "metrics=[f1_macro,accuracy]", "--set", "best_metric=f1_macro", "--json", "--data"]
     data = write_csv(tmp_path / "several.csv", rows)
     result = json.loads(run("calibrate", "classify", *several, data).out)
@@ -145,7 +145,7 @@ def test_rows_of_the_calibration_are_scored_by_what_was_fitted_to_others(run, mo
 def test_rows_of_a_calibration_repeat_in_one_fold(run, model, tmp_path):
     """So that none is scored by what was fitted to its copy; and copies are no rows of their own."""
     rows = toy_rows(25, seed=8)
-    command = ["--model", model, "--split", "all", "--training-rows", "keep", "--data"]
+    command = ["--model", model, "--split", "all", "--on-overlap", "mark", "--data"]
     assert run("calibrate", "classify", *command, write_csv(tmp_path / "rows.csv", rows * 4)).code == 0
     folds = [set(wrap(fold["rows"], 16)) for fold in json.loads((model / "calibration.json").read_text())["folds"]]
     assert sum(map(len, folds)) == len(set.union(*folds)) == 25

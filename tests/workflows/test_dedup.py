@@ -29,7 +29,7 @@ def read(name):
 
 
 def test_rows_that_stay_are_written_as_they_were(run, file):
-    vectors = ["--vectors", file.with_suffix(".npy"), "--threshold", 0.99, "--near", 0.8]
+    vectors = ["--vectors", file.with_suffix(".npy"), "--threshold", 0.99, "--near-threshold", 0.8]
     ended = run("dedup", file, *vectors, "--output", "clean.jsonl", "--report", "report.jsonl")
     assert ended.code == 0, ended.err
     assert ended.out.splitlines() == [
@@ -86,7 +86,7 @@ def test_rows_that_leak_are_named(run, file):
 
 
 def test_without_a_threshold_the_similarity_of_rows_is_printed(run, file):
-    ended = run("dedup", file, "--vectors", file.with_suffix(".npy"), "--near", 1, "--json")
+    ended = run("dedup", file, "--vectors", file.with_suffix(".npy"), "--near-threshold", 1, "--json")
     assert ended.code == 0, ended.err
     result = json.loads(ended.out)
     assert (result["threshold"], result["duplicates"]["meaning"]) == (None, 0)
@@ -99,7 +99,7 @@ def test_without_a_threshold_the_similarity_of_rows_is_printed(run, file):
     [
         (["--threshold", 1.5], 2, "--threshold 1.5 - give a number from -1 to 1"),
         (["--threshold", "nan"], 2, "--threshold nan"),
-        (["--near", -1], 2, "--near -1"),
+        (["--near-threshold", -1], 2, "--near-threshold -1"),
         (["--output", "b.jsonl"], 2, "from which cosine on are texts duplicates?"),
         (["--threshold", 0.9, "--output", "INPUT"], 2, "--output is the file to clean"),
         (["--threshold", 0.9, "--output", "a.jsonl", "--report", "a.jsonl"], 2, "two outputs have the same name"),

@@ -140,7 +140,7 @@ def test_a_file_that_a_run_was_trained_on_is_scored_on_what_it_held_out(run, tin
     held_out = scores(run(*command))
     assert (held_out["rows"], held_out["training_rows"]) == (8, 0)
     assert (scores(run(*command, "--limit", 5))["training_rows"]) == 0  # the first ones of those
-    whole = scores(run(*command, "--split", "all", "--training-rows", "keep", "--output", "scored"))
+    whole = scores(run(*command, "--split", "all", "--on-overlap", "mark", "--output", "scored"))
     assert (whole["rows"], whole["training_rows"]) == (80, 72)
     written = Path("scored/predictions_all.jsonl").read_text().splitlines()
     marks = [json.loads(line)["is_training_row"] for line in written]
@@ -157,7 +157,7 @@ def test_a_file_that_a_run_was_trained_on_is_scored_on_what_it_held_out(run, tin
     ):
         ended = run(*command, *other)
         assert (ended.code, "rows to score are training rows of the model (" in ended.last) == (3, True), other
-    fresh = scores(run(*command, "--data", more, "--training-rows", "drop"))
+    fresh = scores(run(*command, "--data", more, "--on-overlap", "drop"))
     assert (fresh["rows"], fresh["training_rows"]) == (28, 0)
     best = next(Path("runs/classify").glob("checkpoint-*"))
     assert run("eval", "classify", "--model", best, "--data", file, "--split", "all").code == 3
@@ -193,7 +193,7 @@ def test_a_run_keeps_its_draw(run, tiny_model, tmp_path):
         assert ended.code == 0, ended.err
     again = run("rerun", "old", "--json")
     assert (again.code, json.loads(again.out)["scores_agree"]) == (0, True), again.err
-    fresh = run(*command, "--output", "old", "--fresh", "--json")
+    fresh = run(*command, "--output", "old", "--restart", "--json")
     assert "hold_out" not in Path("old/recipe.yaml").read_text(), fresh.err
 
 
@@ -254,7 +254,7 @@ def test_a_split_that_is_not_there(run, trained, toy_data):
 def test_eval_writes_predictions_where_asked(run, trained):
     folder = trained.parent
     command = ("eval", "classify", "--model", trained, "--data", folder, "--split", "train", "--output", "scored")
-    ended = run(*command, "--training-rows", "keep")
+    ended = run(*command, "--on-overlap", "mark")
     assert ended.code == 0, ended.err
     rows = [json.loads(line) for line in Path("scored/predictions_train.jsonl").read_text().splitlines()]
     assert len(rows) == 400
@@ -341,7 +341,7 @@ def test_the_evaluation_of_another_model_is_never_written_over(run, trained, tin
         ended = run(*other)
         assert (ended.code, message in ended.last) == (2, True), ended.err
         assert {file.name: file.read_bytes() for file in Path("scored").iterdir()} == before
-    assert run(*command, "--split", "train", "--training-rows", "keep").code == 0  # another split stands beside it
+    assert run(*command, "--split", "train", "--on-overlap", "mark").code == 0  # another split stands beside it
     record = json.loads(Path("scored/evaluation.json").read_text())
     assert [result["split"] for result in record["results"]] == ["validation", "train"]
     assert record["predictions"].keys() == {"predictions.jsonl", "predictions_train.jsonl"}

@@ -7,7 +7,7 @@ from math import sqrt
 
 import pytest
 
-from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.scoring import EvalResult
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.workflows.evaluate import average_languages
 
@@ -15,7 +15,7 @@ from bertkit.workflows.evaluate import average_languages
 def result(right, rows, split="validation"):
     scores, ends = {"accuracy": right / rows}, {"accuracy": wilson_interval(right, rows)}
     baselines = {"most frequent label": {"accuracy": 0.5}}
-    return Result("xnli", "runs/xnli", split, scores, rows, 1.0, intervals=ends, baselines=baselines)
+    return EvalResult("xnli", "runs/xnli", split, scores, rows, 1.0, intervals=ends, baselines=baselines)
 
 
 def test_the_mean_has_the_interval_of_independent_rows():

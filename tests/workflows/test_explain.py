@@ -67,20 +67,20 @@ def test_the_rows_of_a_file_are_explained(trained, tmp_path):
 
 
 def test_the_most_confident_mistakes_of_a_run_are_explained(run, trained, tmp_path):
-    assert "no row is wrong" in run("explain", trained, "--mistakes", 2).err
+    assert "no row is wrong" in run("explain", trained, "--errors", 2).err
     run_folder = shutil.copytree(trained, tmp_path / "run")
     rows = [json.loads(line) for line in (run_folder / "predictions.jsonl").read_text().splitlines()]
     wrong = sorted(rows[3:6], key=lambda row: -max(row["probabilities"].values()))
     for row in wrong:
         row["label"] = {"good": "bad", "bad": "good"}[row["label"]]
     rewrite_predictions(run_folder, map(json.dumps, rows))
-    ended = run("explain", run_folder, "--mistakes", 2, "--json")
+    ended = run("explain", run_folder, "--errors", 2, "--json")
     assert ended.code == 0, ended.err
     rows = json.loads(ended.out)["rows"]
     assert [row["text"] for row in rows] == [row["text"] for row in wrong[:2]]
     for row in rows:
         assert row["gold"] == row["label"] != row["prediction"] == row["explanations"][0]["target"]
-    run("explain", run_folder, "--mistakes", 1, "-o", tmp_path / "why.html")
+    run("explain", run_folder, "--errors", 1, "-o", tmp_path / "why.html")
     assert f"gold <b>{rows[0]['gold']}</b>" in (tmp_path / "why.html").read_text()
 
 

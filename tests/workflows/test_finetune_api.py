@@ -61,7 +61,7 @@ def test_a_finished_run_is_not_taken_for_one_of_other_rows(tiny_model):
     train(tiny_model, TRAIN, "run")
     with pytest.raises(UsageError, match="run"):
         train(tiny_model, TRAIN[:40], "run")
-    assert train(tiny_model, TRAIN[:40], "run", fresh=True)[0].rows < 20
+    assert train(tiny_model, TRAIN[:40], "run", restart=True)[0].rows < 20
 
 
 def test_a_loaded_recipe_is_taken_as_it_is(tiny_model):

@@ -106,7 +106,16 @@ def test_what_changes_no_score_is_no_part_of_a_runs_identity(changed):
 
 
 def test_rows_are_drawn_per_label_and_where_there_are_labels_only(run, tiny_model, toy_data):
-    command = ["finetune", "classify", "--model", tiny_model, "--data", toy_data, "--set", "data.per_class=8"]
+    command = [
+        "finetune",
+        "classify",
+        "--model",
+        tiny_model,
+        "--data",
+        toy_data,
+        "--set",
+        "data.train_rows_per_label=8",
+    ]
     ended = run(*command, "--dry-run")
     assert ended.code == 0 and "rows     train 16, validation 40" in ended.out
     command[1] = "regress"
@@ -183,7 +192,9 @@ def test_a_label_of_validation_rows_alone_is_a_label_that_is_never_learned(run, 
     found = [json.loads(line) for line in Path("runs/classify/predictions.jsonl").read_text().splitlines()]
     right = sum(row["label"] == row["prediction"] for row in found)
     assert json.loads(ended.out)["results"][0]["scores"]["accuracy"] == right / 41
-    assert run(*command, "--set", "data.per_class=10", "--output", "few").code == 0  # drawn from the other labels
+    assert (
+        run(*command, "--set", "data.train_rows_per_label=10", "--output", "few").code == 0
+    )  # drawn from the other labels
     write_csv(toy_data / "validation.csv", [*rows, {"text": "good", "label": "GOOD"}])
     ended = run(*command)
     assert (ended.code, ended.last.endswith("did you mean good?")) == (3, True)
@@ -289,9 +300,9 @@ def plan_of(run, model, data, *settings):
     [
         (("data.train_limit=24",), 0, "rows     train 24, validation 40"),
         (
-            ("data.train_limit=24", "data.per_class=8"),
+            ("data.train_limit=24", "data.train_rows_per_label=8"),
             2,
-            "data.train_limit = 24 is wrong: does not go with data.per_class",
+            "data.train_limit = 24 is wrong: does not go with data.train_rows_per_label",
         ),
         (("data.train_limit=401",), 3, "data.train_limit is 401, and there are 400 training rows"),
         (("data.train_limit=1",), 3, "every row has the same label"),
@@ -307,14 +318,16 @@ def test_rows_without_labels_are_drawn_too(run, tiny_model):
     command = ["finetune", "stsb", "--model", tiny_model, "--data", "demo", "--limit", 40, "--dry-run"]
     drawn = run(*command, "--set", "data.train_limit=10")
     assert (drawn.code, "rows     train 10, validation 40" in drawn.out) == (0, True)
-    refused = run(*command, "--set", "data.per_class=10")
+    refused = run(*command, "--set", "data.train_rows_per_label=10")
     assert (refused.code, "--set data.train_limit=10" in refused.last) == (2, True)
 
 
 def test_the_draw_that_is_typed_takes_the_place_of_the_one_of_the_recipe(run, tiny_model, toy_data):
-    Path("mine.yaml").write_text("extends: classify\ndata:\n  per_class: 8\n")
+    Path("mine.yaml").write_text("extends: classify\ndata:\n  train_rows_per_label: 8\n")
     ended = run(
         "finetune", "mine.yaml", "--model", tiny_model, "--data", toy_data, "--dry-run", "--set", "data.train_limit=9"
     )
     assert (ended.code, "rows     train 9, " in ended.out) == (0, True), ended.err
-    assert "data.train_limit 9 does not go with the recipe's data.per_class 8, which is left out" in ended.err
+    assert (
+        "data.train_limit 9 does not go with the recipe's data.train_rows_per_label 8, which is left out" in ended.err
+    )

@@ -107,7 +107,11 @@ def test_fresh_moves_the_runs_aside_once_all_rows_are_read(tmp_path, monkeypatch
     (tmp_path / "glue" / "cola").mkdir(parents=True)
     runs.write_record(tmp_path / "glue" / "cola", {"status": "finished", "identity": {"model": "x"}})
     glue(
-        "demo", tasks=["cola"], output=tmp_path / "glue", changes={"data.source": "demo", "data.limit": 40}, fresh=True
+        "demo",
+        tasks=["cola"],
+        output=tmp_path / "glue",
+        changes={"data.source": "demo", "data.limit": 40},
+        restart=True,
     )
     assert runs.read_record(tmp_path / "glue" / "cola.before")["status"] == "finished"
 

@@ -21,7 +21,7 @@ SEVERAL = {
     "cluster": ["rows.csv", "--vectors", "rows.npy", "--clusters", "2", "--save", "topics", "-o", "out.csv"],
     "dedup": ["rows.csv", "--vectors", "rows.npy", "--threshold", "0.9", "-o", "out.csv", "--report", "report.csv"],
     "embed": ["rows.csv", "-o", "out.npy", "--precision", "fp32"],
-    "eval": ["classify", "--data", "data", "--split", "train", "--training-rows", "keep", "-o", "scores"],
+    "eval": ["classify", "--data", "data", "--split", "train", "--on-overlap", "mark", "-o", "scores"],
     "map": ["rows.csv", "-o", "map.html", "--svg", "map.svg"],
     "pretrain tokenizer": ["--data", "demo", "--vocabulary-size", "300", "--limit", "400", "-o", "tokenizer"],
     "search build": ["rows.csv", "-o", "index", "--precision", "fp32"],

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from bertkit.insight.layer_vectors import LayerReader
-from bertkit.insight.map import project
+from bertkit.analysis.layer_vectors import LayerReader
+from bertkit.analysis.map import project
 from bertkit.vectors.text_files import TextSource
 from bertkit.workflows.map import MapSettings, draw_map
 from tests.conftest import toy_rows, write_csv, write_jsonl
@@ -50,7 +50,7 @@ def test_texts_are_drawn_at_all_layers_and_scored_by_their_labels(run, file, tin
     again = run("map", file, "--model", tiny_model, "-o", "m.html")
     assert (again.code, "the file exists already, and is kept as it is" in again.last) == (2, True)
     assert read("m.parquet") == rows
-    again = run("map", file, "--model", tiny_model, "-o", "m.html", "--fresh", "--layers", "1")
+    again = run("map", file, "--model", tiny_model, "-o", "m.html", "--overwrite", "--layers", "1")
     assert again.code == 0, again.err
     assert list(read("m.parquet")[0]) == ["id", "text", "label", "x", "y"]
 

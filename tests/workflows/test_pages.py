@@ -26,7 +26,7 @@ PAGES = {
     "explain": "explain {0}/teacher --text 'a good film' --output {0}/page.html",
     "attention show": "attention show 'a good film' --model {0}/teacher --output {0}/page.html",
     "attention heads": "attention heads {0}/data/train.csv --model {0}/teacher --output {0}/page.html",
-    "calibrate": "calibrate {0}/teacher --data {0}/data --training-rows keep",
+    "calibrate": "calibrate {0}/teacher --data {0}/data --on-overlap mark",
     "map": "map {0}/data/train.csv --model {0}/model --label label --output {0}/page.html",
     "probe": "probe classify --model {0}/model --data {0}/data --output {0}/page.html",
 }

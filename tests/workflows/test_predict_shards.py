@@ -32,7 +32,7 @@ def commands(trained, tmp_path):
     write_csv(tmp_path / "gold.csv", rows)
     return {
         "predict": ["predict", str(trained), "rows.csv", "-o", "out.csv"],
-        "eval": ["eval", str(trained), "--data", "gold.csv", "--training-rows", "keep", "-o", "scores"],
+        "eval": ["eval", str(trained), "--data", "gold.csv", "--on-overlap", "mark", "-o", "scores"],
     }
 
 
@@ -132,13 +132,13 @@ def test_a_character_that_cannot_be_encoded_costs_no_part(run, trained, small_ch
 
 def test_rows_that_change_meanwhile_are_refused(run, trained, small_chunks, monkeypatch):
     write_csv(Path("rows.csv"), rows := [{"text": row["text"]} for row in toy_rows(8, seed=1)])
-    joined = workflow.PartFolder.joined
+    joined = workflow.OutputShards.joined
 
     def change(self, files):
         write_csv(Path("rows.csv"), [*rows[:7], {"text": "another"}])
         return joined(self, files)
 
-    monkeypatch.setattr(workflow.PartFolder, "joined", change)
+    monkeypatch.setattr(workflow.OutputShards, "joined", change)
     assert run("predict", trained, "rows.csv", "-o", "out.csv", "--shard", "1/2").code == 0
     ended = run("predict", trained, "rows.csv", "-o", "out.csv", "--shard", "2/2")
     assert ended.code == 0 and not Path("out.csv").exists()  # its last part is of other rows, so one is missing

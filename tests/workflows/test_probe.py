@@ -17,8 +17,8 @@ def test_a_score_is_that_of_a_plain_loop(tiny_model, tmp_path):
     from sklearn.linear_model import LogisticRegression
     from transformers import AutoModel, AutoTokenizer
 
-    from bertkit.insight.probe_tasks import read_recipe_task
-    from bertkit.insight.probes import draw_training_items
+    from bertkit.analysis.probe_tasks import read_recipe_task
+    from bertkit.analysis.probes import draw_training_items
 
     draws = np.random.default_rng(0)
     words = ["good", "bad", "film", "the", "very", "dull"]

@@ -78,5 +78,5 @@ def test_a_quantized_run_keeps_its_score_or_leaves_nothing(trained, run, tmp_pat
     assert not parity["flips"].get("alone")
     assert load_recipe("out/recipe.yaml").data.limit is None
     assert parity["rows"] == 60 and 0 < parity["largest"] < 0.5
-    ended = run("eval", "classify", "--model", "out", "--data", tmp_path / "rows", "--training-rows", "keep", "--json")
+    ended = run("eval", "classify", "--model", "out", "--data", tmp_path / "rows", "--on-overlap", "mark", "--json")
     assert json.loads(ended.out)["results"][0]["scores"]["accuracy"] == parity["scores"]["accuracy"]["after"]

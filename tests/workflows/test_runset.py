@@ -49,12 +49,12 @@ def test_a_folder_is_created_and_one_command_at_a_time_works_on_it(tmp_path):
     both = [StandIns(tmp_path / "a" / "set", ["good-1"]) for _ in range(2)]
     with both[0].lock():
         for call in (both[1].check, both[1].lock().__enter__):
-            with pytest.raises(ResourceError, match=r"process \d+ on .* is at work on this folder .* with --join"):
+            with pytest.raises(ResourceError, match=r"process \d+ on .* is at work on this folder .* with --worker"):
                 call()
         with pytest.raises(UsageError, match="there are no runs to join"):
-            both[1].check(join=True)
+            both[1].check(worker=True)
         train_all(both[0])
-        with both[1].lock(join=True):
+        with both[1].lock(worker=True):
             pass
     with both[1].lock():
         pass
@@ -93,16 +93,16 @@ def test_fresh_moves_an_earlier_set_aside_unless_a_run_is_being_trained(tmp_path
         files.hold_lock(job.run_lock("good-10")),
         pytest.raises(ResourceError, match="another process still trains good 10"),
     ):
-        job.lock(fresh=True).__enter__()
-    with job.lock(fresh=True):
+        job.lock(restart=True).__enter__()
+    with job.lock(restart=True):
         assert runs.list_runs(job.folder) == []
     assert len(runs.list_runs(tmp_path / "set.before")) == 2
 
 
 def test_options_that_cannot_be_are_refused(tmp_path, monkeypatch):
     job = stand_ins(tmp_path, "good-1")
-    with pytest.raises(UsageError, match="--fresh and --join are both given"):
-        job.check(fresh=True, join=True)
+    with pytest.raises(UsageError, match="--restart and --worker are both given"):
+        job.check(restart=True, worker=True)
     with pytest.raises(UsageError, match="--jobs 0"):
         job.check(jobs=0)
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -119,7 +119,7 @@ def test_finished_runs_are_kept_and_a_diverged_one_is_tried_once_per_command(tmp
         failures = train_all(job)
         assert list(failures) == ["diverged 2"] and isinstance(failures["diverged 2"], DivergedError)
         assert [began(tmp_path, name) for name in job.names] == [1, count, 1]
-    assert list(train_all(job, join=True)) == []
+    assert list(train_all(job, worker=True)) == []
     job.retries_diverged = False
     assert list(train_all(job)) == []
     assert began(tmp_path, "diverged-2") == 2
@@ -291,12 +291,12 @@ def test_after_a_kill_the_workers_save_and_the_same_command_waits_for_them(tmp_p
 def test_a_second_command_joins_and_what_it_leaves_is_taken_over(tmp_path):
     first = start(tmp_path, 1, "slow-1,slow-2,good-3")
     wait_for(tmp_path, "slow-1")
-    second = start(tmp_path, 1, "slow-1,slow-2,good-3", "--join")
+    second = start(tmp_path, 1, "slow-1,slow-2,good-3", "--worker")
     wait_for(tmp_path, "slow-2")
-    third = start(tmp_path, 1, "slow-1,slow-2,good-3", "--join")
+    third = start(tmp_path, 1, "slow-1,slow-2,good-3", "--worker")
     assert (third.wait(60), statuses(tmp_path)["good-3"]) == (0, "finished")  # and does not wait for the others
     refused = start(tmp_path, 1, "slow-1,slow-2,good-3")
-    assert "share seeds and trials with --join" in refused.communicate(timeout=60)[0] and refused.returncode == 6
+    assert "share seeds and trials with --worker" in refused.communicate(timeout=60)[0] and refused.returncode == 6
     second.kill()
     second.communicate()
     (tmp_path / "set" / "go").touch()

@@ -83,17 +83,17 @@ def test_seeds_that_another_process_trains_are_left_to_it_and_so_is_the_summary(
     monkeypatch.setattr(workflow, "finetune_rows", finetune_rows)
     monkeypatch.setattr(workflow.SeedRuns, "find_machine", lambda *_: None)  # it would wait for the first run
     with pytest.raises(UsageError, match="there are no runs to join"):
-        finetune_seeds(demo, (4, 5), output=folder, join=True)
-    with pytest.raises(UsageError, match="--fresh and --join are both given"):
-        finetune_seeds(demo, (4, 5), output=folder, join=True, fresh=True)
+        finetune_seeds(demo, (4, 5), output=folder, worker=True)
+    with pytest.raises(UsageError, match="--restart and --worker are both given"):
+        finetune_seeds(demo, (4, 5), output=folder, worker=True, restart=True)
     job = check_seeds(demo, (4, 5), folder)
     with job.lock(), files.hold_lock(job.run_lock("seed-4")):
-        summary, error = finetune_seeds(demo, (4, 5), output=folder, join=True)
+        summary, error = finetune_seeds(demo, (4, 5), output=folder, worker=True)
     assert (
         trained == [5] and [run.name for run in summary.unfinished] == ["seed-4"] and not summary.unfinished[0].failure
     )
     assert str(error) == "seed 5 diverged: the loss is nan - lower it" and read_seeds(folder) is None
-    summary, error = finetune_seeds(demo, (4, 5), output=folder, join=True)
+    summary, error = finetune_seeds(demo, (4, 5), output=folder, worker=True)
     assert trained == [5, 4] and str(error) == "seed 4 diverged: the loss is nan - lower it"
     assert [entry["status"] for entry in read_seeds(folder)["runs"]] == ["diverged"] * 2
 
@@ -213,7 +213,7 @@ def test_a_second_command_joins_the_first(tmp_path, tiny_model, toy_data):
     first = start(shared, tiny_model, threads=1)
     while first.poll() is None and not (shared / "run/.seed-1.lock").exists():
         time.sleep(0.05)
-    second = start(shared, tiny_model, "--join", threads=1)
+    second = start(shared, tiny_model, "--worker", threads=1)
     texts = [process.communicate(timeout=600)[0] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), texts
     taken = [re.findall(r"seed (\d) \(", text) for text in texts]

@@ -88,7 +88,7 @@ def test_a_trial_that_diverges_has_ended_and_the_others_go_on(diverging, tmp_pat
     with pytest.raises(UsageError, match="the folder holds another sweep"):
         sweep("classify", other, DEMO, output=tmp_path / "sweep")
     with pytest.raises(DivergedError):
-        sweep("classify", other, DEMO, output=tmp_path / "sweep", fresh=True)
+        sweep("classify", other, DEMO, output=tmp_path / "sweep", restart=True)
     assert diverging == [1, 2, 3, 4] and find_trials(tmp_path / "sweep.before") == ["trial-0001", "trial-0002"]
 
 
@@ -105,11 +105,11 @@ def test_trials_that_another_process_has_are_left_to_it_and_the_summary_too(dive
     search = parse_sweep_space("random", ["training.epochs=int:1..3"], 3)
     job = begin(search, tmp_path / "sweep")
     with files.hold_lock(job.run_lock("trial-0001")):
-        summary = sweep("classify", search, DEMO, output=tmp_path / "sweep", join=True)
+        summary = sweep("classify", search, DEMO, output=tmp_path / "sweep", worker=True)
         assert summary.unfinished == 1 and len(diverging) == 2
         assert read_summary(tmp_path / "sweep") is None
     with pytest.raises(DivergedError):  # the last process writes it
-        sweep("classify", search, DEMO, output=tmp_path / "sweep", join=True)
+        sweep("classify", search, DEMO, output=tmp_path / "sweep", worker=True)
     assert len(set(diverging)) == 3 and len(read_summary(tmp_path / "sweep")["trials"]) == 3
 
 
@@ -117,7 +117,7 @@ def test_a_process_that_joins_before_a_trial_has_settings_has_none_to_show(diver
     search = parse_sweep_space("grid", ["training.epochs=1,2"], None)
     job = begin(search, tmp_path / "sweep")
     with files.hold_lock(job.run_lock("trial-0001")), files.hold_lock(job.run_lock("trial-0002")):
-        summary = sweep("classify", search, DEMO, output=tmp_path / "sweep", join=True)
+        summary = sweep("classify", search, DEMO, output=tmp_path / "sweep", worker=True)
     assert (summary.trials, summary.unfinished, diverging) == ([], 2, [])
 
 
@@ -126,7 +126,7 @@ def test_fresh_leaves_a_sweep_alone_while_a_trial_is_trained(diverging, tmp_path
     job = begin(search, folder)
     other = parse_sweep_space("grid", ["training.epochs=3,4"], None)
     with files.hold_lock(job.run_lock("trial-0002")), pytest.raises(ResourceError, match="still trains trial-0002"):
-        sweep("classify", other, DEMO, output=folder, fresh=True)
+        sweep("classify", other, DEMO, output=folder, restart=True)
     assert json.loads((folder / "space.json").read_text())["space"] == {"training.epochs": "1,2"}
 
 
@@ -238,7 +238,7 @@ def test_two_processes_take_different_trials(tmp_path, toy_data, tiny_model, job
     first = start(command)
     while first.poll() is None and not (tmp_path / "run/trial-0001.json").exists():
         pass
-    second = start([*command, "--join"])
+    second = start([*command, "--worker"])
     texts = [process.communicate()[1] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), texts
     taken = [re.findall(r"(trial-\d+) of 4: ", text) for text in texts]

@@ -10,7 +10,7 @@ import pytest
 
 from bertkit.errors import UnavailableError
 from bertkit.evaluation.run_sets import SetRun
-from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.scoring import EvalResult
 from bertkit.recipe.space import name_point, parse_sweep_space
 from bertkit.workflows.tpe import check_optuna, propose
 
@@ -18,7 +18,7 @@ SPACE = ["rate=log:1e-5..1e-3", "size=16,32,null", "epochs=int:2..4"]
 
 
 def finished(point, metric, score):
-    return SetRun("", "finished", point, [Result("r", "m", "validation", {metric: score}, 9, 1.0)])
+    return SetRun("", "finished", point, [EvalResult("r", "m", "validation", {metric: score}, 9, 1.0)])
 
 
 def test_a_missing_package_is_named(monkeypatch):

@@ -19,7 +19,7 @@ from bertkit.cli.options import (
 from bertkit.cli.output import format_interval, format_rows, print_file, print_result, print_table, print_text
 
 if TYPE_CHECKING:
-    from bertkit.insight.attention import AttendedText, MeasuredHeads
+    from bertkit.analysis.attention import AttendedText, MeasuredHeads
 
 ORDER = 33
 HELP = (

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from bertkit.cli.options import (
     ROWS,
     CheckpointOption,
+    OnOverlapOption,
     RunArgument,
     ScoringSetOption,
-    TrainingRowsOption,
     find_checkpoint,
     option,
     recipe_options,
@@ -39,7 +39,7 @@ def command(
     min_precision: Annotated[
         float | None, option("Make `predict` abstain so that this fraction of its other predictions is correct.", "P")
     ] = None,
-    training_rows: TrainingRowsOption = "error",
+    on_overlap: OnOverlapOption = "error",
 ) -> None:
     """Calibrate the probabilities of a fine-tuned checkpoint.
 
@@ -54,7 +54,7 @@ def command(
     from bertkit.workflows.calibrate import calibrate
 
     calibration = calibrate(
-        loaded, split=split, coverages=coverage or (), precision=min_precision, training_rows=training_rows
+        loaded, split=split, coverages=coverage or (), precision=min_precision, on_overlap=on_overlap
     )
     print_result(calibration, print_calibration)
 

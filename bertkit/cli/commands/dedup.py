@@ -42,7 +42,7 @@ def command(
     output: CleanOption = None,
     against: AgainstOption = None,
     column: ColumnOption = "text",
-    near: Annotated[
+    near_threshold: Annotated[
         float, option("Minimum fraction of common wording of near duplicates; 1 turns this off.", "P")
     ] = 0.9,
     model: EmbeddingModelOption = None,
@@ -77,7 +77,7 @@ def command(
         TextFile.open(file, column, data),
         against=[TextFile.open(path, column, data) for path in against or ()],
         source=source,
-        near=near,
+        near_threshold=near_threshold,
         threshold=threshold,
         keep=keep,
         output=None if output is None else expand_path(output),

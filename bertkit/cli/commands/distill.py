@@ -12,8 +12,8 @@ from bertkit.cli.options import (
     FROM_RECIPE,
     TRAINING,
     DryRunOption,
-    FreshOption,
     RecipeArgument,
+    RestartOption,
     merge_changes,
     option,
     output_option,
@@ -61,8 +61,8 @@ def command(
     soft_weight: SoftWeightOption = None,
     output: Annotated[Path | None, output_option("Run folder.", "DIR", "runs/RECIPE-distilled")] = None,
     dry_run: DryRunOption = False,
-    smoke: SmokeOption = False,
-    fresh: FreshOption = False,
+    smoke_test: SmokeOption = False,
+    restart: RestartOption = False,
 ) -> None:
     """Distill fine-tuned teachers, or soft labels, into a smaller student encoder.
 
@@ -79,8 +79,8 @@ def command(
         raise UsageError("--model and --student-layers are both given", remedy)
     from bertkit.recipe.load import load_pretrain_recipe, load_recipe, recipe_command
 
-    if smoke:
-        check_smoke_options(output=output, dry_run=dry_run, fresh=fresh)
+    if smoke_test:
+        check_smoke_options(output=output, dry_run=dry_run, restart=restart)
     # 2. A pretraining recipe distills a pretrained encoder on text; other recipes distill a fine-tuned model.
     if recipe_command(recipe) == "pretrain":
         if len(teacher or ()) > 1 or any(value is not None for value in (model, soft_labels, soft_weight)):
@@ -91,7 +91,7 @@ def command(
         options = {"options.student_layers": student_layers, "options.temperature": temperature}
         settings: dict[str, Any] = {**options, "model": teacher[0] if teacher else None}
         student = load_pretrain_recipe(recipe, merge_changes(settings, changes))
-        run_pretraining(student, output, dry_run=dry_run, smoke=smoke, fresh=fresh)
+        run_pretraining(student, output, dry_run=dry_run, smoke_test=smoke_test, restart=restart)
         return
     settings = {
         "model": model,
@@ -107,13 +107,13 @@ def command(
     from bertkit.workflows import trial_run
     from bertkit.workflows.distill import distill, with_distillation
 
-    if smoke:
+    if smoke_test:
         print_smoke(trial_run.smoke_finetune(with_distillation(loaded)))
     elif dry_run:
-        plan = trial_run.dry_run(with_distillation(loaded), output=output, fresh=fresh)
+        plan = trial_run.dry_run(with_distillation(loaded), output=output, restart=restart)
         print_result(plan, print_dry_run)
     else:
-        distilled = distill(loaded, output=output, fresh=fresh)
+        distilled = distill(loaded, output=output, restart=restart)
 
         def print_all(distilled: Distilled) -> None:
             print_distilled(distilled)

@@ -46,7 +46,7 @@ def embed_texts(
     dtype: Annotated[Dtype, option("Type of the stored numbers: float32 or float16.", "DTYPE")] = "float32",
     shard: ShardOption = None,
     changes: TextSettingsOption = None,
-    fresh: Annotated[bool, flag("--fresh", "Start over; the parts of an interrupted command are deleted.")] = False,
+    restart: Annotated[bool, flag("--restart", "Start over; the parts of an interrupted command are deleted.")] = False,
 ) -> None:
     """Turn texts into vectors with an encoder.
 
@@ -64,7 +64,7 @@ def embed_texts(
     if output is None:
         print_records("vectors", embed(embedder, source, unit=unit))
         return
-    about = embed_to_file(embedder, source, output, unit=unit, dtype=dtype, fresh=fresh)
+    about = embed_to_file(embedder, source, output, unit=unit, dtype=dtype, restart=restart)
 
     # Only the last shard to finish knows the vectors of all shards, so the others print no line.
     def show(_: object) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from bertkit.cli.options import (
     ROWS,
     CheckpointOption,
+    OnOverlapOption,
     OptionalRunArgument,
     ReportOption,
     ScoringSetOption,
-    TrainingRowsOption,
     ZeroShotOption,
     find_checkpoint,
     flag,
@@ -39,7 +39,7 @@ from bertkit.errors import UsageError
 from bertkit.storage.runs import is_main_process
 
 if TYPE_CHECKING:
-    from bertkit.evaluation.scoring import Result
+    from bertkit.evaluation.scoring import EvalResult
     from bertkit.recipe.records import Recipe
 
 NAME = "eval"
@@ -74,7 +74,7 @@ def command(
     ] = None,
     use_interval: UseIntervalOption = False,
     report: ReportOption = None,
-    training_rows: TrainingRowsOption = "error",
+    on_overlap: OnOverlapOption = "error",
     strict_labels: StrictLabelsOption = False,
     languages: LanguagesOption = None,
     zero_shot: ZeroShotOption = False,
@@ -92,7 +92,7 @@ def command(
     settings |= {**read_requirements(require or []), "gates.use_interval": use_interval or None}
     changes = merge_changes(settings, changes)
     scoring: dict[str, Any] = {"split": split, "output": output}
-    scoring |= {"training_rows": training_rows, "strict_labels": strict_labels}
+    scoring |= {"on_overlap": on_overlap, "strict_labels": strict_labels}
     # 3. Score: one recipe per language, or the one recipe.
     if languages is not None:
         recipes = _load_languages(recipe, changes, languages)
@@ -129,7 +129,7 @@ def read_requirements(assignments: Sequence[str]) -> dict[str, float]:
     return gates
 
 
-def _print_written(results: Sequence[Result], output: Path | None) -> None:
+def _print_written(results: Sequence[EvalResult], output: Path | None) -> None:
     print_results(results)
     if output is not None:
         print_line(f"{output}: written")
@@ -180,7 +180,7 @@ def _load_languages(name: str, changes: dict[str, Any], languages: str) -> dict[
     return {code: load_recipe(name, changes | {"data.language": code}) for code in codes}
 
 
-def print_results(results: Sequence[Result], next_steps: Callable[[], None] = lambda: None) -> None:
+def print_results(results: Sequence[EvalResult], next_steps: Callable[[], None] = lambda: None) -> None:
     """Print the scores of every split, the next steps, and last which split is not above its baselines."""
     _print_scores(results)
     next_steps()
@@ -192,7 +192,7 @@ def print_results(results: Sequence[Result], next_steps: Callable[[], None] = la
             print_text(f"WARNING ({result.split}): {result.warnings[-1]}")
 
 
-def _print_scores(results: Sequence[Result]) -> None:
+def _print_scores(results: Sequence[EvalResult]) -> None:
     """Print the scores of every split, each with its confidence interval and its baseline."""
     from bertkit.data.checks import format_fraction
     from bertkit.metrics.baselines import tabulate
@@ -246,7 +246,7 @@ def _describe_lead(lead: Mapping[str, Any]) -> str:
     return f"{lead['metric']}: {how}{interval}{unclear}"
 
 
-def print_languages(results: Mapping[str, Sequence[Result]], means: Sequence[Mapping[str, Any]]) -> None:
+def print_languages(results: Mapping[str, Sequence[EvalResult]], means: Sequence[Mapping[str, Any]]) -> None:
     """Print a table of the scores of each language with their mean, and the warnings of each language."""
     first = next(iter(results.values()))[0]
     print_text(f"{first.recipe}: {len(results)} languages, {first.model}")

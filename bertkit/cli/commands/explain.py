@@ -52,7 +52,7 @@ def command(
     text: TextOption = None,
     row: RowOption = None,
     data: Annotated[str | None, option("File with rows to explain; `-` for stdin.", "FILE")] = None,
-    mistakes: Annotated[
+    errors: Annotated[
         int | None, option("Number of validation rows to explain: the most confident mistakes.", "N", min=1)
     ] = None,
     limit: FirstRowsOption = None,
@@ -71,16 +71,16 @@ def command(
     from bertkit.workflows import explain
 
     single_row = parse_row(text, row)
-    sources = [single_row, data, mistakes]
+    sources = [single_row, data, errors]
     if sources.count(None) != 2:
-        several = "more than one of --text or --row, --data, --mistakes"
+        several = "more than one of --text or --row, --data, --errors"
         message = several if sources.count(None) < 2 else "nothing to explain"
-        raise UsageError(message, "give --text, --row column=value, --data FILE or --mistakes N")
+        raise UsageError(message, "give --text, --row column=value, --data FILE or --errors N")
     if data is None:
         check_unused_options({"--limit": limit}, "without --data", "it is for the rows of a file")
     loaded = load_recipe(recipe or get_recipe_file(run), {"model": run, **changes})
     settings = {"targets": target or (), "max_steps": integration_steps}
-    rows = explain.explain(loaded, source=data, row=single_row, mistakes=mistakes, limit=limit, **settings)
+    rows = explain.explain(loaded, source=data, row=single_row, errors=errors, limit=limit, **settings)
     if output is not None:
         print_file(output, explain.write_page(rows, output, loaded.model_name))
         return

@@ -12,11 +12,11 @@ from bertkit.cli.commands.evaluate import print_results
 from bertkit.cli.options import (
     TRAINING,
     DryRunOption,
-    FreshOption,
     JobsOption,
-    JoinOption,
     RecipeArgument,
+    RestartOption,
     SeedsOption,
+    WorkerOption,
     flag,
     option,
     output_option,
@@ -42,7 +42,7 @@ from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from bertkit.evaluation.run_sets import SeedsSummary
-    from bertkit.evaluation.scoring import Result
+    from bertkit.evaluation.scoring import EvalResult
     from bertkit.recipe.records import Recipe
     from bertkit.workflows.trial_run import DryRun, SmokeResult
 
@@ -51,7 +51,9 @@ EXAMPLE = "bertkit finetune cola --model demo --data demo"
 
 SmokeOption = Annotated[
     bool,
-    flag("--smoke", "Test every stage on a few rows in a temporary folder: train, stop, resume, score and publish."),
+    flag(
+        "--smoke-test", "Test every stage on a few rows in a temporary folder: train, stop, resume, score and publish."
+    ),
 ]
 
 
@@ -64,27 +66,27 @@ def command(
     ] = None,
     seeds: SeedsOption = None,
     jobs: JobsOption = 1,
-    join: JoinOption = False,
+    worker: WorkerOption = False,
     dry_run: DryRunOption = False,
-    smoke: SmokeOption = False,
-    pinned: Annotated[
+    smoke_test: SmokeOption = False,
+    expect_run: Annotated[
         Path | None, option("Abort unless model, rows and package versions match this run.", "RUN")
     ] = None,
-    fresh: FreshOption = False,
+    restart: RestartOption = False,
 ) -> None:
     """Fine-tune an encoder with a recipe, and score it.
 
     After an interruption, the same command resumes the run. A finished run is not trained again; its scores are
     printed. Options override the recipe.
     """
-    if smoke:
-        check_smoke_options(output=output, seeds=seeds, dry_run=dry_run, fresh=fresh, pinned=pinned)
+    if smoke_test:
+        check_smoke_options(output=output, seeds=seeds, dry_run=dry_run, restart=restart, expect_run=expect_run)
     from bertkit.recipe.load import load_recipe
 
     # The recipe is loaded before the modules that import torch: a mistake in it is reported at once, and not after
     # seconds.
     loaded = load_recipe(recipe, changes)
-    if smoke:
+    if smoke_test:
         from bertkit.workflows.trial_run import smoke_finetune
 
         print_smoke(smoke_finetune(loaded))
@@ -93,21 +95,21 @@ def command(
     if seeds is not None:
         if "training.seed" in changes:
             raise UsageError("one seed and --seeds are both given", "name all seeds in a list: --seeds 1,2,7")
-        if pinned is not None:
-            raise UsageError("--pinned with --seeds", "pin one --seed at a time")
-        _finetune_seeds(loaded, parse_seeds(seeds), output, dry_run=dry_run, fresh=fresh, jobs=jobs, join=join)
+        if expect_run is not None:
+            raise UsageError("--expect-run with --seeds", "pin one --seed at a time")
+        _finetune_seeds(loaded, parse_seeds(seeds), output, dry_run=dry_run, restart=restart, jobs=jobs, worker=worker)
         return
     # 2. One run: check options that it cannot have, then plan it or train it.
-    if jobs != 1 or join:
-        raise UsageError(f"{'--join' if join else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
+    if jobs != 1 or worker:
+        raise UsageError(f"{'--worker' if worker else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
     if dry_run:
         from bertkit.workflows import trial_run
 
-        print_result(trial_run.dry_run(loaded, output=output, fresh=fresh, pinned=pinned), print_dry_run)
+        print_result(trial_run.dry_run(loaded, output=output, restart=restart, expect_run=expect_run), print_dry_run)
         return
     from bertkit.workflows.finetune import finetune
 
-    results = finetune(loaded, output=output, fresh=fresh, pinned=pinned)
+    results = finetune(loaded, output=output, restart=restart, expect_run=expect_run)
     gates = [case for result in results for case in result.gates]
     # Next steps are printed before a failed gate raises its error, which ends the output.
     next_steps = partial(print_next_steps, loaded, results)
@@ -115,16 +117,16 @@ def command(
 
 
 def _finetune_seeds(
-    recipe: Recipe, seeds: Sequence[int], output: Path | None, *, dry_run: bool, fresh: bool, jobs: int, join: bool
+    recipe: Recipe, seeds: Sequence[int], output: Path | None, *, dry_run: bool, restart: bool, jobs: int, worker: bool
 ) -> None:
     from bertkit.workflows import seeds as workflow
 
     if dry_run:
-        runset = workflow.check_seeds(recipe, seeds, output, fresh=fresh, jobs=jobs, join=join)
-        plan = workflow.dry_run(runset, fresh=fresh)
+        runset = workflow.check_seeds(recipe, seeds, output, restart=restart, jobs=jobs, worker=worker)
+        plan = workflow.dry_run(runset, restart=restart)
         print_result(plan, lambda _: print_dry_run(plan, len(seeds)))
         return
-    summary, error = workflow.finetune_seeds(recipe, seeds, output=output, fresh=fresh, jobs=jobs, join=join)
+    summary, error = workflow.finetune_seeds(recipe, seeds, output=output, restart=restart, jobs=jobs, worker=worker)
     # The gates judge all runs: the command that ends last does so.
     if error is not None or summary.unfinished:
         print_result(summary.to_dict(), lambda _: print_seeds(summary), error=error)
@@ -161,7 +163,7 @@ def print_dry_run(plan: DryRun, runs: int = 1) -> None:
     print_line("Nothing was written. `bertkit bench` with the same recipe compares batch sizes and precisions.")
 
 
-def print_next_steps(recipe: Recipe, results: Sequence[Result]) -> None:
+def print_next_steps(recipe: Recipe, results: Sequence[EvalResult]) -> None:
     """Print the commands that a user may want to run after a training."""
     if not results:
         return
@@ -264,7 +266,7 @@ def _print_runs(summary: SeedsSummary) -> None:
 
 def print_unfinished(count: int) -> None:
     """Print how many runs of a set have not ended."""
-    print_text(f"  {count} more not finished: another process trains them, or the command without --join does")
+    print_text(f"  {count} more not finished: another process trains them, or the command without --worker does")
 
 
 def number_values(values: Sequence[float]) -> str:
@@ -277,14 +279,14 @@ def number_values(values: Sequence[float]) -> str:
 
 
 def check_smoke_options(**other_options: object) -> None:
-    """Check that none of these options is given with --smoke; `dry_run` is --dry-run.
+    """Check that none of these options is given with --smoke-test; `dry_run` is --dry-run.
 
     Raises:
         UsageError: If one is given.
     """
     conflicts = [f"--{name.replace('_', '-')}" for name, value in other_options.items() if value]
     if conflicts:
-        raise UsageError(f"--smoke with {', '.join(conflicts)}", "it keeps nothing: leave one of them out")
+        raise UsageError(f"--smoke-test with {', '.join(conflicts)}", "it keeps nothing: leave one of them out")
 
 
 def print_smoke(tried: tuple[SmokeResult, BertkitError | None]) -> None:

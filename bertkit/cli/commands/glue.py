@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from bertkit.cli.options import (
     TRAINING,
-    FreshOption,
     PretrainedOption,
+    RestartOption,
     option,
     output_option,
     recipe_options,
@@ -32,7 +32,7 @@ def command(
     changes: dict[str, Any],
     tasks: Annotated[str | None, option("Tasks to train, such as cola,rte.", "LIST", "all nine")] = None,
     output: Annotated[Path | None, output_option("Folder of all runs.", "DIR", "runs/glue")] = None,
-    fresh: FreshOption = False,
+    restart: RestartOption = False,
 ) -> None:
     """Fine-tune a model on all tasks of GLUE, and write a submission to its leaderboard.
 
@@ -42,7 +42,7 @@ def command(
     from bertkit.workflows.glue import glue
 
     names = [name.strip() for name in tasks.split(",")] if tasks is not None else []
-    summary, error = glue(model, tasks=names, changes=changes, output=output, fresh=fresh)
+    summary, error = glue(model, tasks=names, changes=changes, output=output, restart=restart)
     print_result(summary, print_glue, error=error)
 
 

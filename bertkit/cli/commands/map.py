@@ -62,14 +62,14 @@ def command(
     precision: PrecisionOption = "auto",
     seed: Annotated[int, option("Random seed.", "N", min=0, max=2**32 - 1)] = 42,
     changes: TextSettingsOption = None,
-    fresh: Annotated[bool, flag("--fresh", "Replace existing files.")] = False,
+    overwrite: Annotated[bool, flag("--overwrite", "Replace existing files.")] = False,
 ) -> None:
     """Draw texts, or the occurrences of a word, as points on a page with a slider over the layers.
 
     Prints for each layer the fraction of the variance that the page shows, and how well all dimensions separate the
     labels.
     """
-    from bertkit.insight.layer_vectors import LayerReader
+    from bertkit.analysis.layer_vectors import LayerReader
     from bertkit.vectors.text_files import TextSource
     from bertkit.workflows.map import MapSettings, draw_map
 
@@ -78,13 +78,13 @@ def command(
     source = TextSource(file, None, read_data_options(column, [*limits, *(changes or [])]))
     settings = MapSettings(unit, tuple(word or ()), label, layers, projection, seed)
     reader = LayerReader(model, max_length, precision)
-    result = draw_map(reader, source, output, settings, picture=svg, fresh=fresh)
+    result = draw_map(reader, source, output, settings, picture=svg, overwrite=overwrite)
     print_result(result, print_map)
 
 
 def print_map(result: MapResult) -> None:
     """Print what was drawn, and what is measured at each layer."""
-    from bertkit.insight.map import layer_rows
+    from bertkit.analysis.map import layer_rows
     from bertkit.workflows.map import METHODS
 
     unit = "texts" if result.unit == "text" else "words in their texts"

@@ -9,8 +9,8 @@ from bertkit.cli.commands.finetune import SmokeOption, check_smoke_options, prin
 from bertkit.cli.completion import complete_pretraining_recipe
 from bertkit.cli.options import (
     FROM_RECIPE,
-    FreshOption,
     OutputOption,
+    RestartOption,
     argument,
     check_recipe_name,
     flag,
@@ -205,8 +205,8 @@ def pretrain_recipe(
     changes: dict[str, Any],
     output: OutputOption = None,
     dry_run: Annotated[bool, flag("--dry-run", "Prepare the text, time some steps and estimate the run.")] = False,
-    smoke: SmokeOption = False,
-    fresh: FreshOption = False,
+    smoke_test: SmokeOption = False,
+    restart: RestartOption = False,
 ) -> None:
     """Pretrain an encoder on text with a recipe.
 
@@ -216,25 +216,27 @@ def pretrain_recipe(
     from bertkit.recipe.load import load_pretrain_recipe
 
     loaded = load_pretrain_recipe(recipe, changes)
-    run_pretraining(loaded, output, dry_run=dry_run, smoke=smoke, fresh=fresh)
+    run_pretraining(loaded, output, dry_run=dry_run, smoke_test=smoke_test, restart=restart)
 
 
-def run_pretraining(recipe: PretrainRecipe, output: Path | None, *, dry_run: bool, smoke: bool, fresh: bool) -> None:
+def run_pretraining(
+    recipe: PretrainRecipe, output: Path | None, *, dry_run: bool, smoke_test: bool, restart: bool
+) -> None:
     """Pretrain with a recipe, or estimate time and memory, and print the result."""
-    if smoke:
-        check_smoke_options(output=output, dry_run=dry_run, fresh=fresh)
+    if smoke_test:
+        check_smoke_options(output=output, dry_run=dry_run, restart=restart)
         from bertkit.workflows.trial_run import smoke_pretrain
 
         print_smoke(smoke_pretrain(recipe))
     elif dry_run:
         from bertkit.workflows.pretrain_plan import estimate
 
-        plan = estimate(recipe, output=output, fresh=fresh)
+        plan = estimate(recipe, output=output, restart=restart)
         print_result(plan, print_estimate)
     else:
         from bertkit.workflows.pretrain import pretrain
 
-        result = pretrain(recipe, output=output, fresh=fresh)
+        result = pretrain(recipe, output=output, restart=restart)
         print_result(result, print_pretrained)
 
 

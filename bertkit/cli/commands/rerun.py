@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from bertkit.cli.options import FreshOption, argument, flag, option, output_option
+from bertkit.cli.options import RestartOption, argument, flag, option, output_option
 from bertkit.cli.output import print_line, print_result, print_table, print_text
 from bertkit.errors import BertkitError, UnavailableError, shorten
 
@@ -25,7 +25,7 @@ def command(
     ignore_changes: Annotated[
         bool, flag("--ignore-changes", "Train even if the data or the model have changed since the run.")
     ] = False,
-    fresh: FreshOption = False,
+    restart: RestartOption = False,
 ) -> None:
     """Repeat a finished run, and compare the scores and weights of both runs.
 
@@ -35,7 +35,7 @@ def command(
     from bertkit.workflows.rerun import rerun
 
     changes = {name: value for name, value in (("data", data), ("model", model)) if value is not None}
-    repeated = rerun(run, output=output, changes=changes, ignore_changes=ignore_changes, fresh=fresh)
+    repeated = rerun(run, output=output, changes=changes, ignore_changes=ignore_changes, restart=restart)
     error = None if repeated["scores_agree"] else _disagreement_error(repeated)
     print_result(repeated, print_rerun, error=error)
 

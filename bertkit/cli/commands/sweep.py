@@ -12,10 +12,10 @@ from bertkit.cli.commands.finetune import number_values, print_unfinished
 from bertkit.cli.options import (
     TRAINING,
     DryRunOption,
-    FreshOption,
     JobsOption,
-    JoinOption,
     RecipeArgument,
+    RestartOption,
+    WorkerOption,
     option,
     output_option,
     recipe_options,
@@ -60,9 +60,9 @@ def command(
     search: Annotated[str, option("Method that chooses the trials: grid, random or tpe (Optuna).", "METHOD")] = "grid",
     trials: Annotated[int | None, option("Trials of a random or TPE search.", "N", "24, or the complete grid")] = None,
     jobs: JobsOption = 1,
-    join: JoinOption = False,
+    worker: WorkerOption = False,
     dry_run: DryRunOption = False,
-    fresh: FreshOption = False,
+    restart: RestartOption = False,
 ) -> None:
     """Fine-tune with many settings, and rank them by score.
 
@@ -76,10 +76,10 @@ def command(
     from bertkit.workflows.sweep import dry_run as check
 
     if dry_run:
-        job = check_sweep(recipe, search_space, changes, output, fresh=fresh, jobs=jobs, join=join)
-        print_result(check(job, fresh=fresh), print_sweep_plan)
+        job = check_sweep(recipe, search_space, changes, output, restart=restart, jobs=jobs, worker=worker)
+        print_result(check(job, restart=restart), print_sweep_plan)
         return
-    summary = sweep(recipe, search_space, changes, output=output, fresh=fresh, jobs=jobs, join=join)
+    summary = sweep(recipe, search_space, changes, output=output, restart=restart, jobs=jobs, worker=worker)
     print_result(summary.to_dict(), lambda _: print_sweep(summary))
 
 

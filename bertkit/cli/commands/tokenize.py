@@ -9,7 +9,7 @@ from bertkit.cli.output import print_line, print_result, print_table, print_text
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from bertkit.insight.tokenization import TextFigures, TextTokens
+    from bertkit.analysis.tokenization import TextFigures, TextTokens
 
 ORDER = 35
 EXAMPLE = 'bertkit tokenize "Bank is located in the city of London" --model demo'

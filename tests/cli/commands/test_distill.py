@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bertkit.cli.commands.distill import print_distilled
-from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.scoring import EvalResult
 from bertkit.workflows.distill import ComparedModel, Distilled
 
 TEACHER = ComparedModel(
@@ -27,7 +27,7 @@ STUDENT = ComparedModel(
 
 
 def test_teachers_and_student_are_compared_within_80_columns(capsys):
-    result = Result(
+    result = EvalResult(
         "cola", "m", "validation", {}, 100, 1.0, baselines={"most frequent label": {"accuracy": 0.6}}, folder=""
     )
     print_distilled(Distilled([result], [TEACHER, STUDENT], "accuracy"))

@@ -11,10 +11,10 @@ import pytest
 from bertkit.cli.commands.evaluate import print_languages, print_results
 from bertkit.cli.output import print_result
 from bertkit.cli.terminal import json_output
-from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.scoring import EvalResult
 from bertkit.workflows.evaluate import average_languages
 
-RESULT = Result(
+RESULT = EvalResult(
     recipe="cola",
     model="runs/cola",
     split="validation",

@@ -11,10 +11,10 @@ from bertkit.workflows.explain import ExplainedRow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "nothing to explain - give --text, --row column=value, --data FILE or --mistakes N"),
-        (["--text", "a", "--data", "b.csv"], "more than one of --text or --row, --data, --mistakes - give --text,"),
-        (["--mistakes", "3", "--data", "b.csv"], "more than one of --text or --row, --data, --mistakes"),
-        (["--mistakes", "3", "--limit", "3"], "--limit without --data"),
+        ([], "nothing to explain - give --text, --row column=value, --data FILE or --errors N"),
+        (["--text", "a", "--data", "b.csv"], "more than one of --text or --row, --data, --errors - give --text,"),
+        (["--errors", "3", "--data", "b.csv"], "more than one of --text or --row, --data, --errors"),
+        (["--errors", "3", "--limit", "3"], "--limit without --data"),
         (["--text", "a", "-o", "why.txt"], "the page is HTML (why.txt)"),
         (
             ["--text", "a"],
@@ -30,7 +30,7 @@ def test_a_mistake_is_one_line(run, options, message):
 
 
 def make_row(**changes):
-    from bertkit.insight.explanations import Explanation, WordValue
+    from bertkit.analysis.explanations import Explanation, WordValue
 
     words = [WordValue("a", 0, 0.25, 0.5), WordValue("film", 0, -1.0, 0.0)]
     fields = {"target": "good", "measure": "log-odds", "score": 1.0, "baseline_score": 0.5, "steps": 1, "gap": 0.002}

@@ -14,7 +14,7 @@ from bertkit.cli.output import print_result
 from bertkit.cli.terminal import json_output
 from bertkit.errors import DivergedError, UsageError
 from bertkit.evaluation.run_sets import SeedsOfSplit, SeedsSummary, SetRun
-from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.scoring import EvalResult
 from bertkit.metrics.seeds import compute_spread
 from bertkit.recipe import load_recipe, write_yaml
 from bertkit.tasks import load_task, next_commands
@@ -98,7 +98,7 @@ def test_a_run_folder_with_the_name_of_a_recipe_is_suggested_as_a_path():
 
 
 def summary_of(scores, **changes):
-    results = [Result("cola", "demo", "validation", {"f1": score}, 40, 1.0) for score in scores]
+    results = [EvalResult("cola", "demo", "validation", {"f1": score}, 40, 1.0) for score in scores]
     found = [SetRun(f"seed-{n}", "finished", results=[result]) for n, result in enumerate(results, 1)]
     spread = compute_spread(scores, interval=(0.25, 0.75))
     facts = {

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.analysis.map import MappedLayer, Separation
 from bertkit.cli.commands.map import print_map
-from bertkit.insight.map import MappedLayer, Separation
 from bertkit.reports.map import ShownMap
 from bertkit.workflows.map import MapResult
 
@@ -46,7 +46,7 @@ def test_a_mistake_is_one_line(run, options, code, message):
 
 def test_points_that_would_replace_the_input_are_refused(run):
     Path("rows.parquet").write_text("not read")
-    ended = run("map", "rows.parquet", "--model", "demo", "-o", "rows.html", "--fresh")
+    ended = run("map", "rows.parquet", "--model", "demo", "-o", "rows.html", "--overwrite")
     assert (ended.code, "--output is the file to map (rows.parquet)" in ended.err) == (2, True)
 
 

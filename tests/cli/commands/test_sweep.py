@@ -6,7 +6,7 @@ import pytest
 
 from bertkit.cli.commands.sweep import print_sweep, print_sweep_plan, short_names
 from bertkit.evaluation.run_sets import SetRun
-from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.scoring import EvalResult
 from bertkit.evaluation.sweeps import CurvePoint, SweepSummary
 from bertkit.metrics.seeds import Selection
 
@@ -14,7 +14,7 @@ RATE, SIZE = "training.learning_rate", "training.batch_size"
 
 
 def summary_of(scores, **changes):
-    results = [Result("cola", "demo", "validation", {"f1": score}, 40, 3.0) for score in scores]
+    results = [EvalResult("cola", "demo", "validation", {"f1": score}, 40, 3.0) for score in scores]
     trials = [
         SetRun(f"trial-{number:04}", "finished", {RATE: number * 1e-5, SIZE: 16}, [result], 3.0, steps=12)
         for number, result in enumerate(results, 1)
@@ -93,12 +93,12 @@ def test_a_plan_lists_its_trials(capsys):
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        (["--fresh", "--join"], "--fresh and --join are both given"),
+        (["--restart", "--worker"], "--restart and --worker are both given"),
         (["--space", "training.epochs=2"], "names one value"),
         (["--search", "bayes"], "--search bayes"),
         (["--space", "training.rate=1,2"], "--space: unknown key 'training.rate'"),
         (["--epochs", "2"], "training.epochs is both set and searched"),
-        (["--join"], "there are no runs to join"),
+        (["--worker"], "there are no runs to join"),
         (["--jobs", "0"], "--jobs 0"),
     ],
 )
