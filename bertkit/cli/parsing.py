@@ -312,7 +312,7 @@ def _suggest_option(typed: str, context: Any) -> str:
     key = _recipe_key(meant) if meant.startswith("--") else meant
     if key and "--set" in options and (trains or not key.startswith("training.")):
         return f"write --set {key}=..."
-    # `--rows` suggests `--on-overlap`, whose spelling is too different for a match by letters.
+    # `--group` suggests `--group-by`, whose spelling is too different for a match by letters.
     words = set(name[2:].split("-"))
     matches = [option for option in options if words <= set(option[2:].split("-"))][:2]
     matches = matches or difflib.get_close_matches(name, options, n=2, cutoff=0.7)

@@ -56,14 +56,14 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
         runs.prepare_run_folder(tmp_path / "run", {}, restart=False)
 
 
-@pytest.mark.parametrize("fresh", [False, True])
-def test_a_run_that_was_killed_before_its_record_was_there_is_claimed_again(tmp_path, fresh):
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_run_that_was_killed_before_its_record_was_there_is_claimed_again(tmp_path, restart):
     for name in (".lock", ".lock.held", ".run.json.tmp"):
         (tmp_path / name).write_text("{")
-    assert runs.prepare_run_folder(tmp_path, {}, fresh=fresh) is None
+    assert runs.prepare_run_folder(tmp_path, {}, restart=restart) is None
     (tmp_path / "notes.txt").touch()
     with pytest.raises(UsageError, match="something that is not a run of bertkit"):
-        runs.prepare_run_folder(tmp_path, {}, fresh=fresh)
+        runs.prepare_run_folder(tmp_path, {}, restart=restart)
 
 
 MACHINE = {"device": "cpu", "precision": "fp32", "threads": 1, "reason": "as asked"}
