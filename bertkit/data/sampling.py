@@ -94,7 +94,7 @@ def hold_out(split: Split, data: DataConfig, columns: ColumnSpec, *, named: bool
         remedy = "check which column holds the labels, give more rows, or name a validation file"
         raise DataError(message, remedy, file=split.source)
     fraction = format_fraction(int(is_held_out.sum()), count)
-    log_once(f"no validation split: {fraction} rows of {split.source} are held out for it")
+    log_once(f"{fraction} rows of {split.source} are held out for validation, because it has no such split")
     return {
         name: replace(split.select(np.flatnonzero(is_in).tolist()), name=name, is_held_out=True)
         for name, is_in in (("train", ~is_held_out), ("validation", is_held_out))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bertkit.analysis.outcomes import SORTS, RowAnswer, find_outcomes
 from bertkit.analysis.slices import ComparedSlice, collect_words, compare_groups, find_slices
+from bertkit.data.sources import as_recorded
 from bertkit.errors import BertkitError, UsageError
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.evaluation.stored_predictions import (
@@ -20,9 +21,12 @@ from bertkit.evaluation.stored_predictions import (
 )
 from bertkit.metrics.slices import choose_test
 from bertkit.progress import stage
+from bertkit.recipe.load import FOLDER_RECIPE, load_recipe
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
+from bertkit.storage import runs
 from bertkit.storage.disk import sort_on_disk
+from bertkit.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +83,7 @@ def find_errors(
     with stage("testing slices", total=1):
         extra = {column: read_column(column, scorer, run, rows) for column in by}
         # A slice has the rows with words that no training row has, if the training rows can still be read.
-        training_words, notes = _read_training_words(scorer, run)
+        training_words, notes = _read_training_words(run, scorer.task)
         groups = find_slices(scorer, rows, outcomes.units, known_words=training_words, extra=extra)
         slices = compare_groups(outcomes, groups)
 
@@ -118,14 +122,16 @@ def read_predictions(
     return scorer, run, read_rows(run, scorer.task)
 
 
-def _read_training_words(scorer: StoredPredictionScorer, run: StoredRun) -> tuple[set[str] | None, list[str]]:
-    """Return the words of the training rows, or None and a note if these cannot be read."""
-    reason = "stored predictions do not name the training data of their model"
+def _read_training_words(run: StoredRun, task: Task) -> tuple[set[str] | None, list[str]]:
+    """Return the words of the rows that the model was trained on, or None and a note if these cannot be read."""
+    folder, reason = Path(run.model), "the model is not a run of bertkit"
     try:
-        if run.record:
-            splits = read_task_splits(scorer.recipe, scorer.task, lambda name: name == "train")
+        # The recipe of an evaluation has the scored rows as its data, so the recipe of the model's run is read instead.
+        if run.model and (record := runs.read_record(folder)):
+            recipe = as_recorded(load_recipe(str(folder / FOLDER_RECIPE)), record["identity"])
+            splits = read_task_splits(recipe, task, lambda name: name == "train")
             if "train" in splits:
-                return collect_words(splits["train"].rows, scorer.task.COLUMNS), []
+                return collect_words(splits["train"].rows, task.COLUMNS), []
             reason = "there is no train split"
     except BertkitError as error:
         reason = error.message

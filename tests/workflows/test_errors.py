@@ -14,6 +14,7 @@ from bertkit.reports.errors import write_mistakes
 from bertkit.storage import disk
 from bertkit.workflows.errors import find_errors
 from bertkit.workflows.explain import _find_mistaken_rows
+from tests.conftest import toy_rows, write_csv
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 from tests.kills import slow_unless
 
@@ -55,6 +56,14 @@ def test_new_words_are_new_to_the_training_rows(tmp_path):
     assert {one.value for one in found.slices if one.by == "source"} == {"a", "b"}
     with pytest.raises(DataError, match="'none'"):
         find_errors(run, by=["none"])
+
+
+def test_words_of_an_evaluated_file_are_compared_with_the_rows_of_the_run(tmp_path, run, trained):
+    rows = toy_rows(30, seed=5)
+    write_csv(tmp_path / "new.csv", [*rows, *({**row, "text": f"zyx wvu {row['text']}"} for row in rows)])
+    run("eval", trained, "--data", tmp_path / "new.csv", "--output", tmp_path / "scored")
+    found = find_errors(tmp_path / "scored")
+    assert {part.value: part.units for part in found.slices if part.by == "new words"} == {"0": 30, "2 or more": 30}
 
 
 @pytest.mark.parametrize("sort", slow_unless(["confidence", "error"], ["confidence", "length", "label", "error"]))
