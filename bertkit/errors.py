@@ -19,6 +19,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
+from pathlib import Path
 from signal import SIGINT
 from typing import Any
 
@@ -187,6 +188,13 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     names = list(names)
     matches = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     return f"did you mean {' or '.join(matches)}?" if matches else f"there are: {', '.join(names)}"
+
+
+def similar_path(path: Path) -> str:
+    """Suggest the file or folder with the most similar name in the same folder, or return ""."""
+    names = [entry.name for entry in path.parent.glob("[!.]*")]
+    matches = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
+    return f"did you mean {path.with_name(matches[0])}?" if matches else ""
 
 
 def error_summary(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from bertkit.cli.completion import complete_recipe, complete_run, complete_split
-from bertkit.errors import RecipeError, UsageError
+from bertkit.errors import RecipeError, UsageError, similar_path
 from bertkit.hardware.launch import use_shard
 
 if TYPE_CHECKING:
@@ -342,7 +342,10 @@ def find_checkpoint(name: str, model: str | None) -> tuple[str, str]:
     if name in recipe_names() or not has_recipe(name):
         if model is None:
             if "/" in name and not expand_path(name).exists():
-                raise UsageError(f"no such run: {name}", "`bertkit runs list` shows those below runs/")
+                remedy = similar_path(expand_path(name)) or "`bertkit runs list` shows those below runs/"
+                raise UsageError(f"no such run: {name}", remedy)
+            if (run := Path("runs", name)).is_dir() and name not in recipe_names():
+                raise UsageError(f"no such folder: {name}", f"did you mean {run}?")
             find_recipe(name, "finetune")
             raise UsageError(f"{name} is a recipe, which has no checkpoint", "add --model RUN, or name a run instead")
         return name, model

@@ -218,19 +218,20 @@ def describe_unseen(splits: Mapping[str, Split], gold: str) -> list[str]:
     return [f"No training row has the label {', '.join(examples)}{more}. It cannot be learned, and counts as missed."]
 
 
-def describe_lacking(gold: Sequence[Any], missing_labels: Sequence[str]) -> list[str]:
-    """Describe the labels of rows to score that the model lacks, in a sentence.
+def describe_lacking(gold: Sequence[Any], missing_labels: Sequence[str], labels: Sequence[str]) -> list[str]:
+    """Describe the labels of rows to score that are not among the model's labels, in a sentence.
 
-    >>> describe_lacking(["a", "b", "a", "c"], ["c"])
-    ["The model lacks the label 'c', which 1 of 4 (25.0%) rows have. It counts as missed."]
+    >>> describe_lacking(["cheerful", "sad", "cheerfull", "sad"], ["cheerfull"], ["cheerful", "sad"])
+    ["The model lacks the label 'cheerfull', which 1 of 4 (25.0%) rows have. It counts as missed. Is 'cheerful' meant?"]
     """
     if not missing_labels:
         return []
     rows = sum(not set(missing_labels).isdisjoint([value] if isinstance(value, str) else value) for value in gold)
     listed = ", ".join(map(repr, missing_labels[:_MAX_SHOWN])) + (", ..." if len(missing_labels) > _MAX_SHOWN else "")
-    return [
-        f"The model lacks the label {listed}, which {format_fraction(rows, len(gold))} rows have. It counts as missed."
-    ]
+    meant = next((label for name in missing_labels for label in labels if _is_typo(name, label)), None)
+    question = f" Is {meant!r} meant?" if meant else ""
+    rows_with = f"{format_fraction(rows, len(gold))} rows have"
+    return [f"The model lacks the label {listed}, which {rows_with}. It counts as missed.{question}"]
 
 
 def find_contradictions(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from bertkit.data.remote import find_source, name_source
 from bertkit.data.text import COMPRESSED, Record, Source, without_compression
-from bertkit.errors import DataError, RecipeError, ResourceError, UsageError, did_you_mean
+from bertkit.errors import DataError, RecipeError, ResourceError, UsageError, did_you_mean, similar_path
 from bertkit.recipe.records import DataConfig
 from bertkit.storage.cache import log_once
 
@@ -334,8 +334,8 @@ def _find_mode(path: Path) -> int:
 def missing_path_error(path: Path) -> DataError:
     """Return the error for a path that does not exist, with similar names."""
     names = sorted(entry.name for entry in path.parent.glob("[!.]*"))  # without lock files
-    hint = did_you_mean(path.name, names)[:200] if names else f"there is nothing in {path.parent}"
-    return DataError("no such file or folder", hint, file=path)
+    listed = f"there are: {', '.join(names)}"[:200] if names else f"there is nothing in {path.parent}"
+    return DataError("no such file or folder", similar_path(path) or listed, file=path)
 
 
 def _check_content(path: Path, file_format: Format | None, name: str) -> None:

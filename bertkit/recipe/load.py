@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from bertkit.errors import DataError, RecipeError, did_you_mean, shorten
+from bertkit.errors import DataError, RecipeError, did_you_mean, shorten, similar_path
 from bertkit.progress import log
 from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.records import PretrainRecipe, Recipe
@@ -60,7 +60,7 @@ def find_recipe(name: str, command: str = "") -> Path:
     if name.endswith((".yaml", ".yml")) or "/" in name:
         file = expand_path(name)
         if not file.is_file():
-            raise RecipeError("no such recipe file", _LIST, file=name)
+            raise RecipeError("no such recipe file", similar_path(file) or _LIST, file=name)
         return file
     commands = (command,) if command else ("finetune", "pretrain")
     for folder in commands:

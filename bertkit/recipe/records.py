@@ -384,9 +384,12 @@ def check_names(section: str, values: Mapping[str, Any], names: Sequence[str] | 
     Raises:
         RecipeError: If a key is unknown; the remedy suggests the closest name.
     """
-    for name in values:
+    for name, value in values.items():
         if name not in names:
-            raise RecipeError(f"unknown key '{section}.{name}'", did_you_mean(name, names))
+            # In `columns`, the canonical name comes first, which is easily swapped.
+            is_swapped = isinstance(value, str) and value in names
+            remedy = f"write {{{value}: {name}}}" if is_swapped else did_you_mean(name, names)
+            raise RecipeError(f"unknown key '{section}.{name}'", remedy)
 
 
 def accept(is_right: Callable[[Any], bool], remedy: str) -> Callable[[Any], Any]:

@@ -46,7 +46,7 @@ def check_page(output: str | Path, inputs: Iterable[tuple[str, Path]] = ()) -> P
     """
     file = expand_path(output)
     if file.suffix.lower() not in (".html", ".htm"):
-        raise UsageError("the page is HTML", f"name it {file.name}.html", file=file)
+        raise UsageError("the page is HTML", f"name it {file.stem}.html", file=file)
     check_parent_exists(file)
     check_not_inputs(file, inputs)
     if file.exists() and not is_written_by_bertkit(file):

@@ -204,8 +204,9 @@ def score_splits(
         compared_baselines = {} if learned is None else compare_baselines(task, learned, split.rows, scored.context)
         result = make_result(task, split, scored, details, compared_baselines)
         # Labels of the rows that the model does not have were added to the end, and are never predicted.
-        unknown_labels = scored.context.labels[len(checkpoint.context.labels) :]
-        warnings = describe_lacking(list(split.column(task.COLUMNS.gold)), unknown_labels) + scored.warnings
+        known = checkpoint.context.labels
+        unknown = scored.context.labels[len(known) :]
+        warnings = describe_lacking(list(split.column(task.COLUMNS.gold)), unknown, known) + scored.warnings
         if _was_tuned_on(saved, split):
             warnings += warn_of_tuned(name for name in saved.record.get("tuned", {}) if name not in recipe.options)
         result = replace(
@@ -216,7 +217,7 @@ def score_splits(
             seconds=time.perf_counter() - start,
         )
         results.append(judge_result(recipe.gates, result, saved.member_folders or [saved.folder]))
-        labels += unknown_labels
+        labels += unknown
         if output is not None:
             files += write_predictions(output, split, scored.predictions, details)
 

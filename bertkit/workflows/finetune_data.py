@@ -283,7 +283,7 @@ def _find_checked_labels(
     if finds_names:
         check_swapped(splits["train"], columns, data)
     if unread := find_unread(splits):
-        log_once(f"columns that are not read: {', '.join(name or repr(name) for name in unread)}")
+        log_once(f"columns not used: {', '.join(name or repr(name) for name in unread)}")
     warnings = describe_unread(unread, data, columns.optional)
     train = splits["train"]  # Warnings about other splits go with their scores.
     warnings += [f"{train.source}: {warning}" for warning in train.warnings]

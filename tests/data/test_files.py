@@ -225,7 +225,7 @@ def test_damaged_gzip(here):
 def test_a_missing_file(here):
     touch("data/train.csv", "data/notes.txt")
     for file, line in {
-        "data/trian.csv": "no such file or folder (data/trian.csv) - did you mean train.csv?",
+        "data/trian.csv": "no such file or folder (data/trian.csv) - did you mean data/train.csv?",
         "data/x": "no such file or folder (data/x) - there are: notes.txt, train.csv",
         "nowhere/train.csv": "no such file or folder (nowhere/train.csv) - there is nothing in nowhere",
         "data/train.csv/x": "no such file or folder (data/train.csv/x) - there is nothing in data/train.csv",

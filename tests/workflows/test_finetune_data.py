@@ -225,7 +225,7 @@ def test_the_second_text_is_read_where_it_stands_and_unread_columns_are_listed(r
     assert "not read premise, date" in plan.out and "text_pair: text_pair" in plan.out
     assert "the column 'text_pair' is read as the second text of a pair" in plan.err
     assert plan.err.count("is read as the second text") == 1
-    assert "columns that are not read: premise, date" in plan.err
+    assert "columns not used: premise, date" in plan.err
     warning = "'premise' looks like input and is not read."  # the second text is taken, so there is no place for it
     plan = json.loads(run(*command, "--dry-run", "--json").out)
     assert (plan["unread"], plan["warnings"]) == (["premise", "date"], [warning])

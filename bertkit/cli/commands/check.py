@@ -118,7 +118,7 @@ def print_findings(result: CheckResult, fix: Path | None) -> None:
     counts = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
     # A CSV file with an index column has a column without a name, which is shown as ''.
     columns = ", ".join(name or repr(name) for name in result.unread)
-    print_text(f"  rows: {counts or 'none can be used'}{columns and '; columns that are not read: '}{columns}")
+    print_text(f"  rows: {counts or 'none can be used'}{columns and '; columns not used: '}{columns}")
     print_groups(result.findings, _GROUPS, result.source)
     print_line()
     for reason in (*result.left_out, *result.unavailable):

@@ -109,8 +109,10 @@ def write_guess(
     def show(_: object) -> None:
         for line in text.splitlines():
             print_line(line)
-        name = shlex.quote(str(target or "FILE.yaml"))
-        print_next(f"bertkit check {name}", f"bertkit finetune {name}")
+        # Without --output, the recipe is all that stdout gets, so that it can be redirected to a file.
+        if target:
+            name = shlex.quote(str(target))
+            print_next(f"bertkit check {name}", f"bertkit finetune {name}")
 
     print_result({**asdict(guess), "recipe": recipe, "file": str(target) if target else None}, show)
 

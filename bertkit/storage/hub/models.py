@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import ModelError, ResourceError, UnavailableError, UsageError, did_you_mean
+from bertkit.errors import ModelError, ResourceError, UnavailableError, UsageError, did_you_mean, similar_path
 from bertkit.recipe.sections import expand_path
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.cache import log_once
@@ -385,7 +385,7 @@ def find_run(model: str) -> Path:
         return find_model(model)
     except (ModelError, UnavailableError):
         remedy = "`bertkit runs list` shows the runs below runs/; a model on the Hub must be cached or reachable"
-        raise ModelError(f"no such run: {model}", remedy) from None
+        raise ModelError(f"no such run: {model}", similar_path(folder) or remedy) from None
 
 
 def is_hub_name(name: str) -> bool:
