@@ -91,7 +91,8 @@ def write_files(folder: Path) -> None:
     reviews = [{"review": row["text"], "stars": "5" if row["label"] == "good" else "1"} for row in toy_rows(60, seed=1)]
     write_csv(folder / "reviews.csv", reviews)
     write_csv(folder / "new.csv", reviews[:5])
-    for name, more in (("reviews-2.csv", toy_rows(40, seed=6)), ("reviews-3.csv", toy_rows(30, seed=7))):
+    for name, count, seed in (("heldout.csv", 30, 8), ("reviews-2.csv", 40, 6), ("reviews-3.csv", 30, 7)):
+        more = toy_rows(count, seed)
         new = [{"review": row["text"], "stars": "5" if row["label"] == "good" else "1"} for row in more]
         old = [{name: row[name] for name in ("review", "stars")} for row in reviews] if name == "reviews-2.csv" else []
         write_csv(folder / name, [*old, *new])

@@ -43,7 +43,7 @@ from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.load import recipe_names
 from bertkit.recipe.plugins import load_module
 from bertkit.recipe.records import Option, Recipe, check_names, check_options, read_option
-from bertkit.recipe.sections import Row
+from bertkit.recipe.sections import Row, expand_path
 from bertkit.tokens.features import (
     IGNORE_INDEX,
     Collator,
@@ -428,10 +428,12 @@ def next_commands(task: Task, recipe: Recipe, folder: str) -> list[str]:
     run, names = shlex.quote(f"./{folder}" if folder in recipe_names() else folder), recipe.metrics
     code = " --trust-remote-code" if "." in recipe.task else ""
     trust = " --trust-remote-code" if code or any(map(runs_code, names)) else ""
+    # The rows that were held out of a single file have been scored already.
+    other_rows = " --data FILE" if expand_path(recipe.data.source).is_file() else ""
     return [
         f"open {run}/report.html",
         f"bertkit predict {run} {example_row(task, recipe)}{code}",
-        f"bertkit eval {run}{trust}",
+        f"bertkit eval {run}{other_rows}{trust}",
         # Without gold values, answers cannot be wrong row by row.
         *([f"bertkit errors {run}{trust}"] if task.COLUMNS.gold else []),
         f"bertkit push {run} YOUR_NAME/{shlex.quote(recipe.name)}",
