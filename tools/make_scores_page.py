@@ -79,10 +79,11 @@ the intervals is in parentheses. An `ece` of 0 is the lowest possible value, so 
 FALSE_ALARMS = """
 ## False alarms
 
-The table shows how many of {draws} random datasets without any pattern made bertkit report a finding. (95% intervals:
-0 of {draws} is 0 to {zero:.1f}%; {highest:.0f} of {draws} is {low:.1f} to {high:.1f}%.) Each dataset has {train} training and {validation} validation
-pairs of MRPC. For `check`, the labels are random, but as frequent as in MRPC. For `errors` and `compare`, each of two
-runs is wrong on a random {wrong:.0%} of the training rows. `errors` tests up to 14 slices.
+The table shows how many of {draws} random datasets without any pattern made bertkit report a finding. (95%
+intervals: 0 of {draws} is 0 to {zero:.1f}%; {highest:.0f} of {draws} is {low:.1f} to {high:.1f}%.) Each dataset
+has {train} training and {validation} validation pairs of MRPC. For `check`, the labels are random, but as frequent
+as in MRPC. For `errors` and `compare`, each of two runs is wrong on a random {wrong:.0%} of the training rows. `errors`
+tests up to 14 slices.
 
 `check --label-errors` is not in the table, because it is right to report random labels. `probe` reports no findings.
 `python -m benchmarks.null_tables` repeats the measurement.

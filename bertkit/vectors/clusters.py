@@ -41,14 +41,14 @@ Labels = np.ndarray[Any, np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class Clustering:
-    """Labeled points; a vector gets the label of the nearest point. Labels count from 0, by size, the largest first."""
+    """Labeled points; a vector gets the label of the nearest point. Label 0 is the largest cluster, and so on."""
 
     points: Matrix
-    """The centroids of k-means, or the vectors that HDBSCAN was fitted on, (points, dimension)."""
+    """Centroids of k-means, or the vectors that HDBSCAN was fitted on. Shape: (points, dimension)."""
     point_labels: Labels
-    """Cluster of each point, (points,)."""
+    """Cluster of each point. Shape: (points,)."""
     components: Matrix | None = None
-    """Principal components that vectors are projected on before they are compared with the points."""
+    """Principal components on which vectors are projected before the comparison with the points."""
 
     def assign(self, vectors: Matrix) -> Labels:
         """Return the cluster of each vector, or ``NOISE`` if its nearest point is in no cluster."""
@@ -87,7 +87,7 @@ def fit_clusters(
         return Clustering(points[np.argsort(ranks)], np.arange(len(points))), ranks[labels]
     sample = draw_rows(len(vectors), _MAX_COMPARED, seed)
     if len(sample) < len(vectors):
-        log.info(f"{method} compares all pairs: fitted on {len(sample):,} rows, the others join the nearest of them")
+        log.info(f"{method} compares all pairs: fitted on {len(sample):,} rows, each other row joins the nearest")
     components = _find_components(vectors[sample])
     points = _project_vectors(vectors[sample], components)
     labels = HDBSCAN(min_cluster_size=min_size, copy=True).fit(points.astype(np.float64)).labels_.astype(np.int64)
@@ -191,8 +191,8 @@ def find_words(texts: Sequence[str], labels: Labels, words: int = 10) -> list[li
     except ValueError:  # scikit-learn rejects an empty vocabulary: no text has a word.
         return [[] for _ in range(count)]
     # (clusters, rows) with a 1 for the cluster of each row, so that the product sums the rows of each cluster.
-    belongs = csr_matrix((np.ones(len(rows)), (labels[rows], np.arange(len(rows)))), shape=(count, len(rows)))
-    cluster_counts = (belongs @ row_counts).tocsr()  # (clusters, words)
+    membership = csr_matrix((np.ones(len(rows)), (labels[rows], np.arange(len(rows)))), shape=(count, len(rows)))
+    cluster_counts = (membership @ row_counts).tocsr()  # (clusters, words)
     totals = np.asarray(cluster_counts.sum(axis=0)).ravel()
     rarity = np.log1p(cluster_counts.sum() / count / totals)
     names = vectorizer.get_feature_names_out()
@@ -201,12 +201,12 @@ def find_words(texts: Sequence[str], labels: Labels, words: int = 10) -> list[li
         # A sparse row: only the words that occur in this cluster, as their counts and their indices.
         counts, indices = cluster_counts[cluster].data, cluster_counts[cluster].indices
         total = counts.sum()
-        shares, other_shares = counts / total, (totals[indices] - counts) / max(totals.sum() - total, 1)
-        weights = np.sqrt(shares) * rarity[indices]
-        is_typical = shares >= _LIFT * other_shares
+        fractions, other_fractions = counts / total, (totals[indices] - counts) / max(totals.sum() - total, 1)
+        weights = np.sqrt(fractions) * rarity[indices]
+        is_typical = fractions >= _LIFT * other_fractions
         # Weights are negated, so that words with equal weights are in alphabetical order.
-        best = sorted(zip(-weights[is_typical], names[indices][is_typical], strict=True))[:words]
-        cluster_words.append([str(word) for _, word in best])
+        strongest = sorted(zip(-weights[is_typical], names[indices][is_typical], strict=True))[:words]
+        cluster_words.append([str(word) for _, word in strongest])
     return cluster_words
 
 
@@ -247,19 +247,19 @@ class SavedClusters:
     """Settings; ``vectors`` is the result of `Embedder.describe`, or None for vectors that were read from a file."""
 
 
-def save_clusters(folder: Path, saved: SavedClusters) -> None:
+def save_clusters(folder: Path, clusters: SavedClusters) -> None:
     """Write clusters into a new folder. The manifest is written last, and has the checksum of the tensors."""
     from safetensors.numpy import save
 
     make_ignored_folder(folder)
-    clustering = saved.clustering
+    clustering = clusters.clustering
     tensors = {"points": clustering.points, "point_labels": clustering.point_labels}
     if clustering.components is not None:
         tensors["components"] = clustering.components
     # `save_file` of safetensors would write files that only their owner can read.
     (folder / _TENSORS).write_bytes(save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}))
-    topics = [asdict(topic) for topic in saved.topics]
-    content = {"format": _FORMAT, **saved.settings, "tensors": describe_file(folder / _TENSORS), "topics": topics}
+    topics = [asdict(topic) for topic in clusters.topics]
+    content = {"format": _FORMAT, **clusters.settings, "tensors": describe_file(folder / _TENSORS), "topics": topics}
     write_with_checksum(folder / MANIFEST, content)
 
 
@@ -289,17 +289,17 @@ def load_clusters(folder: Path) -> SavedClusters:
 
 
 def check_same_vectors(
-    saved: SavedClusters, described: dict[str, Any] | None, vectors: Matrix | None, folder: Path
+    clusters: SavedClusters, described: dict[str, Any] | None, vectors: Matrix | None, folder: Path
 ) -> None:
     """Check that vectors and clusters have the same model and dimension.
 
     Raises:
         ModelError: If they differ.
     """
-    if described is not None and saved.settings["vectors"] is not None and described != saved.settings["vectors"]:
-        names = [name for name, value in described.items() if value != saved.settings["vectors"].get(name)]
+    if described is not None and clusters.settings["vectors"] is not None and described != clusters.settings["vectors"]:
+        names = [name for name, value in described.items() if value != clusters.settings["vectors"].get(name)]
         message = f"the clusters were made with another {' and '.join(names)}"
-        raise ModelError(message, f"use the model {saved.settings['model']} as it was", file=folder)
-    if vectors is not None and vectors.shape[1] != saved.settings["dimension"]:
-        message = f"vectors of dimension {vectors.shape[1]}, and clusters of {saved.settings['dimension']}"
+        raise ModelError(message, f"use the model {clusters.settings['model']} as it was", file=folder)
+    if vectors is not None and vectors.shape[1] != clusters.settings["dimension"]:
+        message = f"vectors of dimension {vectors.shape[1]}, and clusters of {clusters.settings['dimension']}"
         raise ModelError(message, "use the model that the clusters were made with", file=folder)

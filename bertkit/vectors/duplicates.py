@@ -53,7 +53,7 @@ class ScannedRows:
 
     @property
     def fixed(self) -> int:
-        """Number of rows before the last file."""
+        """Number of rows in the files before the last one; these rows are always kept."""
         return sum(self.totals[:-1])
 
     def read(self) -> Iterator[tuple[int, TextFile, TextRow]]:
@@ -98,33 +98,32 @@ def scan_rows(files: Sequence[TextFile], keep: str, *, with_signatures: bool) ->
         totals.append(len(digests) - before)
         if not any(has_text[before:]):
             raise DataError("no row has text", "name another --column", file=file.name, column=file.column)
-    is_filled = np.frombuffer(has_text, dtype=np.bool_)
-    if empty := int((~is_filled[sum(totals[:-1]) :]).sum()):
+    is_text = np.frombuffer(has_text, dtype=np.bool_)
+    if empty := int((~is_text[sum(totals[:-1]) :]).sum()):
         log.info(f"rows without text, kept: {empty:,}")
     # The sort is stable, so that the earlier one of two equally preferred rows is kept.
     order = np.argsort(-np.frombuffer(preference, dtype=np.float64), kind="stable")
-    order = order[is_filled[order]]
-    return ScannedRows(files, totals, np.frombuffer(digests, dtype=np.uint64), is_filled, order, signatures)
+    order = order[is_text[order]]
+    return ScannedRows(files, totals, np.frombuffer(digests, dtype=np.uint64), is_text, order, signatures)
 
 
-def find_repeated_texts(scanned: ScannedRows, threshold: float) -> list[Duplicate]:
-    """Find the rows that repeat a text, or of a long text at least the fraction `threshold` of its shingles."""
-    exact = minhash.find_repeated(scanned.digests, scanned.order)
+def find_repeated_texts(all_rows: ScannedRows, threshold: float) -> list[Duplicate]:
+    """Find the rows that repeat a text, or at least the fraction `threshold` of the shingles of a long text."""
+    exact = minhash.find_repeated(all_rows.digests, all_rows.order)
     duplicates = [Duplicate(row, kept_row, "exact", 1.0) for row, (kept_row, _) in exact.items()]
     # Among equal texts, only the kept one is compared with texts that are nearly equal.
-    ordered = {
-        row: scanned.signatures[row] for row in scanned.order.tolist() if row in scanned.signatures and row not in exact
-    }
-    fixed = sum(row < scanned.fixed for row in ordered)
-    repeats = minhash.find_near(ordered, threshold, scanned.read_shingles, fixed)
+    kept_rows = (row for row in all_rows.order.tolist() if row not in exact)
+    signatures = {row: all_rows.signatures[row] for row in kept_rows if row in all_rows.signatures}
+    fixed = sum(row < all_rows.fixed for row in signatures)
+    repeats = minhash.find_near(signatures, threshold, all_rows.read_shingles, fixed)
     return duplicates + [Duplicate(row, kept_row, "near", share) for row, (kept_row, share) in repeats.items()]
 
 
-def get_remaining_rows(scanned: ScannedRows, duplicates: Sequence[Duplicate]) -> Rows:
+def get_remaining_rows(all_rows: ScannedRows, duplicates: Sequence[Duplicate]) -> Rows:
     """Return the rows with text that are not among the duplicates, the preferred ones first."""
-    is_remaining = scanned.has_text.copy()
+    is_remaining = all_rows.has_text.copy()
     is_remaining[[duplicate.row for duplicate in duplicates]] = False
-    return scanned.order[is_remaining[scanned.order]]
+    return all_rows.order[is_remaining[all_rows.order]]
 
 
 def find_similar_rows(rows: Rows, vectors: Matrix, threshold: float, fixed: int) -> list[Duplicate]:
@@ -178,25 +177,25 @@ def resolve_chains(duplicates: Sequence[Duplicate], fixed: int) -> dict[int, Dup
     >>> resolve_chains(chain, 0)[2]
     Duplicate(row=2, kept_row=0, reason='meaning', similarity=0.9)
     """
-    by_row = {duplicate.row: duplicate for duplicate in duplicates}
+    duplicates_by_row = {duplicate.row: duplicate for duplicate in duplicates}
     resolved = {}
-    for row, duplicate in by_row.items():
+    for row, duplicate in duplicates_by_row.items():
         last = duplicate
         # A chain ends, because each pass only compares rows that all earlier passes have kept.
-        while (following := by_row.get(last.kept_row)) is not None:
-            last = following
+        while (next_duplicate := duplicates_by_row.get(last.kept_row)) is not None:
+            last = next_duplicate
         if row >= fixed:
             resolved[row] = Duplicate(row, last.kept_row, last.reason, min(duplicate.similarity, last.similarity))
     return resolved
 
 
-def group_rows(scanned: ScannedRows, removed: Mapping[int, Duplicate]) -> Iterator[dict[str, Any]]:
+def group_rows(all_rows: ScannedRows, removed: Mapping[int, Duplicate]) -> Iterator[dict[str, Any]]:
     """Yield the rows of each group of duplicates: the row that is kept, then the removed rows."""
     groups: dict[int, int] = {}
     for duplicate in removed.values():
         groups.setdefault(duplicate.kept_row, len(groups) + 1)
     members: dict[int, list[dict[str, Any]]] = {group: [] for group in groups.values()}
-    for index, file, row in scanned.read():
+    for index, file, row in all_rows.read():
         removal = removed.get(index)
         if removal is None and index not in groups:
             continue

@@ -148,7 +148,7 @@ class Embedder:
 
     @cached_property
     def library(self) -> LibraryModel | ExportedVectors:
-        """The backend that computes `unknown`: sentence-transformers, or a graph."""
+        """Backend of a model with `unknown` parts: sentence-transformers, or a graph."""
         from bertkit.vectors.backends import ExportedVectors, LibraryModel
 
         if is_exported(self.folder):
@@ -224,20 +224,20 @@ class Embedder:
         if wrong_text is not None:
             raise DataError(f"text {wrong_text + 1} is {texts[wrong_text]!r}, not text", "texts must be strings")
         vectors = np.zeros((len(texts), 0), dtype=np.float32)
-        with stage("embedding", len(texts)) as tick:
+        with stage("embedding", len(texts)) as advance:
             # Encode groups of texts, so that their tokens and hidden states need little memory next to the vectors.
             for start, end in split_texts(texts):
-                group_vectors = self._encode_some(texts[start:end], tick)
+                group_vectors = self._encode_group(texts[start:end], advance)
                 if not start:  # Only the first vectors show the dimension.
                     vectors = np.empty((len(texts), group_vectors.shape[1]), dtype=np.float32)
                 vectors[start:end] = group_vectors
-        wrong = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-        if len(wrong):
-            raise _not_finite(f"the vector of text {wrong[0] + 1}", self.folder)
+        wrong_rows = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(wrong_rows):
+            raise _not_finite(f"the vector of text {wrong_rows[0] + 1}", self.folder)
         return vectors
 
-    def _encode_some(self, texts: Sequence[str], advance: Callable[[int], None]) -> np.ndarray:
-        """Compute the vectors of some texts; `advance` is called with the number of texts of each batch."""
+    def _encode_group(self, texts: Sequence[str], advance: Callable[[int], None]) -> np.ndarray:
+        """Compute the vectors of a group of texts; `advance` is called with the number of texts of each batch."""
         import numpy as np
 
         from bertkit.vectors.vector_files import truncate

@@ -25,7 +25,7 @@ Signatures = Mapping[int, Signature]
 Shingles = np.ndarray[Any, np.dtype[np.uint32]]
 """Hashes of all runs of five characters in a text, sorted and without duplicates, (shingles,)."""
 ReadShingles = Callable[[Collection[int]], Mapping[int, Shingles]]
-Found = dict[int, tuple[int, float]]
+Repeats = dict[int, tuple[int, float]]
 """Row that repeats another -> the row that is kept for it, and their similarity."""
 
 _SHINGLE = 5  # characters
@@ -66,7 +66,7 @@ def sign(normalized: str) -> Signature | None:
     return np.asarray(signature.hashvalues, dtype=np.uint32)
 
 
-def find_repeated(digests: np.ndarray[Any, np.dtype[np.uint64]], order: np.ndarray) -> Found:
+def find_repeated(digests: np.ndarray[Any, np.dtype[np.uint64]], order: np.ndarray) -> Repeats:
     """Find the rows whose digest an earlier row has, in an order of preference."""
     # np.unique returns the first position of each digest, which is the preferred row, and the digest at each position.
     _, first, inverse = np.unique(digests[order], return_index=True, return_inverse=True)
@@ -75,7 +75,7 @@ def find_repeated(digests: np.ndarray[Any, np.dtype[np.uint64]], order: np.ndarr
     return {int(order[position]): (int(first_rows[position]), 1.0) for position in repeats}
 
 
-def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixed: int) -> Found:
+def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixed: int) -> Repeats:
     """Find the rows that share at least a part of their shingles with a row that is kept (Jaccard's coefficient).
 
     Each row is compared with the rows that are kept before it, so that no chain of small differences joins different
@@ -92,41 +92,41 @@ def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixe
     rows, table = list(signatures), np.stack(list(signatures.values()))
     # An estimate from n hashes is a binomial fraction, with standard error sqrt(p (1 - p) / n).
     margin = _ERRORS * math.sqrt(threshold * (1 - threshold) / _HASHES)
-    lowest, certain = threshold - margin, min(threshold + margin, 1.0)
+    likely_share, certain_share = threshold - margin, min(threshold + margin, 1.0)
     bands = _find_shared_bands(table)
     # 1. Estimate by signatures which rows can be near, because texts must be read again for their shingles. A row that
     # is certainly removed is not compared with later rows.
-    involved, repeated = set[int](), set[int]()
+    rows_to_read, repeated = set[int](), set[int]()
     with stage("comparing long texts", len(rows)):
         for row, neighbors, shares in _compare_signatures(table, bands, range(len(rows)), repeated):
-            likely = neighbors[shares >= lowest].tolist()
-            if likely:
-                involved.update(likely, [row])
-            if row >= fixed and shares.max(initial=0) >= certain:
+            candidates = neighbors[shares >= likely_share].tolist()
+            if candidates:
+                rows_to_read.update(candidates, [row])
+            if row >= fixed and shares.max(initial=0) >= certain_share:
                 repeated.add(row)
     # 2. Compute Jaccard's coefficients of these rows. The order is the same, so that each row is compared with kept
     # rows.
-    shingles = read({rows[row] for row in involved}) if involved else {}
-    repeats: Found = {}
+    shingles = read({rows[row] for row in rows_to_read}) if rows_to_read else {}
+    repeats: Repeats = {}
     repeated = set()
-    with stage("comparing near texts", len(involved)):
-        for row, neighbors, shares in _compare_signatures(table, bands, sorted(involved), repeated):
-            likely = neighbors[shares >= lowest].tolist() if row >= fixed else []
-            exact = [_jaccard(shingles[rows[row]], shingles[rows[earlier]]) for earlier in likely]
+    with stage("comparing near texts", len(rows_to_read)):
+        for row, neighbors, shares in _compare_signatures(table, bands, sorted(rows_to_read), repeated):
+            candidates = neighbors[shares >= likely_share].tolist() if row >= fixed else []
+            exact = [_jaccard(shingles[rows[row]], shingles[rows[earlier]]) for earlier in candidates]
             if exact and max(exact) >= threshold:
                 repeated.add(row)
-                repeats[rows[row]] = (rows[likely[exact.index(max(exact))]], max(exact))
+                repeats[rows[row]] = (rows[candidates[exact.index(max(exact))]], max(exact))
     return repeats
 
 
 def _find_shared_bands(table: np.ndarray) -> list[list[int]]:
     """Return the ids of the bands of each signature (rows, hashes) that another signature has too; mostly none."""
     # View the four hashes of a band as one value, which np.unique can compare.
-    parts = np.ascontiguousarray(table).view(np.dtype((np.void, 4 * _HASHES // _BANDS)))  # (rows, bands)
+    bands = np.ascontiguousarray(table).view(np.dtype((np.void, 4 * _HASHES // _BANDS)))  # (rows, bands)
     shared: list[list[int]] = [[] for _ in range(len(table))]
     first_id = 0
-    for part in parts.T:
-        _, inverse, counts = np.unique(part, return_inverse=True, return_counts=True)
+    for band in bands.T:
+        _, inverse, counts = np.unique(band, return_inverse=True, return_counts=True)
         for row in np.flatnonzero(counts[inverse] > 1).tolist():
             shared[row].append(first_id + int(inverse[row]))
         first_id += len(counts)

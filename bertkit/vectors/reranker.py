@@ -76,7 +76,7 @@ class Reranker:
     def score(self, pairs: Sequence[tuple[str, str]], *, progress: Progress | None = None) -> np.ndarray:
         """Compute the score of each pair of a query and a passage, float64 of shape (pairs,).
 
-        Probabilities are computed in float64, in which those near 1 still differ.
+        Probabilities are computed in float64, because float32 would round those near 1 to the same number.
         """
         if not len(pairs):
             return np.zeros(0)
@@ -90,7 +90,7 @@ class Reranker:
         return np.array([record["prediction"] for record in task.decode(outputs, features, rows, context)])
 
     def _score_late(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        read: list[dict[str, Any]] = []
+        vectors_by_text: list[dict[str, Any]] = []
         for texts, role in zip(zip(*pairs, strict=True), ("query", "document"), strict=True):
             # A passage is in the pairs of many queries, and is encoded once.
             distinct = list(dict.fromkeys(texts))
@@ -98,8 +98,8 @@ class Reranker:
             features = encode_rows(rows, self._loaded.context, (role, role), model_format=LATE)
             outputs, _ = run_model(self._loaded, features, f"reading {role} texts")
             vectors = [real_tokens(output["vectors"][0]) for output in outputs]
-            read.append(dict(zip(distinct, vectors, strict=True)))
-        queries, passages = read
+            vectors_by_text.append(dict(zip(distinct, vectors, strict=True)))
+        queries, passages = vectors_by_text
         scores = [max_sim([queries[query]], [passages[passage]]).item() for query, passage in pairs]
         return np.array(scores, dtype=np.float64)
 

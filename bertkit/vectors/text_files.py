@@ -96,7 +96,7 @@ class TextFile:
         return name_source(self.path)
 
     @cached_property
-    def _stamp(self) -> tuple[int, int]:
+    def _size_and_time(self) -> tuple[int, int]:
         status = self.path.stat()
         return status.st_size, status.st_mtime_ns
 
@@ -109,8 +109,8 @@ class TextFile:
         records = itertools.islice(read_records(self.path, self.data), self.data.limit)
         for row in read_text_rows(records, self.column, self.name):
             yield row._replace(text=row.text.strip())
-        # The stamp is from the end of the first pass. In a file that changed since then, an index can be another row.
-        before, now = self._stamp, self.path.stat()
+        # Size and time are those at the end of the first pass. If the file changes later, an index means another row.
+        before, now = self._size_and_time, self.path.stat()
         if before != (now.st_size, now.st_mtime_ns):
             raise DataError("the file changed while it was read", "repeat the command", file=self.name)
 

@@ -40,7 +40,7 @@ class Unit:
     """Function that checks the canonical columns of a row, and returns its text or words."""
     encode: Callable[[Embedder, Sequence[Any]], UnitVectors]
     max_characters: int
-    """Number of characters after which a part ends, and its vectors are written."""
+    """Number of characters after which a part ends and is written."""
 
 
 def _read_text(row: Row) -> str:
@@ -90,8 +90,8 @@ def _encode_targets(embedder: Embedder, rows: Sequence[tuple[list[str], int]]) -
 
 def _add_column(result: UnitVectors, name: str, row_values: Sequence[Sequence[str]]) -> UnitVectors:
     """Return vectors with one more column, from the words or tokens of each row."""
-    places = zip(result.rows, result.columns["index"], strict=True)
-    values = [row_values[row][index] for row, index in places]
+    positions = zip(result.rows, result.columns["index"], strict=True)
+    values = [row_values[row][index] for row, index in positions]
     return UnitVectors(result.vectors, result.rows, {**result.columns, name: values})
 
 
@@ -124,15 +124,15 @@ def _encode_spans(
     for row, tokens in enumerate(rows):
         for window in split_windows(tokens, budget, budget // 2):
             # `split_windows` lists each word only in the window with most context.
-            inside = zip(window.words, window.positions, strict=True)
-            inside_window = [
+            words = zip(window.words, window.positions, strict=True)
+            window_spans = [
                 (row, word, len(template.before) + start, len(tokens[word]))
-                for word, start in inside
+                for word, start in words
                 if targets is None or word == targets[row]
             ]
-            if inside_window:
+            if window_spans:
                 features.append(template.fill(window.tokens))
-                spans.append(inside_window)
+                spans.append(window_spans)
     # 2. Compute hidden states in groups of windows, and keep only the means over the tokens of each word.
     word_vectors: dict[tuple[int, int], Any] = {}
     with stage("embedding", len(features)):
@@ -180,7 +180,7 @@ def check_unit(unit: str, embedder: Embedder) -> None:
     options["--prompt-text"] = embedder.prefix
     name = next((name for name, value in options.items() if value is not None), None)
     if name is not None:
-        raise UsageError(f"{name} with --unit {unit}", f"{name} is for whole texts")
+        raise UsageError(f"{name} with --unit {unit}", f"{name} is for complete texts")
     if embedder.unknown:
         message = f"the model has custom modules: {', '.join(embedder.unknown)}"
-        raise UsageError(message, "only whole texts can be embedded", file=embedder.folder)
+        raise UsageError(message, "only complete texts can be embedded", file=embedder.folder)

@@ -33,7 +33,8 @@ Matrix = np.ndarray[Any, np.dtype[np.float32]]
 
 _DAMAGE = (ValueError, OSError, LookupError, TypeError, AttributeError, RuntimeError)
 """Errors that the readers of formats raise for a damaged file."""
-_COMPARED = ("model", "pooling", "layers", "normalize", "truncate_dim", "max_length", "prompts", "include_prompt")
+_PROPERTIES = ("model", "pooling", "layers", "normalize", "truncate_dim", "max_length", "prompts", "include_prompt")
+"""Keys of a description that comparable vectors share."""
 
 
 def truncate(vectors: np.ndarray, dimension: int | None, *, is_normal: bool) -> np.ndarray:
@@ -59,11 +60,11 @@ def to_unit_length(vectors: np.ndarray) -> np.ndarray:
 def write_vector_part(
     file: Path, ids: Sequence[Any], vectors: np.ndarray, columns: Mapping[str, Sequence[Any]]
 ) -> None:
-    """Write a part: vectors (vectors, dimension), the id of each one's row, and other columns such as its word."""
+    """Write a part: vectors (vectors, dimension), the ids of their rows, and other columns such as their words."""
     import pyarrow
 
-    arrays = {"id": _ids(ids), **{name: pyarrow.array(list(values)) for name, values in columns.items()}}
-    arrays[VECTOR] = _vector_column(np.ascontiguousarray(vectors, dtype=np.float32))
+    arrays = {"id": _make_id_column(ids), **{name: pyarrow.array(list(values)) for name, values in columns.items()}}
+    arrays[VECTOR] = _make_vector_column(np.ascontiguousarray(vectors, dtype=np.float32))
     sink = pyarrow.BufferOutputStream()
     table = pyarrow.table(arrays)
     with pyarrow.ipc.new_file(sink, table.schema) as writer:
@@ -111,18 +112,18 @@ def write_vectors(
     description = {**about, "dtype": dtype, "vectors": count, "width": width}
     staging.mkdir(exist_ok=True)
     files = output_files(output, dtype)
-    staged = [staging / file.name for file in files]
+    staged_files = [staging / file.name for file in files]
     if output.suffix == ".parquet":
-        _write_parquet(parts, staged[0], dtype, description)
+        _write_parquet(parts, staged_files[0], dtype, description)
     else:
-        _write_npy(parts, staged, dtype, description)
+        _write_npy(parts, staged_files, dtype, description)
     # The data must be on disk before the names change; otherwise a power cut could leave an empty file.
-    for file in staged:
+    for file in staged_files:
         sync_file(file)
     # Resolve the output, so that a symbolic link remains one. Remove old vectors before their ids are replaced.
     real = output.resolve()
     real.unlink(missing_ok=True)
-    for source, target in zip(staged, [*files[:-1], real], strict=True):
+    for source, target in zip(staged_files, [*files[:-1], real], strict=True):
         replace_file(source, target)
     sync_folder(real.parent)
     return description
@@ -160,7 +161,7 @@ def read_description(file: Path) -> dict[str, Any] | None:
     metadata = _read_metadata(file)
     if metadata is None:
         return None
-    names = _COMPARED if metadata.get("unit", "text") == "text" else (*_COMPARED, "unit")
+    names = _PROPERTIES if metadata.get("unit", "text") == "text" else (*_PROPERTIES, "unit")
     return {name: metadata[name] for name in names if name in metadata}
 
 
@@ -209,7 +210,7 @@ def _write_parquet(parts: Sequence[Path], file: Path, dtype: str, description: M
     for rows, vectors in _read_parts(parts):
         columns = {name: rows.column(name) for name in rows.column_names}
         columns["id"] = columns["id"].cast(id_type)
-        columns[VECTOR] = _vector_column(vectors.astype(dtype))
+        columns[VECTOR] = _make_vector_column(vectors.astype(dtype))
         table = pyarrow.table(columns)
         # The schema of the first part has the description, and applies to all parts.
         if writer is None:
@@ -233,14 +234,14 @@ def _write_npy(parts: Sequence[Path], files: Sequence[Path], dtype: str, descrip
             stream.write(np.ascontiguousarray(vectors.astype(dtype)).data)
 
 
-def _vector_column(vectors: np.ndarray) -> pyarrow.Array:
+def _make_vector_column(vectors: np.ndarray) -> pyarrow.Array:
     """Return vectors of shape (vectors, dimension) as an Arrow column of lists of a fixed size."""
     import pyarrow
 
     return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.reshape(-1)), max(1, vectors.shape[1]))
 
 
-def _ids(values: Sequence[Any]) -> pyarrow.Array:
+def _make_id_column(values: Sequence[Any]) -> pyarrow.Array:
     """Return ids as a column of integers if all of them are 64-bit integers, else of text."""
     import pyarrow
 

@@ -19,7 +19,7 @@ from bertkit.storage.outputs import delete_leftover_locks, lock_output_folder
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.reranker import Reranker
 from bertkit.vectors.search.bm25 import BM25
-from bertkit.vectors.search.index import Chunk, Index, naming_damage
+from bertkit.vectors.search.index import Chunk, Index, report_damage
 from bertkit.vectors.search.models import choose_prompts, describe, open_embedder
 from bertkit.vectors.search.passages import Coverage, find_truncated, measure_coverage
 from bertkit.vectors.search.ranking import (
@@ -148,7 +148,7 @@ def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:
     """
     folder = expand_path(folder)
     Index.open(folder)
-    with lock_output_folder(folder), naming_damage(folder):
+    with lock_output_folder(folder), report_damage(folder):
         index = Index.open(folder)
         rows_by_id = index.find_rows(ids)
         rows_by_id |= index.find_rows([row_id for row_id in ids if row_id not in rows_by_id], "document")
@@ -263,7 +263,7 @@ def query(
         description = "no prompt" if built_for is None else f"the prompt {built_for!r}"
         message = f"--prompt {prompt}, but the index was built for queries with {description}"
         raise UsageError(message, "leave --prompt out, or build the index with --query-prompt", file=index.folder)
-    with naming_damage(index.folder):
+    with report_damage(index.folder):
         words = _find_words(index, method)
     if method.reranker is not None:
         _ = method.reranker.saved
@@ -282,7 +282,7 @@ def query(
     texts = chain([first], remaining)
 
     def records() -> Iterator[dict[str, Any]]:
-        with naming_damage(index.folder):
+        with report_damage(index.folder):
             while chunk := list(islice(texts, _CHUNK_QUERIES)):
                 yield from _search_chunk(index, embedder, words, chunk, method)
 

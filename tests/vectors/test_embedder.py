@@ -142,7 +142,7 @@ def test_what_is_not_text_is_refused(tiny_model, texts):
 
 def test_vectors_are_finite_or_there_are_none(tiny_model, monkeypatch):
     embedder = Embedder(str(tiny_model))
-    monkeypatch.setattr(Embedder, "_encode_some", lambda *_: np.array([[1.0], [np.nan], [1.0]]))
+    monkeypatch.setattr(Embedder, "_encode_group", lambda *_: np.array([[1.0], [np.nan], [1.0]]))
     with pytest.raises(ModelError, match="the vector of text 2 is not finite"):
         embedder.encode(TEXTS)
 

@@ -56,7 +56,7 @@ Chunk = tuple[list[dict[str, Any]], np.ndarray, Coverage]
 """Rows with ``id`` and ``text``, their vectors (rows, dimension), and the part of their texts that the model read."""
 
 Chunks = Callable[[int], Iterable[Chunk]]
-"""Function that yields the chunks of all rows after the first ones, which are done; it gets their number."""
+"""Function that yields the chunks of the rows from an index on, because a resumed command skips the rows before it."""
 
 
 @dataclass(frozen=True)
@@ -465,7 +465,7 @@ class Index:
 
 
 @contextmanager
-def naming_damage(folder: Path) -> Iterator[None]:
+def report_damage(folder: Path) -> Iterator[None]:
     """Compare the checksums of an index if the block raises an unexpected error, and report the damaged file.
 
     Checksums are not compared earlier, because a query reads only a small part of the files.
@@ -522,7 +522,7 @@ def _read_manifest(folder: Path, *, verify: bool) -> Manifest:
     content = read_with_checksum(file, damaged, form=("an index", _FORMAT))
     if content is None:
         raise _no_index_error(folder)
-    # 1. The manifest, whose names of files must not lead out of the folder.
+    # 1. Parse the manifest. Its file names must not lead out of the folder.
     try:
         del content["format"], content["rows"]
         additions = tuple(map(_read_addition, content.pop("additions")))
@@ -538,7 +538,7 @@ def _read_manifest(folder: Path, *, verify: bool) -> Manifest:
         raise damaged from None
     if any(map(leaves_folder, words)):
         raise damaged
-    # 2. The files of rows, which can have more bytes than belong to the index.
+    # 2. Check the row files. They can have more bytes than belong to the index.
     for name, size in sizes.items():
         _check_size(folder / name, size)
     start = Counter[str]()
@@ -549,7 +549,7 @@ def _read_manifest(folder: Path, *, verify: bool) -> Manifest:
             if digest.hexdigest() != addition.sha256.get(name):
                 raise _damage_error(folder / name, "the file does not match its checksum")
             start[name] += size
-    # 3. The files of words.
+    # 3. Check the word files.
     for name, entry in words.items():
         words_file = folder / manifest.words_folder / name
         _check_size(words_file, entry["size"], exact=True)
