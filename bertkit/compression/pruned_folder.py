@@ -29,7 +29,7 @@ from bertkit.recipe.yaml import write_yaml
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan, write_json
 from bertkit.storage.fingerprints import list_files
-from bertkit.storage.runs import RunRecord, select_entries, without_folder
+from bertkit.storage.runs import RunRecord, as_portable_record, select_entries
 
 PRUNED_FILE = "pruned.json"
 _RECIPE, _IGNORE = "recipe.yaml", ".gitignore"
@@ -166,7 +166,7 @@ def write_pruned_run(
         "command": runs.command(),
         "versions": runs.versions(),
         "identity": {**saved.record.get("identity", {}), "pruned": pruned},
-        "results": [without_folder(scores)],
+        "results": [as_portable_record(scores)],
         "files": list_files(folder, [name for name in written if name not in private]),
     }
     runs.write_record(folder, record)

@@ -283,7 +283,7 @@ def _open_online(
     paths: Iterable[list[str]] = (builder.config.data_files or {}).values()
     names = [path.removeprefix(prefix) for split_paths in paths for path in split_paths]
     hub.fetch(repository, [name for name in names if name in repository.files])
-    hub.remember(repository)
+    hub.write_ref(repository)
     # The sizes on the card of a dataset can be out of date, and checksums are compared above.
     builder.download_and_prepare(verification_mode="no_checks")
     return builder.as_dataset(split=split)

@@ -17,7 +17,7 @@ from bertkit.storage.exports import MANIFEST, is_exported
 from bertkit.storage.files import make_ignored_folder, write_text
 from bertkit.storage.fingerprints import file_fingerprint, list_files, read_with_checksum, write_with_checksum
 from bertkit.storage.outputs import check_not_inputs
-from bertkit.storage.runs import RunRecord, without_folder
+from bertkit.storage.runs import RunRecord, as_portable_record
 
 RECORD = "evaluation.json"
 _FORMAT = 1
@@ -97,7 +97,7 @@ def finish_evaluation(
 ) -> None:
     """Write scores and the checksums of rows and predictions into the record of an evaluation."""
     # Without times and folders, a repeated evaluation writes the same bytes.
-    scored = [{**without_folder(result), "seconds": None} for result in results]
+    scored = [{**as_portable_record(result), "seconds": None} for result in results]
     other_results = [result for result in record["results"] if result["split"] not in splits]
     data = record["identity"]["data"] | {name: split.fingerprint() for name, split in splits.items()}
     # Another split can have labels that the model lacks; earlier evaluations of the folder keep theirs.

@@ -109,18 +109,19 @@ def delete_optimizer_states(run: Path) -> int:
     return freed
 
 
-def max_disk_usage(weights: int, checkpoint: int, saves: int, max_kept: int) -> int:
+def max_disk_usage(weight_bytes: int, checkpoint_bytes: int, saved: int, max_kept: int) -> int:
     """Return the maximum bytes that a run has on disk at the same time.
 
     A new checkpoint is complete before an old one is deleted, and at the end the weights of the best are copied.
 
     Args:
-        weights: Bytes of the weights.
-        checkpoint: Bytes of a checkpoint.
-        saves: Number of checkpoints that are saved.
+        weight_bytes: Size of the weights.
+        checkpoint_bytes: Size of a checkpoint.
+        saved: Number of checkpoints that are saved.
         max_kept: Number of checkpoints that are kept.
     """
-    return max(min(saves, max_kept + 1) * checkpoint, max_kept * checkpoint + weights) if saves else 0
+    peak = max(min(saved, max_kept + 1) * checkpoint_bytes, max_kept * checkpoint_bytes + weight_bytes)
+    return peak if saved else 0
 
 
 def written_bytes(run: Path) -> int:

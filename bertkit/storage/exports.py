@@ -22,7 +22,7 @@ from bertkit.storage.fingerprints import file_fingerprint, leaves_folder, read_w
 from bertkit.storage.runs import RunRecord
 
 MANIFEST = "exported.json"
-_FORMAT = 1
+_VERSION = 1
 _AGAIN = "export it again"
 
 
@@ -64,7 +64,7 @@ def is_exported(folder: Path) -> bool:
 
 def write_export(folder: Path, export: Export, files: Mapping[str, Any]) -> None:
     """Write the manifest, which makes a folder an exported model; `files` is the result of `list_files`."""
-    write_with_checksum(folder / MANIFEST, {"format": _FORMAT, **asdict(export), "files": files})
+    write_with_checksum(folder / MANIFEST, {"format": _VERSION, **asdict(export), "files": files})
 
 
 def read_export(folder: Path) -> Export:
@@ -124,7 +124,7 @@ def check_not_exported(folder: Path) -> None:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    content = read_with_checksum(folder / MANIFEST, _damaged(folder), form=("an export", _FORMAT))
+    content = read_with_checksum(folder / MANIFEST, _damaged(folder), form=("an export", _VERSION))
     if content is None or not isinstance(content.get("files"), dict):
         raise _damaged(folder)
     return content

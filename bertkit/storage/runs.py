@@ -122,7 +122,7 @@ def select_entries(record: RunRecord, *names: str) -> RunRecord:
     return cast(RunRecord, {name: value for name, value in record.items() if name in names})
 
 
-def without_folder(result: Any) -> dict[str, Any]:
+def as_portable_record(result: Any) -> dict[str, Any]:
     """Return the fields of a dataclass as a record keeps them: a folder could not be moved if it contained its name."""
     return {name: value for name, value in asdict(result).items() if name != "folder"}
 

@@ -120,8 +120,8 @@ def get_row_indices(features: Features) -> np.ndarray:
 
 
 def count_labels(features: Features) -> np.ndarray | None:
-    """Count the labels of each feature, shape (features,), or return None if labels belong to rows."""
-    # Labels belong to tokens if the first feature has one integer label per token.
+    """Count the labels of each feature, shape (features,), or return None if a feature has one label for all tokens."""
+    # Labels are counted if the first feature has one integer label per token.
     first = np.asarray(features[0].get("labels") if len(features) else None)
     if first.dtype.kind != "i" or first.shape != (len(features[0]["input_ids"]),):
         return None

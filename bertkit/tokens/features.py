@@ -107,7 +107,7 @@ def find_template(tokenizer: Tokenizer, *, pair: bool) -> SpecialTokenTemplate:
     """Find a tokenizer's special tokens by encoding an example; transformers has no common attribute for them."""
     encoded = tokenizer("a", "a" if pair else None)
     ids, text_ids = encoded["input_ids"], encoded.sequence_ids(0)
-    # `sides` is 0 or 1 at the tokens of a text, and None at the special tokens before, between and after the texts.
+    # `text_ids` is 0 or 1 at the tokens of a text, and None at the special tokens before, between and after the texts.
     first = [position for position, text_id in enumerate(text_ids) if text_id == 0]
     second = [position for position, text_id in enumerate(text_ids) if text_id == 1] or first
     types = encoded.get("token_type_ids")
@@ -319,8 +319,8 @@ def pad_features(features: Features, padding: Mapping[str, float], limit: int = 
     for name in [name for name in padding if name in features[0]]:
         dtype = np.float32 if isinstance(padding[name], float) else np.int64
         batch[name] = np.full((len(features), width), padding[name], dtype)
-        for line, feature, length in zip(batch[name], features, lengths, strict=True):
-            line[:length] = feature[name]
+        for row, feature, length in zip(batch[name], features, lengths, strict=True):
+            row[:length] = feature[name]
     batch["attention_mask"] = (np.arange(width) < lengths[:, None]).astype(np.int64)
     return batch
 

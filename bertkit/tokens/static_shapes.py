@@ -123,7 +123,7 @@ def _fill_texts(batch: Tensors, texts: Texts) -> Tensors:
     missing = max(0, texts.max_count - present)
     padded = {name: pad(values, (0, 0, 0, missing)) if values.dim() == 3 else values for name, values in batch.items()}
     padded["attention_mask"][:, present:, 0] = 1
-    # Two-dimensional labels belong to the texts.
+    # Labels (rows, texts) have a value per text, so they grow with the texts.
     if "labels" in batch and batch["labels"].dim() == 2 and not texts.are_windows:
         padded["labels"] = pad(batch["labels"], (0, missing))
     return padded

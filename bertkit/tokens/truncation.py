@@ -63,13 +63,13 @@ def encode_long(rows: Rows, context: TaskContext) -> list[Feature]:
     into windows, and each is paired with the other text, of at most half of the tokens.
     """
     names = ("long_text", "overlap", "head_fraction")
-    strategy, overlap, share = (read_option(OPTIONS, context.recipe, name) for name in names)
+    strategy, overlap, fraction = (read_option(OPTIONS, context.recipe, name) for name in names)
     if not rows:
         return []
     if strategy == "head":
         return encode_texts(rows, context)
     row_tokens, template, budget = _tokenize_rows(rows, context)
-    shorten = partial(_last, share=share if strategy == "head_tail" else 0.0)
+    shorten = partial(_keep_ends, fraction=fraction if strategy == "head_tail" else 0.0)
     features = []
     for index, tokens in enumerate(row_tokens):
         if strategy in SHORTENED:
@@ -95,7 +95,7 @@ def get_read_fractions(rows: Rows, context: TaskContext) -> tuple[float, float, 
     overlap = read_option(OPTIONS, context.recipe, "overlap")
     in_all = in_one = in_windows = windows = 0
     for tokens in row_tokens:
-        sizes, row_windows = _sizes(tokens, budget), len(_split_texts(tokens, budget, overlap))
+        sizes, row_windows = _kept_sizes(tokens, budget), len(_split_texts(tokens, budget, overlap))
         lengths = [len(text) for text in tokens]
         in_all, in_one, windows = in_all + sum(lengths), in_one + sum(sizes), windows + row_windows
         in_windows += max(lengths) + sum(sizes) - max(sizes) if row_windows > 1 else sum(lengths)
@@ -106,13 +106,13 @@ def shorten_texts(
     texts: Sequence[list[int]], budget: int, shorten: Callable[[list[int], int], list[int]]
 ) -> list[list[int]]:
     """Shorten one text or two to `budget` tokens together, as the tokenizers library does with ``longest_first``."""
-    return [shorten(text, size) for text, size in zip(texts, _sizes(texts, budget), strict=True)]
+    return [shorten(text, size) for text, size in zip(texts, _kept_sizes(texts, budget), strict=True)]
 
 
-def _sizes(texts: Sequence[list[int]], budget: int) -> list[int]:
+def _kept_sizes(texts: Sequence[list[int]], budget: int) -> list[int]:
     """Return the number of tokens that each text keeps.
 
-    >>> _sizes([[0] * 9], 6), _sizes([[0] * 2, [0] * 9], 7), _sizes([[0] * 9, [0] * 8], 7)
+    >>> _kept_sizes([[0] * 9], 6), _kept_sizes([[0] * 2, [0] * 9], 7), _kept_sizes([[0] * 9, [0] * 8], 7)
     ([6], [2, 5], [4, 3])
     """
     sizes = [len(text) for text in texts]
@@ -124,15 +124,15 @@ def _sizes(texts: Sequence[list[int]], budget: int) -> list[int]:
     return [budget - short, short] if sizes[0] > sizes[1] else [short, budget - short]
 
 
-def _last(tokens: list[int], size: int, *, share: float) -> list[int]:
+def _keep_ends(tokens: list[int], size: int, *, fraction: float) -> list[int]:
     """Keep `size` tokens: a fraction from the beginning (at least one token unless it is 0), the rest from the end.
 
-    >>> _last([1, 2, 3, 4, 5, 6], 4, share=0.25), _last([1, 2, 3, 4, 5, 6], 4, share=0.0), _last([1, 2], 4, share=0.5)
-    ([1, 4, 5, 6], [3, 4, 5, 6], [1, 2])
+    >>> _keep_ends([1, 2, 3, 4, 5, 6], 4, fraction=0.25), _keep_ends([1, 2, 3, 4, 5, 6], 4, fraction=0.0)
+    ([1, 4, 5, 6], [3, 4, 5, 6])
     """
     if len(tokens) <= size:
         return tokens
-    head = min(max(round(size * share), 1), size - 1) if share and size > 1 else 0
+    head = min(max(round(size * fraction), 1), size - 1) if fraction and size > 1 else 0
     return [*tokens[:head], *tokens[len(tokens) - (size - head) :]]
 
 
@@ -144,7 +144,7 @@ def _split_texts(texts: Sequence[list[int]], budget: int, overlap: int) -> list[
     """
     if sum(map(len, texts)) <= budget:
         return [list(texts)]
-    sizes = _sizes(texts, budget)
+    sizes = _kept_sizes(texts, budget)
     longer = max(range(len(texts)), key=lambda index: (len(texts[index]), index))
     slices = window_slices(len(texts[longer]), sizes[longer], min(overlap, sizes[longer] // 2))
     return [
@@ -167,7 +167,7 @@ def combine_windows(values: np.ndarray, strategy: str) -> np.ndarray:
 
 Encode = Callable[[Sequence[Row], TaskContext], Sequence[Feature]]
 
-_UNENDING = 10**9  # tokens
+_NO_LIMIT = 10**9  # tokens
 
 
 @dataclass
@@ -188,19 +188,20 @@ class Truncation:
         lengths, limit = get_max_lengths(features), max_tokens(self.context)
         self.rows += len(rows)
         self.read += int(lengths.sum())
-        full = np.flatnonzero(lengths >= limit).tolist()
-        if full and len(features) <= len(rows) and not reads_windows(self.context.recipe):
-            long, complete, _ = find_long([rows[features[index]["row"]] for index in full], self.encode, self.context)
+        full_rows = np.flatnonzero(lengths >= limit).tolist()
+        if full_rows and len(features) <= len(rows) and not reads_windows(self.context.recipe):
+            long, complete, _ = find_long(
+                [rows[features[index]["row"]] for index in full_rows], self.encode, self.context
+            )
             self.long += len(long)
             self.lost_tokens += int((complete - limit).clip(0).sum())
 
     def log(self) -> None:
         """Log the fraction of tokens that is lost, if any."""
         if self.long:
-            many = f"{format_fraction(self.long, self.rows)} rows are longer than {max_tokens(self.context):,} tokens"
-            log_once(
-                f"{many} and truncated: {self.lost_tokens / (self.read + self.lost_tokens):.1%} of all tokens are lost"
-            )
+            lost = self.lost_tokens / (self.read + self.lost_tokens)
+            rows = f"{format_fraction(self.long, self.rows)} rows are longer than {max_tokens(self.context):,} tokens"
+            log_once(f"{rows} and truncated: {lost:.1%} of all tokens are lost")
 
 
 def find_long(
@@ -216,16 +217,16 @@ def find_long(
         DataError: If a row cannot be encoded.
     """
     tokenizer = copy.copy(context.tokenizer)
-    tokenizer.model_max_length = _UNENDING
-    unending = replace(context, tokenizer=tokenizer, recipe=context.recipe.changed("training", max_length=_UNENDING))
-    features = encode(rows, unending)
+    tokenizer.model_max_length = _NO_LIMIT
+    unlimited = replace(context, tokenizer=tokenizer, recipe=context.recipe.changed("training", max_length=_NO_LIMIT))
+    features = encode(rows, unlimited)
     lengths = np.array([max(text_lengths(feature)) for feature in features])
     long = [features[index]["row"] for index in np.flatnonzero(lengths > max_tokens(context)).tolist()]
     return long, lengths, features
 
 
 def find_lost_answers(features: Sequence[Feature], rows: Sequence[Row], max_length: int) -> list[int]:
-    """Return the indices of the rows whose answer is in no window as a whole, or has more than `max_length` tokens."""
+    """Return the indices of the rows whose answer is in no window completely, or has more than `max_length` tokens."""
     answered = {
         feature["row"]
         for feature in features
@@ -241,7 +242,7 @@ def describe_lost_gold(lost_count: int, count: int, options: Mapping[str, Any]) 
 
 
 def find_unread_words(features: Sequence[Feature], rows: Sequence[Row], context: TaskContext) -> list[int]:
-    """Return the indices of the rows with a tagged word that is read off in no window."""
+    """Return the indices of the rows with a tagged word that no window predicts."""
     words: dict[int, set[Any]] = {}
     for feature in features:
         words.setdefault(feature["row"], set()).update(feature["words"])

@@ -137,11 +137,11 @@ def tokenize_words(tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_toke
     """
     rows_with_words = [index for index, words in enumerate(rows) if words]
     texts = [rows[index] for index in rows_with_words]
-    if _share_aligned(tokenizer, [_PROBE]) == 1:
+    if _aligned_fraction(tokenizer, [_PROBE]) == 1:
         # The probe is English, and a tokenizer can still join the words of these rows. Blank words, and words with
         # spaces inside, are left out, because running text splits them differently.
         probes = [[word for word in words if len(word.split()) == 1] for words in texts[:_TESTED_ROWS]]
-        if any(probes) and _share_aligned(tokenizer, [words for words in probes if words]) <= 0.5:
+        if any(probes) and _aligned_fraction(tokenizer, [words for words in probes if words]) <= 0.5:
             raise _joined_words_error()
         encodings = zip(_encode_words(tokenizer, texts), texts, strict=True)
         tokens = [_split_by_word_ids(encoding, len(words)) for encoding, words in encodings]
@@ -150,10 +150,10 @@ def tokenize_words(tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_toke
         _split_by_offsets(_encode_text(tokenizer, [_PROBE])[0], _PROBE)
         encodings = zip(_encode_text(tokenizer, texts), texts, strict=True)
         tokens = [_split_by_offsets(encoding, words) for encoding, words in encodings]
-    tokens_of_rows: list[list[list[int]]] = [[] for _ in rows]
+    row_tokens: list[list[list[int]]] = [[] for _ in rows]
     for index, row_words in zip(rows_with_words, tokens, strict=True):
-        tokens_of_rows[index] = [word[:max_tokens] for word in row_words]
-    return tokens_of_rows
+        row_tokens[index] = [word[:max_tokens] for word in row_words]
+    return row_tokens
 
 
 def tokenize_subwords(tokenizer: Tokenizer, rows: Sequence[Mapping[str, Any]]) -> list[list[list[int]]]:
@@ -179,7 +179,7 @@ def _encode_text(tokenizer: Tokenizer, rows: Sequence[Sequence[str]]) -> list[En
     return tokenize_texts(tokenizer, [f" {' '.join(words)}" for words in rows]) if rows else []
 
 
-def _share_aligned(tokenizer: Tokenizer, rows: Sequence[Sequence[str]]) -> float:
+def _aligned_fraction(tokenizer: Tokenizer, rows: Sequence[Sequence[str]]) -> float:
     """Compute the fraction of rows that have the same tokens as words and as running text."""
     pairs = zip(_encode_words(tokenizer, rows), _encode_text(tokenizer, rows), strict=True)
     # SentencePiece can begin running text with a token for the space alone.
@@ -223,21 +223,21 @@ def _joined_words_error() -> ModelError:
 def split_windows(tokens: Sequence[Sequence[int]], budget: int, overlap: int) -> list[Window]:
     """Split a row's words into windows of at most `budget` tokens that overlap by at least `overlap` if they can.
 
-    Every word with tokens belongs to exactly one window, in which the smaller side of its context is largest (as for
-    answers in `run_squad.py`, Devlin et al. 2018). Words are never split, so no word can exceed `budget`.
+    Each word is listed in one window: the one with the most tokens on the word's shorter side (as for answers in
+    `run_squad.py`, Devlin et al. 2018). Words are never split, so no word can exceed `budget`.
 
     >>> [(w.words, w.positions) for w in split_windows([[1], [2], [3, 4], [5], [6]], budget=4, overlap=2)]
     [([0, 1, 2], [0, 1, 2]), ([3, 4], [2, 3])]
     """
-    # In the example, `ends` is [0, 1, 2, 4, 5, 6] and the windows are the words 0 to 2 and 2 to 4. The words of the
-    # first have [0, 1, 0] tokens on their smaller side, and the words of the second [0, 1, 0]: word 2 is in both with
-    # the same context, 0, and stays in the first.
+    # In the example, `ends` is [0, 1, 2, 4, 5, 6] and the windows are the words 0 to 2 and 2 to 4. In both windows, the
+    # words have [0, 1, 0] tokens on their shorter side. Word 2 is in both with the same context, 0, so it stays in the
+    # first.
     sizes = [len(word) for word in tokens]
     ends = np.cumsum([0, *sizes])
     spans = _find_window_spans(ends, budget, max(0, overlap))
     if not spans:
         return []
-    # For each word (words,), the best window so far and its context: the tokens on the smaller side of the word. A
+    # For each word (words,), the best window so far and its context: the tokens on the shorter side of the word. A
     # window updates all its words at once; comparing every word with every window would be quadratic.
     best_windows = np.full(len(tokens), -1)
     best_context = np.full(len(tokens), -1)
@@ -388,23 +388,23 @@ def _possible_ends(text: str, span: Sequence[Any]) -> list[TextSpan]:
 
 def _continues_word(text: str, start: int, index: int, at_punctuation: bool) -> bool:
     """Return whether a character belongs to the word or mark right before it, which begins at `start`."""
-    char, before = text[index], text[index - 1]
+    char, previous = text[index], text[index - 1]
     if _is_letter(char) and (not char.isalnum() or char in _THAI_VOWELS):
         return True  # It combines with the character before it: an accent, for example, or the parts of an emoji.
     if not _is_letter(text[start]) or _UNSPACED.match(text[start]) or _UNSPACED.match(char):
         return False
     if _is_letter(char):
-        return not at_punctuation or not before.isalnum() or before.isdigit() == char.isdigit()
-    following, so_far = text[index + 1 : index + 2], text[start:index]
-    if char == "." and re.fullmatch(r"\w(\.\w)+", so_far):
+        return not at_punctuation or not previous.isalnum() or previous.isdigit() == char.isdigit()
+    following, word_start = text[index + 1 : index + 2], text[start:index]
+    if char == "." and re.fullmatch(r"\w(\.\w)+", word_start):
         return True
     if char not in "-'’.,@_&/" or not following or not _is_letter(following) or _UNSPACED.match(following):
         return False
     if not at_punctuation or char in "'’":
         return True
-    if char in ".," and before.isdigit():
+    if char in ".," and previous.isdigit():
         return following.isdigit()
-    return char == "." and re.fullmatch(r"\w(\.\w)*", so_far) is not None
+    return char == "." and re.fullmatch(r"\w(\.\w)*", word_start) is not None
 
 
 def _is_letter(char: str) -> bool:

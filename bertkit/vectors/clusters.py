@@ -26,7 +26,7 @@ NOISE = -1
 
 MANIFEST = "clusters.json"
 _TENSORS = "clusters.safetensors"
-_FORMAT = 2
+_VERSION = 2
 
 _STARTS = 3  # runs of k-means; the best one is kept
 _MAX_COMPARED = 10_000  # rows that HDBSCAN is fitted on; it compares all pairs
@@ -259,7 +259,12 @@ def save_clusters(folder: Path, clusters: SavedClusters) -> None:
     # `save_file` of safetensors would write files that only their owner can read.
     (folder / _TENSORS).write_bytes(save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}))
     topics = [asdict(topic) for topic in clusters.topics]
-    content = {"format": _FORMAT, **clusters.settings, "tensors": describe_file(folder / _TENSORS), "topics": topics}
+    content = {
+        "format": _VERSION,
+        **clusters.settings,
+        "tensors": describe_file(folder / _TENSORS),
+        "topics": topics,
+    }
     write_with_checksum(folder / MANIFEST, content)
 
 
@@ -275,7 +280,7 @@ def load_clusters(folder: Path) -> SavedClusters:
         remedy = "write the clusters again with `bertkit cluster --save`"
         return ModelError("the clusters are damaged", remedy, file=folder / name)
 
-    settings = read_with_checksum(folder / MANIFEST, damage_error(MANIFEST), form=("clusters", _FORMAT))
+    settings = read_with_checksum(folder / MANIFEST, damage_error(MANIFEST), form=("clusters", _VERSION))
     if settings is None:
         raise ModelError("no clusters in this folder", "name a folder of `bertkit cluster --save`", file=folder)
     try:

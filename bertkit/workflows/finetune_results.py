@@ -38,7 +38,7 @@ from bertkit.runtime.tokenizer import tokenizer_settings
 from bertkit.storage import hub, runs
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import list_files
-from bertkit.storage.runs import RunRecord, without_folder
+from bertkit.storage.runs import RunRecord, as_portable_record
 from bertkit.tasks import RowScores, TaskReport, example_row, next_commands
 from bertkit.training.auto_settings import choose_epochs
 from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
@@ -119,7 +119,7 @@ def save_results(
         tuned=_tuned(data, context.recipe),
         tokenizer=tokenizer_settings(context.tokenizer),
         baselines=write_learned(folder, baselines.learned),
-        results=[without_folder(result) for result in outcome.results],
+        results=[as_portable_record(result) for result in outcome.results],
         predictions=list_files(folder, prediction_files),
         truncated=dict(truncated),
         **({"compared_models": list(compared_models)} if compared_models else {}),

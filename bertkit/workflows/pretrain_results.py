@@ -15,7 +15,7 @@ from bertkit.reports.html import ReportData, write_report
 from bertkit.reports.templates import name_paths
 from bertkit.storage import runs
 from bertkit.storage.files import write_json
-from bertkit.storage.runs import RunRecord, without_folder
+from bertkit.storage.runs import RunRecord, as_portable_record
 from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
 from bertkit.workflows.pretrain_data import PretrainData
 
@@ -67,7 +67,7 @@ def save_results(data: PretrainData, run: Run, fit_result: FitResult, model: Mod
     scores = {f"eval_{name}": value for name, value in result.scores.items()}
     totals = {name: getattr(result, name) for name in ("steps", "tokens", "seconds")}
     write_json(folder / "all_results.json", {**scores, **totals, "train_loss": fit_result.train_loss})
-    record = finished_record(run, fit_result, result.seconds, result=without_folder(result))
+    record = finished_record(run, fit_result, result.seconds, result=as_portable_record(result))
     write_report(folder, _gather_facts(recipe, result, fit_result, record, objective.BEST_METRIC))
     # An ELECTRA discriminator cannot fill a mask.
     can_fill = encoder.get_output_embeddings() is not None

@@ -72,7 +72,7 @@ def test_the_tail_is_the_last_tokens_and_head_tail_has_a_share_of_the_first():
 
 
 def test_head_tail_takes_128_of_510_tokens_as_in_its_paper():
-    assert truncation._last(list(range(1000)), 510, share=0.25) == [*range(128), *range(618, 1000)]
+    assert truncation._keep_ends(list(range(1000)), 510, fraction=0.25) == [*range(128), *range(618, 1000)]
 
 
 def test_of_a_pair_only_the_longer_text_is_shortened_while_the_other_takes_no_more_than_half():

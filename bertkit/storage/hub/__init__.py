@@ -24,4 +24,4 @@ from bertkit.storage.hub.repositories import is_name as is_name
 from bertkit.storage.hub.repositories import is_offline_by_choice as is_offline_by_choice
 from bertkit.storage.hub.repositories import offline as offline
 from bertkit.storage.hub.repositories import read_benchmark as read_benchmark
-from bertkit.storage.hub.repositories import remember as remember
+from bertkit.storage.hub.repositories import write_ref as write_ref

@@ -26,7 +26,7 @@ from bertkit.storage.hub.repositories import (
     get_repo_info,
     is_name,
     is_offline_by_choice,
-    remember,
+    write_ref,
 )
 from bertkit.storage.run_sets import is_seeds_folder, seed_folders
 from bertkit.storage.runs import RunRecord
@@ -193,7 +193,7 @@ def _fetch_model(repository: Repository) -> Path:
     # 2. Weights: the first of the files that transformers would look for, and the shards that an index lists.
     weights = next((name for name in _weights_in(encoder) if name in repository.files), None)
     if weights is None:  # only a tokenizer, or weights that are not read
-        remember(repository)
+        write_ref(repository)
         return folder
     left_out = _LEFT_OUT.get()
     if left_out is not None and not (folder / weights).exists():
@@ -203,7 +203,7 @@ def _fetch_model(repository: Repository) -> Path:
         return folder
     fetch(repository, [weights])
     fetch(repository, [name for name in _shards(folder / weights, encoder) if name in repository.files])
-    remember(repository)
+    write_ref(repository)
     return folder
 
 

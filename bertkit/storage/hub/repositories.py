@@ -138,7 +138,7 @@ def read_benchmark(name: str, revision: str | None = None) -> tuple[str, list[di
     return "", []
 
 
-def remember(repository: Repository) -> None:
+def write_ref(repository: Repository) -> None:
     """Store the commit of a revision in the cache, for use without the Hub.
 
     It is stored after all files of the commit, so that an interrupted update leaves the previous commit in use.

@@ -44,7 +44,7 @@ MANIFEST = "manifest.json"
 VECTORS, ROWS, OFFSETS = "vectors.f32", "rows.jsonl", "row_offsets.i64"
 SIMILARITIES = ("cosine", "dot")
 
-_FORMAT = 2
+_VERSION = 2
 _WORDS = "bm25"  # folder; after N additions, the words of all rows are in bm25/N
 _SPARE = 20  # candidates beyond k, which are ranked again in float64
 _QUERIES = 256  # per pass over the vectors
@@ -512,14 +512,14 @@ def _resume_build(building: Path, manifest: Manifest, source: Mapping[str, Any] 
 def _write_manifest(index: Path, manifest: Manifest) -> None:
     """Replace the manifest of an index in one step: from then on, the index has the content that it counts."""
     # `rows` is only a note in the file: it follows from the other fields.
-    write_with_checksum(index / MANIFEST, {"format": _FORMAT, "rows": manifest.rows, **asdict(manifest)})
+    write_with_checksum(index / MANIFEST, {"format": _VERSION, "rows": manifest.rows, **asdict(manifest)})
 
 
 def _read_manifest(folder: Path, *, verify: bool) -> Manifest:
     """Read the manifest of an index, and compare the sizes of the files, and their checksums if `verify` is set."""
     file = folder / MANIFEST
     damaged = DataError("the manifest of the index is damaged", "build the index again", file=file)
-    content = read_with_checksum(file, damaged, form=("an index", _FORMAT))
+    content = read_with_checksum(file, damaged, form=("an index", _VERSION))
     if content is None:
         raise _no_index_error(folder)
     # 1. Parse the manifest. Its file names must not lead out of the folder.

@@ -155,7 +155,7 @@ def test_a_revision_may_be_a_commit(loopback, one_file):
     commit = loopback.main["models", "me/one"]
     repository = hub.get_repo_info("model", "me/one", commit)
     assert repository.folder == hub.cached_folder("model", "me/one", commit)
-    hub.remember(repository)
+    hub.write_ref(repository)
     assert hub.cached_folder("model", "me/one") is None
-    hub.remember(hub.get_repo_info("model", "me/one"))
+    hub.write_ref(hub.get_repo_info("model", "me/one"))
     assert hub.cached_folder("model", "me/one") == repository.folder
