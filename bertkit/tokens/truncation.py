@@ -199,9 +199,9 @@ class Truncation:
     def log(self) -> None:
         """Log the fraction of tokens that is lost, if any."""
         if self.long:
-            lost = self.lost_tokens / (self.read + self.lost_tokens)
+            lost_fraction = self.lost_tokens / (self.read + self.lost_tokens)
             rows = f"{format_fraction(self.long, self.rows)} rows are longer than {max_tokens(self.context):,} tokens"
-            log_once(f"{rows} and truncated: {lost:.1%} of all tokens are lost")
+            log_once(f"{rows} and truncated: {lost_fraction:.1%} of all tokens are lost")
 
 
 def find_long(

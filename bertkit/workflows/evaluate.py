@@ -204,9 +204,9 @@ def score_splits(
         compared_baselines = {} if learned is None else compare_baselines(task, learned, split.rows, scored.context)
         result = make_result(task, split, scored, details, compared_baselines)
         # Labels of the rows that the model does not have were added to the end, and are never predicted.
-        known = checkpoint.context.labels
-        unknown = scored.context.labels[len(known) :]
-        warnings = describe_lacking(list(split.column(task.COLUMNS.gold)), unknown, known) + scored.warnings
+        model_labels = checkpoint.context.labels
+        unknown = scored.context.labels[len(model_labels) :]
+        warnings = describe_lacking(list(split.column(task.COLUMNS.gold)), unknown, model_labels) + scored.warnings
         if _was_tuned_on(saved, split):
             warnings += warn_of_tuned(name for name in saved.record.get("tuned", {}) if name not in recipe.options)
         result = replace(
