@@ -160,11 +160,11 @@ def describe_power(difference: Difference, comparison: Comparison) -> str:
         return f"power: unknown, because resampling the {unit} does not change the {comparison.best_metric}"
     # Power is the probability that a test finds a true difference; .8 is the usual convention (Cohen 1988). A
     # difference that is smaller than the detectable one may be real, but these rows cannot show it.
-    power = f"power .8: {comparison.units:,} {unit} show a difference of {difference.detectable:.4f} "
-    power += f"in {comparison.best_metric}"
+    power = f"{comparison.units:,} {unit} detect a difference of {difference.detectable:.4f} "
+    power += f"in {comparison.best_metric} (power .8)"
     if not difference.difference:
         return power
-    this = f"one of {abs(difference.difference):.4f}"
+    this = f"{abs(difference.difference):.4f}"
     if difference.rows_needed is not None:
         power += f"; {this} needs {difference.rows_needed:,} {unit}"
         return power + (" with these seeds" if "seeds" in difference.test else "")

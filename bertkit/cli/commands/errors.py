@@ -54,12 +54,15 @@ def command(
 
 
 def _print_mistakes(result: Mistakes, max_shown: int) -> None:
+    from bertkit.data.checks import format_fraction
     from bertkit.metrics.registry import with_direction
 
     units = format_rows(result.rows) + ("" if result.units == result.rows else f", {result.units:,} queries")
     scores = ", ".join(f"{with_direction(name)} {value:.4f}" for name, value in result.scores.items())
     print_text(f"{result.recipe}, {result.split}: {units}; {scores}")
-    print_text(f"  {result.what}: {result.rate:.4f}; with an error: {result.wrong:,} of {result.units:,}")
+    # If a unit is right or wrong, its rate of errors repeats the fraction of wrong units.
+    rate = "" if result.rate == result.wrong / result.units else f"{result.what}: {result.rate:.4f}; "
+    print_text(f"  {rate}wrong: {format_fraction(result.wrong, result.units)}")
 
     # A star marks a slice that is significant after the correction for many slices; the table has the raw p of all.
     worse = sum(part.is_beyond_chance for part in result.slices)

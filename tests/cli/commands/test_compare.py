@@ -97,9 +97,9 @@ def test_power_is_told_in_a_sentence():
     compared = Comparison("r", "t", "s", 100, 100, "f1", [], {}, {}, [], [], {})
     difference = Difference(0.5, 0.6, 0.1, (0.0, 0.2), 0.05, "permutation", detectable=0.14, rows_needed=196)
     assert describe_power(difference, compared) == (
-        "power .8: 100 rows show a difference of 0.1400 in f1; one of 0.1000 needs 196 rows"
+        "100 rows detect a difference of 0.1400 in f1 (power .8); 0.1000 needs 196 rows"
     )
     seeds = Difference(0.5, 0.6, 0.1, (0.0, 0.2), 0.05, "t over seeds and rows", detectable=0.14, seeds_needed=9)
-    assert describe_power(seeds, compared).endswith("one of 0.1000 needs 9 seeds; more rows are not enough")
+    assert describe_power(seeds, compared).endswith("; 0.1000 needs 9 seeds; more rows are not enough")
     nothing = Difference(0.5, 0.5, 0.0, None, 1.0, "permutation")
     assert describe_power(nothing, compared).startswith("power: unknown")

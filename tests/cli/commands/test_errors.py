@@ -25,7 +25,7 @@ def test_a_run_is_tables_a_page_and_json(run, work):
     ended = run("errors", "a", "--show", 1, "--sort", "length", "-o", "page.html")
     assert ended.code == 0, ended.err
     assert ended.out.startswith("mine, validation: 80 rows; matthews_correlation ")
-    assert "  share of wrong rows: 0.3750; with an error: 30 of 80\n" in ended.out
+    assert "  wrong: 30 of 80 (37.5%)\n" in ended.out
     assert re.search(r"    \* negation: yes +40 +0\.7500 +0\.0000 +\+0\.7500 +0\.5\d+ to 0\.8\d+ +<0\.001", ended.out)
     assert "  wrong rows: the first 1 of 30\n" in ended.out
     page = (work / "page.html").read_text()
