@@ -42,7 +42,7 @@ def test_a_mistake_is_answered_in_one_line(run, tmp_path):
         (("a",), 2, "one run cannot be compared - name two or more"),
         (("a", "b"), 3, "39 rows, and a has 40 (b/predictions.jsonl)"),
         (("a", "none"), 2, "neither a run folder nor stored predictions (none)"),
-        (("a", "b", "-o", "page.pdf"), 2, "the page is HTML (page.pdf) - name it page.pdf.html"),
+        (("a", "b", "-o", "page.pdf"), 2, "the page is HTML (page.pdf) - name it page.html"),
     ):
         ended = run("compare", *arguments)
         assert (ended.code, ended.last[: len(message) + 7]) == (code, f"error: {message}")
