@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-TYPE_CHECKING = False  # Importing typing takes a tenth of the start, in which Ctrl-C prints a traceback.
+TYPE_CHECKING = False  # Importing typing takes a tenth of the startup, during which Ctrl-C prints a traceback.
 if TYPE_CHECKING:
     from typing import Any
 
@@ -69,7 +69,7 @@ _TABLES = "transformers.models.auto.modeling_auto"
 
 
 class EncoderForDecision:
-    """Class in transformers' table of decision models, for encoders that bertkit trained."""
+    """Entry in transformers' table of decision models, for encoders that bertkit trained."""
 
     @classmethod
     def from_pretrained(cls, *arguments: Any, **options: Any) -> Any:
@@ -108,7 +108,7 @@ def _register_decisions(tables: Any) -> None:
     configs = sys.modules["transformers.models.auto.configuration_auto"]
     taggers = tables.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.keys() - tables.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     for model_type in (taggers | tables.MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys()) - decisions.keys():
-        # A class is looked up in the module of its model type, which is this one for this table.
+        # transformers looks a class up in the module of its model type; for these types, that is this module.
         decisions[model_type] = EncoderForDecision.__name__
         modules[configs.model_type_to_module_name(model_type)] = sys.modules[__name__]
 

@@ -2,14 +2,14 @@
 
 from bertkit.cli.interrupts import end_on_interrupt
 
-end_on_interrupt()  # first, because Ctrl-C prints a traceback until this call
+end_on_interrupt()  # comes first, because Ctrl-C prints a traceback until this call
 
 import sys  # noqa: E402
 
 try:
     from bertkit.cli.main import main
 except ModuleNotFoundError as error:  # installed without its dependencies
-    # A module of bertkit itself that is missing is a bug, whose traceback must be shown.
+    # If a module of bertkit itself is missing, it is a bug, so its traceback is shown.
     if (error.name or "bertkit").startswith("bertkit"):
         raise
     from bertkit.errors import install_command

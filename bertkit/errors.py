@@ -1,6 +1,6 @@
 """Classes of errors, and their exit codes.
 
-BertkitError              1   a fault of bertkit itself
+BertkitError              1   a bug in bertkit
 ├── UsageError            2   the command line
 │   └── RecipeError       2   a recipe or an override of it
 ├── DataError             3   rows, columns, labels
@@ -8,7 +8,7 @@ BertkitError              1   a fault of bertkit itself
 ├── UnavailableError      5   network, optional packages, devices
 ├── ResourceError         6   disk, memory, permissions, locks
 ├── DivergedError         7   a loss or weight that is not a finite number
-├── GateError             8   a gate that was not passed
+├── GateError             8   a gate that failed
 └── StoppedError  130 / 143   Ctrl-C or SIGTERM; the run can be resumed
 """
 
@@ -25,7 +25,7 @@ from typing import Any
 
 
 class BertkitError(Exception):
-    """Error that ends a command with one line: the problem, its place, and the remedy.
+    """Error that ends a command with one line: the problem, its location, and the remedy.
 
     Args:
         message: Problem, in terms of the user's data and options.
@@ -57,22 +57,22 @@ class BertkitError(Exception):
         """Another name of the row, such as its id."""
 
     def __str__(self) -> str:
-        """One line: ``message (file:row, column name) - remedy``.
+        """Return one line: ``message (file:row, column 'name') - remedy``.
 
         >>> str(DataError("no label", "fill it in", file="a.csv", row=3, column="label"))
         "no label (a.csv:3, column 'label') - fill it in"
         """
         position = ":".join(str(value) for value in (self.file, self.row) if value is not None)
         column = f"column {self.column!r}" if self.column is not None else ""
-        place = ", ".join(text for text in (position, self.record, column) if text)
+        location = ", ".join(text for text in (position, self.record, column) if text)
         problem, remedy = (_cut_middle(text) for text in (self.message, self.remedy))
-        line = problem + (f" ({place})" if place else "") + (f" - {remedy}" if remedy else "")
+        line = problem + (f" ({location})" if location else "") + (f" - {remedy}" if remedy else "")
         return " ".join(line.split())
 
-    def named(self, name: str) -> BertkitError:
-        """Return the same error as one of several parts of a command, whose name comes first.
+    def with_prefix(self, name: str) -> BertkitError:
+        """Return a copy whose message starts with the name of a run or option, for a command of several parts.
 
-        >>> str(DataError("no label", "fill it in").named("cola"))
+        >>> str(DataError("no label", "fill it in").with_prefix("cola"))
         'cola: no label - fill it in'
         """
         # A copy, because the summary of several runs may hold the original error.
@@ -94,12 +94,12 @@ class BertkitError(Exception):
 
 
 def _cut_middle(text: str) -> str:
-    """Shorten a message with a very long value by cutting out its middle."""
+    """Cut the middle out of a text of more than 600 characters."""
     return text if len(text) <= 600 else f"{text[:300]}...{text[-297:]}"
 
 
 def shorten(text: str, length: int = 80) -> str:
-    """Return the beginning of a text for a message.
+    """Return a text, cut after `length` characters.
 
     >>> shorten("a long value", 9), shorten("short", 9)
     ('a long...', 'short')
@@ -148,23 +148,23 @@ class DivergedError(BertkitError):
 
 
 class GateError(BertkitError):
-    """A score, a difference or a test does not pass a gate; the results are kept."""
+    """A score, a difference or a test fails a gate; the results are kept."""
 
     exit_code = 8
 
 
 class StoppedError(BertkitError):
-    """A signal ended the run; it was saved first and can be resumed."""
+    """A signal stopped the run, which was saved first and can be resumed."""
 
     def __init__(self, message: str, remedy: str = "", *, signal: int = SIGINT) -> None:
         super().__init__(message, remedy)
-        # Shells report a process that a signal ended as 128 + its number: 130 for SIGINT, 143 for SIGTERM.
+        # Shells report 128 + the number of the signal: 130 for SIGINT, 143 for SIGTERM.
         self.exit_code = 128 + signal
 
 
 @contextmanager
-def error_location(**place: object) -> Iterator[None]:
-    """Add a place to each DataError inside the block: its ``file``, ``row`` or ``record``.
+def error_location(**location: object) -> Iterator[None]:
+    """Add a location to each DataError that is raised inside the block: ``file``, ``row`` or ``record``.
 
     >>> with error_location(file="a.csv", row=3):
     ...     raise DataError("no label")
@@ -175,7 +175,7 @@ def error_location(**place: object) -> Iterator[None]:
         yield
     # The code that finds an error in a row does not know its file; the code that reads the file does.
     except DataError as error:
-        vars(error).update(place)
+        vars(error).update(location)
         raise
 
 

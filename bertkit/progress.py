@@ -1,4 +1,4 @@
-"""Progress bars and log lines of long work, which the command line shows; other programs can ignore them."""
+"""Progress bars and log lines. The command line shows them; programs that use the Python API can ignore them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Progress(Protocol):
     def start(self, name: str, total: int, done: int = 0) -> None:
         """Start a stage of `total` steps, `done` of them already finished.
 
-        A total of 0 means work of unknown length, whose name is shown. Work of one step is mostly short, so it is shown
-        only if its line can be erased.
+        A total of 0 means work of unknown length, so only its name is shown. Work of one step is usually short, so it
+        is shown only in a terminal, which can erase the line.
         """
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
         """Report the number of finished steps, with figures to show, such as the loss."""
 
     def record(self, entry: Mapping[str, Any]) -> None:
-        """Receive a line of the training's ``metrics.jsonl``: a step with its loss, or with scores of an evaluation."""
+        """Receive a line of the training's ``metrics.jsonl``: the loss of a step, or the scores of an evaluation."""
 
     def finish(self) -> None:
         """End the stage."""
@@ -62,26 +62,26 @@ class Bars(Silent):
     """Progress with a bar of tqdm for each stage that takes longer than a second."""
 
     def __init__(self) -> None:
-        self.open: list[Any] = []
+        self.bars: list[Any] = []
 
     def start(self, name: str, total: int, done: int = 0) -> None:
         """Start a stage; stages can be nested."""
-        # Ignore the warning about missing widgets in a notebook.
+        # In a notebook without widgets, tqdm warns on import.
         with warnings.catch_warnings(action="ignore"):
             from tqdm.auto import tqdm
         # `delay=1` shows no bar for work of less than a second, and `leave=False` removes a finished one.
-        self.open.append(tqdm(desc=name, total=total or None, initial=done, delay=1, leave=False))
+        self.bars.append(tqdm(desc=name, total=total or None, initial=done, delay=1, leave=False))
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
         """Move the bar of the innermost stage, and show figures next to it."""
-        bar = self.open[-1]
+        bar = self.bars[-1]
         if figures:
             bar.set_postfix(figures, refresh=False)
         bar.update(done - bar.n)
 
     def finish(self) -> None:
         """End the innermost stage."""
-        self.open.pop().close()
+        self.bars.pop().close()
 
 
 _BARS = Bars()
@@ -96,7 +96,7 @@ def get_progress() -> Progress:
 @contextmanager
 def use_progress(progress: Progress | None) -> Iterator[None]:
     """Use a progress inside the block, and in the functions that it calls; None changes nothing."""
-    # A context variable, not a global: threads of a server and asyncio tasks each have their own progress.
+    # A context variable, not a global, so that each thread of a server and each asyncio task has its own progress.
     token = _in_use.set(progress or _in_use.get())
     try:
         yield
@@ -109,8 +109,8 @@ def with_progress(work: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(work)
     def run(*arguments: P.args, **options: P.kwargs) -> R:
-        # A generator runs after this function has returned, so a plain `with use_progress(...)` would end too
-        # early. Its context keeps the progress for each step.
+        # A generator runs after this function has returned, when a plain `with use_progress(...)` would have ended.
+        # So each of its steps runs in a copy of the context, which keeps the progress.
         context = copy_context()
         context.run(_in_use.set, cast("Progress | None", options.get("progress")) or _in_use.get())
         result: Any = context.run(work, *arguments, **options)
@@ -121,9 +121,8 @@ def with_progress(work: Callable[P, R]) -> Callable[P, R]:
 
 def _iterate(context: Context, results: Iterator[Any]) -> Iterator[Any]:
     """Yield results that are computed in a separate context."""
-    # A new object, because any value, even None, may be a result.
-    end = object()
-    while (result := context.run(next, results, end)) is not end:
+    no_result = object()  # because any value, even None, can be a result
+    while (result := context.run(next, results, no_result)) is not no_result:
         yield result
 
 
@@ -150,7 +149,7 @@ class ProgressWrapper:
         self.progress.finish()
 
 
-class Events(ProgressWrapper):
+class MetricsListener(ProgressWrapper):
     """Progress that calls a function with each line of the training's ``metrics.jsonl``."""
 
     def __init__(self, listener: Callable[[dict[str, Any]], object]) -> None:

@@ -59,7 +59,7 @@ def test_a_signal_makes_the_exit_code(signal, code):
 def test_an_error_reaches_another_process_whole_and_gets_a_name(error):
     sent = pickle.loads(pickle.dumps(error))
     assert (type(sent), str(sent), sent.exit_code) == (type(error), str(error), error.exit_code)
-    named = error.named("cola")
+    named = error.with_prefix("cola")
     assert (str(named), named.exit_code, str(error)) == (f"cola: {sent}", error.exit_code, str(sent))
 
 

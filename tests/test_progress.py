@@ -9,7 +9,7 @@ import pytest
 from bertkit.cli.terminal import TerminalProgress
 from bertkit.progress import (
     SILENT,
-    Events,
+    MetricsListener,
     Progress,
     ProgressWrapper,
     Silent,
@@ -78,6 +78,6 @@ def test_events_are_heard_beside_the_progress_in_use():
             self.stages.append(entry)
 
     lines, heard = Lines(), []
-    with use_progress(lines), use_progress(Events(heard.append)), stage("training"):
+    with use_progress(lines), use_progress(MetricsListener(heard.append)), stage("training"):
         get_progress().record({"step": 1})
     assert (lines.stages, heard) == (["training", {"step": 1}], [{"step": 1}])

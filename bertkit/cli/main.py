@@ -1,4 +1,4 @@
-"""The `bertkit` command: find the commands, run one, and report each error in one line with an exit code."""
+"""The `bertkit` command: finds the commands, runs one, and reports an error in one line with an exit code."""
 
 from __future__ import annotations
 
@@ -31,31 +31,29 @@ from bertkit.progress import use_progress
 from bertkit.storage.files import disk_error, is_disk_error, write_bytes
 from bertkit.storage.runs import is_main_process
 
-# The class ClickException, which typer has moved between releases.
+# The class ClickException, whose module differs between releases of typer.
 _ClickError: Any = typer.BadParameter.__mro__[2]
 
 
 def find_modules() -> list[ModuleType]:
     """Import the modules of `bertkit.cli.commands` and return them in the order of the help."""
-    # Every start imports all files of commands to build the parser, so these files import no heavy library at their
-    # top.
+    # Every start imports these modules to build the parser, so they import heavy libraries only inside functions.
     names = [f"{commands.__name__}.{module.name}" for module in pkgutil.iter_modules(commands.__path__)]
     return sorted(map(importlib.import_module, names), key=lambda module: module.ORDER)
 
 
 def get_name(module: ModuleType) -> str:
-    """Return the name of the command or group of a file: its NAME, or else the name of the file."""
+    """Return the name of a module's command or group: NAME, or else the name of the file."""
     return str(getattr(module, "NAME", module.__name__.rpartition(".")[2].replace("_", "-")))
 
 
 def list_names(module: ModuleType) -> list[str]:
-    """Return the names of the commands of a file, or the name of its group."""
+    """Return the names of a module's commands, or the name of its group."""
     return list(module.COMMANDS) if hasattr(module, "COMMANDS") and not hasattr(module, "HELP") else [get_name(module)]
 
 
 def add_commands(app: typer.Typer, module: ModuleType) -> None:
-    """Add the command, the commands or the group of a file; see `bertkit.cli.commands`."""
-    # The files are the commands: a new file is a new command, with no list to add it to.
+    """Add the commands or the group of a module; see `bertkit.cli.commands`."""
     if hasattr(module, "HELP"):
         group = _make_group(module.HELP, getattr(module, "GROUP", ReadableGroup))
         app.add_typer(group, name=get_name(module))
@@ -70,7 +68,7 @@ def _make_group(help: str, cls: type[ReadableGroup], **settings: Any) -> typer.T
 
 
 SECTIONS = ("Train", "Predict and score", "Understand", "Vectors", "Compress and deploy", "Manage")
-"""Sections of the help; the tens of a command's ORDER count them from 1."""
+"""Sections of the help, counted from 1 by the tens of ORDER: a command with ORDER 24 is in section 2."""
 
 
 class _SectionedGroup(ReadableGroup):
@@ -82,7 +80,6 @@ class _SectionedGroup(ReadableGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the summary of each command, section by section."""
-        # `groupby` needs sorted modules; ORDER 24 is in section 2.
         for section, modules in groupby(find_modules(), key=lambda module: module.ORDER // 10):
             names = [name for module in modules for name in list_names(module)]
             listed: list[tuple[str, Any]] = [(name, self.get_command(ctx, name)) for name in names]
@@ -120,7 +117,7 @@ def make_app() -> typer.Typer:
     group = _make_group(
         about, _SectionedGroup, name="bertkit", pretty_exceptions_enable=False, context_settings=context
     )
-    # The callback gives `bertkit` its options, such as --quiet, and runs before the command.
+    # The callback has the options of `bertkit` itself, such as --quiet, and runs before the command.
     group.callback(help=about)(_configure)
     for module in find_modules():
         add_commands(group, module)
@@ -134,24 +131,23 @@ def main() -> NoReturn:
     """Run the command line; each failure prints one line on stderr and has an exit code."""
     terminal.prepare()
     for name in ("HF_HUB_DISABLE_TELEMETRY", "ORT_DISABLE_TELEMETRY"):
-        # A user who has set one of these variables wants it so.
         os.environ.setdefault(name, "1")
-    # joblib warns on import if /dev/shm cannot be written, but bertkit starts no processes with joblib.
+    # joblib warns on import if /dev/shm is not writable, but bertkit starts no processes with joblib.
     warnings.filterwarnings("ignore", message=".*joblib will operate in serial mode")
-    # Libraries wait for other processes without naming the GPU, but each process has only one.
+    # torch warns about barriers without a device, but each process has only one GPU.
     warnings.filterwarnings("ignore", message=r"barrier\(\): using the device under current context")
-    # Nothing that is imported becomes garbage. To look for it during the imports and at the end would take a third of a
-    # short command's time. Training lowers the threshold.
+    # Imports produce no garbage, but its collection takes a third of a short command's time. Training lowers the
+    # threshold.
     gc.set_threshold(2_000_000, 50, 100)
-    atexit.register(ignore_interrupts)  # Both run after the exit functions of libraries.
+    atexit.register(ignore_interrupts)  # Both functions run after the exit functions of libraries.
     atexit.register(_skip_collection)
     terminal.log_to_stderr()
     try:
         with use_progress(TerminalProgress()):
             code = _run_command()
     finally:
-        use_shard(None)  # A program that continues after a command is not a shard.
-    # A full disk may lose the end of a redirected result. A closed pipe, as with `| head`, is not an error.
+        use_shard(None)  # A program can run another command afterwards, as tests do.
+    # A full disk loses the end of redirected output. A closed pipe, as with `| head`, is not an error.
     if (error := terminal.lost_output()) and code == 0:
         code = _print_error(f"stdout cannot be written: {error.strerror}", 6, {})
     sys.exit(code)
@@ -159,18 +155,17 @@ def main() -> NoReturn:
 
 def _run_command() -> int:
     try:
-        # Errors go from the specific to the general: bertkit's own, the parser's, Ctrl-C, the operating
-        # system's, and bugs. Only the last kind leaves a traceback.
+        # Errors are caught from the specific to the general. Only bugs, the last kind, leave a traceback.
         check_encoding(sys.argv)
         with terminal.interruptible():
             code = int(app(prog_name="bertkit", standalone_mode=False) or 0)
         _end_devices()
-        # typer returns 130 for a KeyboardInterrupt
+        # typer returns 130 for KeyboardInterrupt.
         return _print_error("stopped by Ctrl-C", code, {}) if code == 130 else code
     except BertkitError as error:
         return _report_error(error)
     except _ClickError as error:
-        # A group without a command prints its help, which typer implements as an error.
+        # typer implements the help of a group without a command as an error.
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             return 2
@@ -179,18 +174,18 @@ def _run_command() -> int:
         return _print_error("stopped by Ctrl-C", 130, {})
     except OSError as error:
         return _report_error(_explain_os_error(error))
-    except Exception as error:  # a bug: its traceback is saved to a file and the exit code is 1
+    except Exception as error:
         if _is_interrupt(error):
             return _print_error("stopped by Ctrl-C", 130, {})
         from bertkit.recipe.plugins import find_custom_error
 
-        # The cause may also be the machine, a module of the user, or a broken installation. Each has its own remedy.
+        # Memory, a custom module or a broken installation can be the cause; anything else is a bug.
         known_error = _explain_memory_error(error) or find_custom_error(error) or _explain_missing_package(error)
         return _save_traceback() if known_error is None else _report_error(known_error)
 
 
 def _end_devices() -> None:
-    """Leave a launch of several processes, and log how many graphs were compiled if the device compiles any."""
+    """Leave the process group of a launch, and log the number of graphs that XLA compiled."""
     if "torch" in sys.modules:
         from bertkit.hardware.device import count_graphs, leave_process_group
 
@@ -201,20 +196,21 @@ def _end_devices() -> None:
 
 
 def _skip_collection() -> None:
-    """Skip the garbage collection at exit, except for libraries such as triton, which would report leaks."""
+    """Skip the garbage collection at exit, unless triton is loaded, which would report leaks."""
     if "triton" not in sys.modules:
         gc.freeze()
 
 
 def _is_interrupt(error: BaseException) -> bool:
-    """Return whether Ctrl-C caused an error, which libraries may have wrapped."""
-    before = error.__cause__ or error.__context__
-    return isinstance(error, KeyboardInterrupt) or (before is not None and _is_interrupt(before))
+    """Return whether Ctrl-C caused an error; libraries can wrap the KeyboardInterrupt."""
+    cause = error.__cause__ or error.__context__
+    return isinstance(error, KeyboardInterrupt) or (cause is not None and _is_interrupt(cause))
 
 
 def _explain_missing_package(error: Exception) -> BertkitError | None:
-    """Return an error for a missing package that bertkit or a library needs, or None for another error."""
-    if isinstance(error, ImportError) and error.name is None:  # Libraries raise it for their options.
+    """Return an error about a missing package, or None for another error."""
+    # Libraries raise an ImportError without a name if an optional package is missing.
+    if isinstance(error, ImportError) and error.name is None:
         return UnavailableError(" ".join(str(error).split()), "install the package, or leave out what needs it")
     if not isinstance(error, ModuleNotFoundError) or error.name is None or error.name.startswith("bertkit"):
         return None
@@ -226,14 +222,14 @@ def _explain_os_error(error: OSError) -> BertkitError:
     """Return an error that explains an error of the operating system."""
     if error.errno == errno.ENAMETOOLONG:
         # Most file systems allow 255 bytes per name.
-        return UsageError(f"a name or path is too long: {str(error.filename)[:60]}...", "give a shorter one")
+        return UsageError(f"a name or path is too long: {str(error.filename)[:60]}...", "use a shorter one")
     if is_disk_error(error):
         return disk_error(error.errno, error.filename)
     return ResourceError(error.strerror or str(error), file=error.filename)
 
 
 def _explain_memory_error(error: Exception) -> BertkitError | None:
-    """Return an error for a lack of memory or an operation that the device lacks, or None for another error."""
+    """Return an error about memory, or about an operation that the device lacks, or None for another error."""
     from bertkit.hardware.device import missing_operation
     from bertkit.hardware.process import is_memory_error
 
@@ -242,7 +238,7 @@ def _explain_memory_error(error: Exception) -> BertkitError | None:
     if missing := missing_operation(error):
         return missing
     text = str(error)
-    # PyTorch only sees that a worker is gone. In most cases, the kernel killed it for lack of memory.
+    # torch only notices that a worker is gone. Usually, the kernel killed it because memory was short.
     if isinstance(error, RuntimeError) and "DataLoader worker" in text and ("killed" in text or "exited" in text):
         remedy = "the system may have ended it because memory was short: use fewer workers, or none"
         return ResourceError(" ".join(text.split()).rstrip("."), remedy)
@@ -257,30 +253,30 @@ def _print_error(message: str, code: int, details: dict[str, object]) -> int:
     if os.environ.get("BERTKIT_DEBUG") or terminal.is_verbose():
         traceback.print_exc()
     if is_main_process():
-        # The log of a server is JSON lines, so errors are logged too.
+        # Errors are logged, not printed, because the log of a server is JSON lines.
         logging.getLogger("bertkit").error(f"error: {message}", extra={"fields": {"message": message}})
-        # The error may be one of the parser, so the parsed option is not known.
+        # After an error of the parser, only `sys.argv` has the option.
         if "--json" in sys.argv:
             print_json({"status": "error", "error": {"code": code, "message": message, **details}})
     return code
 
 
 def _save_traceback() -> int:
-    """Save the traceback of a bug to a file and report it in one line, or print it if no folder can be written."""
+    """Save the traceback of a bug to a file and report the file, or print the traceback if no folder is writable."""
     import tempfile
 
     text = traceback.format_exc()
-    last = text.strip().splitlines()[-1].strip()
+    summary = text.strip().splitlines()[-1].strip()
     from bertkit.recipe.plugins import custom_modules
 
     advice = "".join(f"check what {module} returns; if it is right, " for module in custom_modules())
-    # The current folder is tried first, because the user looks there, and then the folder for temporary files.
+    # Users look in the working directory first.
     for find_folder in (Path, tempfile.gettempdir):
         try:
             file = Path(find_folder(), f"bertkit-crash-{os.getpid()}.txt")
             write_bytes(file, text.encode(errors="backslashreplace"))
         except OSError:
             continue
-        return _print_error(f"bertkit failed: {last} - {advice}please report it with {file}", 1, {})
+        return _print_error(f"bertkit failed: {summary} - {advice}please report it with {file}", 1, {})
     sys.stderr.write(text)
-    return _print_error(f"bertkit failed: {last} - {advice}please report it with the lines above", 1, {})
+    return _print_error(f"bertkit failed: {summary} - {advice}please report it with the lines above", 1, {})

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, and the changes of a recipe that they make."""
+"""Arguments and options that several commands share, and the recipe keys that options override."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parse_number(text: str) -> float | str:
     """Return a number, or `auto`.
 
     Raises:
-        typer.BadParameter: If the text is neither.
+        typer.BadParameter: If the text is something else.
     """
     try:
         return text if text == "auto" else float(text)
@@ -33,11 +33,11 @@ def parse_number(text: str) -> float | str:
 
 
 _EXAMPLES = {"predict": "RUN", "eval": "RUN", "calibrate": "RUN", "recipe": "mlm", "ablate": "mlm"}
-"""Command -> example of its first argument; by default, the example depends on the file with rows."""
+"""Command -> example of its first argument; other commands get a recipe that fits the file."""
 
 
 def check_recipe_name(context: typer.Context, recipe: str | None) -> str | None:
-    """Return the name of a recipe, unless it is a file with rows; the error has the right command line.
+    """Return the name of a recipe; if it is a file with rows instead, the error shows the command for that file.
 
     Raises:
         UsageError: If it is a file with rows.
@@ -46,14 +46,14 @@ def check_recipe_name(context: typer.Context, recipe: str | None) -> str | None:
 
     if recipe is None or not is_other_file(recipe):
         return recipe
-    # The suggested line must work for this command, so it puts the file where the command takes rows, if it does.
+    # `bertkit finetune reviews.csv` suggests `bertkit finetune classify --data reviews.csv`. The suggested line must
+    # work, so it puts the file where the command takes rows, and nowhere if it takes none.
     parameters = {parameter.name for parameter in context.command.params}
-    rows = " " if "file" in parameters else " --data " if "data" in parameters else ""
-    rows_recipe = "tag" if recipe.endswith((".conll", ".conllu")) else "classify"
-    example = _EXAMPLES.get(str(context.info_name), rows_recipe)
-    line = f"{context.command_path} {example}" + (rows and rows + shlex.quote(recipe))
+    rows_option = " " if "file" in parameters else " --data " if "data" in parameters else ""
+    default_recipe = "tag" if recipe.endswith((".conll", ".conllu")) else "classify"
+    example = _EXAMPLES.get(str(context.info_name), default_recipe)
+    line = f"{context.command_path} {example}" + (rows_option and rows_option + shlex.quote(recipe))
     expected, listing = ("run or a recipe", "runs") if example == "RUN" else ("recipe", "recipes")
-    # For example, `bertkit finetune reviews.csv` suggests `bertkit finetune classify --data reviews.csv`.
     message = f"{recipe} is a file, and a {expected} is expected"
     raise UsageError(message, f"write e.g. `{line}`; see `bertkit {listing} list`")
 
@@ -74,7 +74,7 @@ def option(
 
 
 def flag(name: str, help: str) -> Any:
-    """Declare an option without a value, and without its opposite."""
+    """Declare an option that takes no value and has no `--no-` form."""
     return typer.Option(name, help=help)
 
 
@@ -84,14 +84,14 @@ def argument(help: str, metavar: str, **settings: Any) -> Any:
 
 
 def output_option(help: str, metavar: str, default: str | bool = True, **settings: Any) -> Any:
-    """Declare the option `--output`; `default` is the output without the option."""
+    """Declare the option `--output`; `default` describes where results go without it."""
     return option(help, metavar, default, names=("--output", "-o"), **settings)
 
 
-FROM_RECIPE = "the recipe's"
+FROM_RECIPE = "from the recipe"
 """Default of an option that overrides a key of the recipe."""
 
-# The following annotations are shared, so that an option has the same name, help and default in all commands.
+# Commands share these annotations, so that an option has the same name, help and default everywhere.
 RECIPE_NAME: dict[str, Any] = {"autocompletion": complete_recipe, "callback": check_recipe_name}
 """Settings of an argument that names a recipe."""
 
@@ -99,25 +99,21 @@ RecipeArgument = Annotated[
     str, argument("A shipped recipe (see `bertkit recipes list`) or a YAML file.", "RECIPE", **RECIPE_NAME)
 ]
 _RUN = argument(
-    "Run folder. With --model, a recipe: a shipped one (see `bertkit recipes list`) or a YAML file.",
+    "Run folder; with --model, a shipped recipe (see `bertkit recipes list`) or a YAML file.",
     "RUN",
     **{**RECIPE_NAME, "autocompletion": complete_run},
 )
 RunArgument = Annotated[str, _RUN]
 OptionalRunArgument = Annotated[str | None, _RUN]
-RowsFileArgument = Annotated[
-    str | None,
-    argument(
-        "File with rows: csv, jsonl, parquet, txt (one text per line) or another format of the docs; `-` for stdin.",
-        "FILE",
-    ),
-]
+_ROWS_FILE = argument("Rows: csv, tsv, jsonl, json, parquet, txt (one text per line), ...; `-` for stdin.", "FILE")
+RowsFileArgument = Annotated[str, _ROWS_FILE]
+OptionalRowsFileArgument = Annotated[str | None, _ROWS_FILE]
 TrainedArgument = Annotated[
-    str, argument("Run folder. With --recipe, any fine-tuned checkpoint.", "RUN", autocompletion=complete_run)
+    str, argument("Run folder; with --recipe, any fine-tuned checkpoint.", "RUN", autocompletion=complete_run)
 ]
 CheckpointRecipeOption = Annotated[
     str | None,
-    option("Recipe of a checkpoint that is not a run.", "RECIPE", "the run's", autocompletion=complete_recipe),
+    option("Recipe of a checkpoint that is not a run.", "RECIPE", "from the run", autocompletion=complete_recipe),
 ]
 PredictionsSplitOption = Annotated[
     str | None,
@@ -125,13 +121,11 @@ PredictionsSplitOption = Annotated[
 ]
 PredictionsRecipeOption = Annotated[
     str | None,
-    option("Recipe of the task, for files of predictions, which name no recipe.", "RECIPE", "the first run's"),
+    option("Recipe of the task, for prediction files, which do not name it.", "RECIPE", "from the run"),
 ]
 OnOverlapOption = Annotated[
     Literal["error", "drop", "mark"],
-    option(
-        "Training rows of the checkpoint: `error` stops, `drop` skips them, `mark` scores and marks them.", "CHOICE"
-    ),
+    option("Action on training rows of the checkpoint: error, drop, or mark (score and mark them).", "CHOICE"),
 ]
 PretrainedOption = Annotated[str, option("Pretrained model: Hub name, directory or `demo`.", "MODEL")]
 CheckpointOption = Annotated[
@@ -142,15 +136,15 @@ LimitOption = Annotated[int | None, option("Use only the first N rows of each sp
 
 
 def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.max_length=64; repeatable.") -> Any:
-    """Declare the option that sets keys of a recipe; with patterns of the keys that are read, others are errors."""
+    """Declare the option that sets keys of a recipe; keys that match none of the patterns in `read` are errors."""
 
-    # A key without effect is an error: a user who sets training.epochs for `predict` expects something else.
+    # A key without effect is an error, because a user who sets it expects an effect.
     def check(changes: list[str] | None) -> list[str] | None:
         from bertkit.recipe.load import parse_changes
 
         for key in parse_changes(changes or []) if read else ():
             if not any(fnmatch(key, pattern) for pattern in read):
-                # Keys of the same section help most; the complete list can be as long as a page.
+                # List keys of the same section; the complete list can be as long as a page.
                 section = key.partition(".")[0]
                 nearby = [pattern for pattern in read if pattern.strip("*").partition(".")[0] == section]
                 raise RecipeError(f"--set {key}: not read by this command", f"it reads {', '.join(nearby or read)}")
@@ -161,21 +155,28 @@ def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.m
 
 SetOption = Annotated[list[str] | None, set_option()]
 _FORMAT_KEYS = [f"data.{key}" for key in ("format", "header", "delimiter", "quoting", "encoding")]
-# Keys that change what a trained model answers to a row, for `predict` and `explain`.
-_ANSWERING = ["task", "labels", "model_labels", "*options.*", "data.columns*", "data.ignore_columns", *_FORMAT_KEYS]
-_ANSWERING += [f"training.{key}" for key in ("max_length", "precision", "cls_only_last_layer")]
-# Keys that also matter for scores of a split, for `eval`, `check` and other commands that read gold labels.
-_SCORING = [*_ANSWERING, "metrics", "best_metric", "gates.*", "training.seed", "training.class_weights"]
-# Every key of `data` except those that draw training rows, which only training reads.
-_SCORING += [f"data.{key}" for key in ("source", "config", "language", "revision", "files*", "splits*", "limit")]
-_SCORING += [f"data.{key}" for key in ("empty_text", "empty_label", "label_range", "split_column", "cache")]
-_SCORING += ["data.validation_fraction", "data.hold_out"]
-AnsweringSetOption = Annotated[list[str] | None, set_option(*_ANSWERING)]
-ScoringSetOption = Annotated[list[str] | None, set_option(*_SCORING)]
+# Keys that can change the prediction for a row, for `predict` and `explain`.
+_PREDICTION_KEYS = [
+    "task",
+    "labels",
+    "model_labels",
+    "*options.*",
+    "data.columns*",
+    "data.ignore_columns",
+    *_FORMAT_KEYS,
+]
+_PREDICTION_KEYS += [f"training.{key}" for key in ("max_length", "precision", "cls_only_last_layer")]
+# Keys that can change a score, for `eval`, `check` and other commands that read gold labels.
+_SCORING_KEYS = [*_PREDICTION_KEYS, "metrics", "best_metric", "gates.*", "training.seed", "training.class_weights"]
+# They include all keys of `data` except those that sample training rows.
+_SCORING_KEYS += [f"data.{key}" for key in ("source", "config", "language", "revision", "files*", "splits*", "limit")]
+_SCORING_KEYS += [f"data.{key}" for key in ("empty_text", "empty_label", "label_range", "split_column", "cache")]
+_SCORING_KEYS += ["data.validation_fraction", "data.hold_out"]
+PredictionSetOption = Annotated[list[str] | None, set_option(*_PREDICTION_KEYS)]
+ScoringSetOption = Annotated[list[str] | None, set_option(*_SCORING_KEYS)]
 _AUTO: dict[str, Any] = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
 SeedsOption = Annotated[
-    str | None,
-    option("Train once per seed and summarize the runs: a number of seeds, or a list such as 1,2,7.", "N|LIST"),
+    str | None, option("Seeds to train with, one run per seed: their number (5) or a list (1,2,7).", "N|LIST")
 ]
 JobsOption = Annotated[
     int, option("Number of seeds or trials to train at the same time, each in its own process.", "N")
@@ -187,11 +188,7 @@ DryRunOption = Annotated[bool, flag("--dry-run", "Check everything and print the
 RestartOption = Annotated[bool, flag("--restart", "Start over; an earlier run in the folder is moved aside.")]
 ZeroShotOption = Annotated[
     bool,
-    flag(
-        "--zero-shot",
-        "Use the label names as descriptions, with a model that was not trained on them: a model for natural language "
-        "inference (`mnli`) or for sentence vectors.",
-    ),
+    flag("--zero-shot", "Use label names as descriptions, with a model of sentence vectors or of language inference."),
 ]
 
 
@@ -202,7 +199,7 @@ def check_page_path(page: Path | None) -> Path | None:
     return None if page is None else check_page(page)
 
 
-PageOption = Annotated[Path | None, output_option("Write a page to this .html file.", "FILE", callback=check_page_path)]
+PageOption = Annotated[Path | None, output_option("Page to write (.html).", "FILE", callback=check_page_path)]
 
 
 def check_report_path(report: Path | None) -> Path | None:
@@ -212,14 +209,14 @@ def check_report_path(report: Path | None) -> Path | None:
     return check_report(report)
 
 
-_REPORT_HELP = "Report to write: JUnit for CI if FILE ends in .xml, a summary for a pull request if in .md."
+_REPORT_HELP = "Report to write: JUnit for CI (.xml) or a summary for a pull request (.md)."
 ReportOption = Annotated[Path | None, option(_REPORT_HELP, "FILE", callback=check_report_path)]
 PairOption = Annotated[str | None, option("Second text of a pair.", "TEXT")]
 FirstRowsOption = Annotated[int | None, option("Use only the first N rows.", "N", "all", min=1)]
 TextOption = Annotated[str | None, option("One text; short for --row text=TEXT.", "TEXT")]
 RowOption = Annotated[
     list[str] | None,
-    option("Value of a column of one row; repeat it for other columns, or for a column with a list.", "COLUMN=VALUE"),
+    option("Value in one row; repeat it for other columns, or for a column with a list.", "COLUMN=VALUE"),
 ]
 RecordsOption = Annotated[
     Path | None, output_option("File to write: .jsonl, .csv, .tsv or .parquet.", "FILE", "JSON lines on stdout")
@@ -235,7 +232,7 @@ ShardOption = Annotated[
 OutputOption = Annotated[Path | None, output_option("Run folder.", "DIR", "runs/RECIPE")]
 
 
-# Options without a default: None means that the recipe decides. A default here would override every recipe.
+# No option has a default here, because a default would override every recipe.
 RECIPE_OPTIONS: dict[str, Any] = {
     "model": Annotated[str | None, option("Pretrained model: Hub name, directory or `demo`.", "MODEL", FROM_RECIPE)],
     "data": Annotated[str | None, option("Dataset: Hub name, directory, file or `demo`.", "DATA", FROM_RECIPE)],
@@ -250,8 +247,8 @@ RECIPE_OPTIONS: dict[str, Any] = {
         option("Report losses and scores to a tracker, e.g. tensorboard or wandb; repeatable.", "TRACKER", FROM_RECIPE),
     ],
 }
-ROWS = ("data", "max_length", "limit")
-TRAINING = ("data", "epochs", "learning_rate", "batch_size", "max_length", "seed", "limit")
+ROW_OPTIONS = ("data", "max_length", "limit")
+TRAINING_OPTIONS = ("data", "epochs", "learning_rate", "batch_size", "max_length", "seed", "limit")
 _KEYS = {"data": "data.source", "limit": "data.limit", "model": "model", "size": "size", "tokenizer": "tokenizer"}
 _Command = Callable[..., None]
 
@@ -259,14 +256,14 @@ _Command = Callable[..., None]
 def recipe_options(*names: str, set_option: Any = SetOption, **custom: Any) -> Callable[[_Command], _Command]:
     """Replace the parameter `changes` of a command by options that override keys of its recipe, and `--set`.
 
-    The command gets them as `changes`, key -> value; `--set` wins over the other options.
+    The command gets their values as `changes`, key -> value. A key in `--set` wins over the option for the same key.
 
     Args:
-        names: Names in `RECIPE_OPTIONS`; many commands take `ROWS` or `TRAINING`.
-        set_option: Annotation of `--set`, which may reject keys.
+        names: Names in `RECIPE_OPTIONS`; many commands take `ROW_OPTIONS` or `TRAINING_OPTIONS`.
+        set_option: Annotation of `--set`, which can reject keys.
         custom: Name -> annotation, for options that only this command has or that need another help text.
     """
-    # A custom annotation replaces the shared one of the same name, but keeps its place in the help.
+    # A custom annotation replaces the shared one of the same name, at the same position in the help.
     available = RECIPE_OPTIONS | custom
     options = {name: available[name] for name in available if name in (*names, *custom)}
 
@@ -291,10 +288,10 @@ def _with_options(
 
     Args:
         run: Function that takes the options.
-        command: Command.
-        parameter: Parameter of the command that is replaced.
+        command: Command whose parameters are copied.
+        parameter: Name of the parameter that the options replace.
         options: Name -> annotation.
-        defaults: Name -> default; by default None.
+        defaults: Name -> default; other options default to None.
     """
     parameters: list[Parameter] = []
     for declared in signature(command, eval_str=True).parameters.values():
@@ -306,13 +303,13 @@ def _with_options(
             default = defaults.get(name)
             parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {}  # Otherwise, Typer reads the annotations of the command.
+    run.__annotations__ = {}  # Otherwise, typer reads the annotations of the command.
     return run
 
 
 def merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that are set, updated by the changes."""
-    # False and 0 are settings, too; only None and an empty list mean that an option was not given.
+    """Return the settings of the options that were given, updated by the changes."""
+    # None and an empty list mean that an option was not given; False and 0 are values.
     return {key: value for key, value in settings.items() if value not in (None, [])} | dict(changes)
 
 
@@ -328,10 +325,10 @@ def check_unused_options(options: Mapping[str, object], reason: str, remedy: str
 
 
 def find_checkpoint(name: str, model: str | None) -> tuple[str, str]:
-    """Return the recipe and the checkpoint of a run folder, or of a recipe with --model.
+    """Return the recipe and the checkpoint that a run folder, or a recipe and --model, name.
 
     Raises:
-        UsageError: If there is a run folder and --model, or a recipe without --model.
+        UsageError: If a run folder is named with --model, or a recipe without it.
     """
     from bertkit.recipe import find_recipe
     from bertkit.recipe.load import recipe_names
@@ -342,7 +339,7 @@ def find_checkpoint(name: str, model: str | None) -> tuple[str, str]:
     if name in recipe_names() or not has_recipe(name):
         if model is None:
             if "/" in name and not expand_path(name).exists():
-                remedy = similar_path(expand_path(name)) or "`bertkit runs list` shows those below runs/"
+                remedy = similar_path(expand_path(name)) or "`bertkit runs list` shows the runs below runs/"
                 raise UsageError(f"no such run: {name}", remedy)
             if (run := Path("runs", name)).is_dir() and name not in recipe_names():
                 raise UsageError(f"no such folder: {name}", f"did you mean {run}?")
@@ -351,44 +348,44 @@ def find_checkpoint(name: str, model: str | None) -> tuple[str, str]:
         return name, model
     recipe = get_recipe_file(name, f"name the recipe, and the folder with it: RECIPE --model {shlex.quote(name)}")
     if model is not None:
-        message = f"{name} is a run, and --model {model} is another checkpoint"
-        raise UsageError(message, f"leave --model out, or name the recipe: {shlex.quote(recipe)}")
+        message = f"--model {model} cannot replace the model of the run {name}"
+        raise UsageError(message, f"leave --model out, or name the recipe instead: {shlex.quote(recipe)}")
     return recipe, name
 
 
-_LABEL_FAMILIES = ("text_classification", "few_shot", "zero_shot")
+_LABEL_TASKS = ("text_classification", "few_shot", "zero_shot")
 
 
 def get_zero_shot_task(name: str) -> str:
-    """Return the task family that takes the labels of a recipe as descriptions.
+    """Return the task of zero-shot classification, after a check that the recipe classifies texts.
 
     Raises:
         UsageError: If the recipe does not classify texts.
     """
     from bertkit.recipe.load import read_values
 
-    family = read_values(name).get("task")
-    # If the recipe names no family, the error is raised when the recipe is loaded.
-    if family is not None and family not in _LABEL_FAMILIES:
-        message = f"--zero-shot with {name}, whose task family is {family}"
-        raise UsageError(message, "name a recipe that classifies texts, e.g. sst2")
+    task = read_values(name).get("task")
+    # If the recipe names no task, the error is raised when the recipe is loaded.
+    if task is not None and task not in _LABEL_TASKS:
+        message = f"--zero-shot requires a recipe that classifies texts, but the task of {name} is {task}"
+        raise UsageError(message, "name another recipe, e.g. sst2")
     return "zero_shot"
 
 
 def parse_row(text: str | None, assignments: list[str] | None) -> dict[str, Any] | None:
-    """Return the row of --text and of the --row assignments; a column that is assigned repeatedly is a list."""
+    """Return the row that --text and --row define, or None without them; a repeated column becomes a list."""
     row: dict[str, Any] = {} if text is None else {"text": text}
     for assignment in assignments or []:
         column, equals, value = assignment.partition("=")
         if not equals:
-            raise UsageError(f"--row {assignment} is not column=value", "write e.g. --row text='Good.'")
+            raise UsageError(f"--row {assignment} is not COLUMN=VALUE", "write e.g. --row text='Good.'")
         # `--row choices=a --row choices=b` becomes {"choices": ["a", "b"]}, and a single value stays a text.
-        before = row.get(column, [])
-        row[column] = [*([before] if isinstance(before, str) else before), value] if column in row else value
+        earlier = row.get(column, [])
+        row[column] = [*([earlier] if isinstance(earlier, str) else earlier), value] if column in row else value
     return row or None
 
 
-FROM_MODEL = "the model's"
+FROM_MODEL = "from the model"
 
 ColumnOption = Annotated[str, option("Column with the texts.", "NAME")]
 EncoderOption = Annotated[
@@ -402,11 +399,11 @@ PoolingOption = Annotated[
         f"{FROM_MODEL}, else mean",
     ),
 ]
-# Matryoshka training (Kusupati et al. 2022) makes the first components of a vector useful on their own.
+# Matryoshka training (Kusupati et al. 2022) makes the first dimensions of a vector useful on their own.
 DimensionOption = Annotated[
     int | None,
     option(
-        "Number of components to keep, for a model trained to be truncated (Matryoshka).",
+        "Number of dimensions to keep, for models trained for truncation (Matryoshka).",
         "N",
         f"{FROM_MODEL}, else all",
         min=1,
@@ -418,7 +415,7 @@ PrecisionOption = Annotated[
     option("Data type for vectors: fp32, bf16, or auto (the faster one in a short trial).", "PRECISION"),
 ]
 PromptOption = Annotated[
-    str | None, option("Prompt of the model to put before each text, by its name, e.g. query.", "NAME", FROM_MODEL)
+    str | None, option("Name of the model's prompt to put before each text, e.g. query.", "NAME", FROM_MODEL)
 ]
 PromptTextOption = Annotated[
     str | None,
@@ -438,7 +435,7 @@ TextSettingsOption = Annotated[
 
 
 def read_data_options(column: str, changes: list[str] | None) -> DataConfig:
-    """Return the settings for reading a file, from the column of its texts and `--set data.KEY=VALUE`.
+    """Return the settings for reading a file: the column of its texts, and the keys from `--set`.
 
     Raises:
         RecipeError: If a key is unknown.
@@ -447,7 +444,7 @@ def read_data_options(column: str, changes: list[str] | None) -> DataConfig:
 
     settings = parse_changes(changes or [])
     texts = {"data.columns.text": column} if column != "text" else {}
-    # Any recipe with a text column will do, because only its section `data` is used.
+    # Any recipe with a text column works, because only its section `data` is used.
     return load_recipe("classify", {**texts, **settings}).data
 
 
@@ -462,7 +459,7 @@ EMBEDDER_OPTIONS: dict[str, Any] = {
     "max_length": TextLengthOption,
     "precision": PrecisionOption,
 }
-# The values of these three are never None; the model's folder defines the defaults of the others.
+# Other options default to None, so that the model's folder decides.
 _EMBEDDER_DEFAULTS = {"model": Parameter.empty, "layers": "last", "precision": "auto"}
 
 

@@ -1,4 +1,4 @@
-"""Printing of results: lines and tables for people, one JSON object for programs."""
+"""Printed results: lines and tables for people, one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 # Version of the objects that --json prints. A program that reads them can check it.
 _SCHEMA = 2
-_MIN_TEXT_WIDTH = 16  # columns of the terminal for the first column of a table
-_PIPE_WIDTH = 1_000_000  # columns, so that no line wraps
+_MIN_TEXT_WIDTH = 16  # characters, for the first column of a table
+_PIPE_WIDTH = 1_000_000  # characters; no line is longer
 _INDENT = "    "
 
 Cells = Sequence[Sequence[str]]
 
 
 def terminal_width() -> int | None:
-    """Return the columns of the terminal, or None if stdout is a file or a pipe, whose lines are not wrapped."""
+    """Return the width of the terminal in characters, or None if stdout is a file or a pipe, which wrap no lines."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -46,17 +46,17 @@ def print_line(line: str = "") -> None:
 
 
 def print_text(line: str) -> None:
-    """Print a text in one line, or wrapped between words and indented if the terminal is narrower."""
+    """Print a text in one line; in a narrow terminal, wrap it between words and indent it."""
     line = _one_line(line)
     width = terminal_width()
     if width is None or len(line) <= width:
         print_line(line)
         return
     indent = " " * (len(line) - len(line.lstrip()) + 2)
-    for part in textwrap.wrap(
+    for wrapped_line in textwrap.wrap(
         line, width, subsequent_indent=indent, replace_whitespace=False, break_long_words=False, break_on_hyphens=False
     ):
-        print_line(part)
+        print_line(wrapped_line)
 
 
 def print_notes(notes: Iterable[str]) -> None:
@@ -65,8 +65,8 @@ def print_notes(notes: Iterable[str]) -> None:
         print_text(f"  {note}")
 
 
-def print_gated(result: Any, show: Callable[[Any], object], gates: Sequence[Case], **page: Any) -> None:
-    """Print a result as `print_result` does, and its gates; exit with code 8 if a gate is not passed."""
+def print_with_gates(result: Any, show: Callable[[Any], object], gates: Sequence[Case], **page: Any) -> None:
+    """Print a result as `print_result` does, and its gates; exit with code 8 if a gate fails."""
     from bertkit.reports.cases import failed_gates_error
 
     def show_with_gates(value: Any) -> None:
@@ -84,9 +84,9 @@ def print_next(*commands: str) -> None:
         print_line(f"  {command}")
 
 
-def print_plan(facts: Mapping[str, str]) -> None:
-    """Print the plan of a command: names of at most eight letters, and the values that are not empty."""
-    for name, value in facts.items():
+def print_plan(values: Mapping[str, str]) -> None:
+    """Print the plan of a command: a line per value that is not empty, after its name of at most eight letters."""
+    for name, value in values.items():
         if value:
             print_text(f"{name:<8} {value}")
 
@@ -104,28 +104,28 @@ def print_result(
     write: Callable[[Path, Any], object] | None = None,
     error: BertkitError | None = None,
 ) -> None:
-    """Print a result as one JSON object with --json, or else as `show` prints it, and raise its error.
+    """Print a result as one JSON object with --json, or else with `show`, and raise its error.
 
     Args:
         result: Dataclass or mapping; its fields become keys of the object.
         show: Function that prints the result for people.
-        page: Page about the result, whose name is printed last.
-        write: Function that writes the page if it is not written yet.
-        error: Error that belongs to the result; as JSON, it is printed in the same object.
+        page: File of a page about the result, whose name is printed last.
+        write: Function that writes the page; None if the page exists already.
+        error: Error of the command; with --json, it is printed in the same object.
 
     Raises:
-        BertkitError: If there is an error.
-        typer.Exit: If there is an error and the result is printed as JSON; it has the exit code of the error.
+        BertkitError: If there is an error, without --json.
+        typer.Exit: If there is an error, with --json; it has the exit code of the error.
     """
     if page is not None and write is not None:
         from bertkit.storage.outputs import check_page, lock_output
 
-        # The page is written before anything is printed, because the printed object names it.
+        # The page is written first, because the printed object contains its name.
         with lock_output(page):
             check_page(page)  # Another process may have written it since the first check.
             write(page, result)
     if terminal.is_json_wanted():
-        # A command prints one object even if it ends in an error, because a program parses stdout once.
+        # A program parses stdout as one object, also after an error.
         values = to_plain(result) | ({} if page is None else {"file": str(page)})
         if error is None:
             print_json(values)
@@ -145,7 +145,7 @@ def print_result(
 
 def to_plain(value: Any) -> Any:
     """Convert dataclasses and named tuples to dictionaries, also inside dictionaries and lists."""
-    # A named tuple is also a sequence, so this case must come first.
+    # Named tuples come first, because they are also sequences.
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, Mapping):
@@ -163,7 +163,7 @@ def print_records(
     output: Path | None = None,
     inputs: Iterable[tuple[str, Path]] = (),
 ) -> None:
-    """Print records as JSON lines as they come, or all of them in one JSON object under the title.
+    """Print records as JSON lines as they are computed or, with --json, as one JSON object under the title.
 
     With `output`, write them to that file instead, which must not be an input; see `bertkit.data.output.write_new`.
     """
@@ -186,7 +186,7 @@ def to_json(values: Mapping[str, Any]) -> str:
     >>> to_json({"loss": math.nan, "word": "é"})
     '{"loss": null, "word": "é"}'
     """
-    # JSON allows some control characters, such as DEL, unescaped, but a terminal would interpret them.
+    # JSON does not require escapes for all control characters, but a terminal would interpret them.
     return CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", files.to_json(values))
 
 
@@ -199,17 +199,16 @@ def print_pairs(values: Mapping[str, str]) -> None:
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, Any]], max_rows: int = 30) -> None:
-    """Print a table with its first column aligned left and the others right.
+    """Print a table whose first column is aligned left, and the others right.
 
-    Columns without a value are left out, and a table without rows is not printed. In a narrow terminal, the first
-    column wraps. If that is not enough, each row becomes a list.
+    Empty columns are left out, and an empty table is not printed. In a narrow terminal, the first column wraps, or each
+    row becomes a list.
 
     Args:
         title: Line above the table.
         rows: Column -> text, count, score, interval, or None for a missing number.
-        max_rows: Maximum number of rows that are shown.
+        max_rows: Maximum number of printed rows.
     """
-    # A dict keeps the order in which columns first occur; a set would not.
     columns = dict.fromkeys(name for row in rows for name in row)
     names = [name for name in columns if any(row.get(name, "") != "" for row in rows)]
     if not names:
@@ -221,15 +220,15 @@ def print_table(title: str, rows: Sequence[Mapping[str, Any]], max_rows: int = 3
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
     # Numbers do not wrap, so only the first column can become narrower. Columns are two spaces apart.
     min_width = min(widths[0], _MIN_TEXT_WIDTH) + sum(2 + width for width in widths[1:])
-    room = (terminal_width() or _PIPE_WIDTH) - len(_INDENT)
-    for line in _list_rows(cells) if min_width > room else _align(cells, "right", wrapped=0, width=room):
+    width = (terminal_width() or _PIPE_WIDTH) - len(_INDENT)
+    for line in _list_rows(cells) if min_width > width else _align(cells, "right", wrapped=0, width=width):
         print_text(f"{_INDENT}{line}")
     if len(rows) > max_rows:
         print_line(f"{_INDENT}... {len(rows) - max_rows:,} more with --json")
 
 
 def print_file(file: Path, rows: int, next_command: str = "") -> None:
-    """Print which file a command wrote, and how many rows it has or which command to run next."""
+    """Print the file that a command wrote, and its number of rows or the next command."""
     if terminal.is_json_wanted():
         print_json({"file": str(file), "rows": rows})
     elif next_command:
@@ -240,7 +239,7 @@ def print_file(file: Path, rows: int, next_command: str = "") -> None:
 
 
 def format_count(count: int, unit: str) -> str:
-    """Return a number with its unit.
+    """Return a count with its unit.
 
     >>> format_count(1, "seed"), format_count(1200, "seed")
     ('1 seed', '1,200 seeds')
@@ -266,7 +265,7 @@ def format_number(value: float | None) -> str:
     >>> format_number(0.5), format_number(-128.5), format_number(None)
     ('0.5000', '-128.500', 'n/a')
     """
-    # An undefined score, such as a correlation of constant predictions, is NaN in the results and null in JSON.
+    # An undefined score, such as the correlation of constant predictions, is NaN, and null in JSON.
     if value is None or not math.isfinite(value):
         return "n/a"
     return f"{value:.4f}" if abs(value) < 100 else f"{value:.3f}"
@@ -282,7 +281,7 @@ def format_difference(value: float) -> str:
 
 
 def format_interval(interval: Sequence[float] | None) -> str:
-    """Return an interval as its two ends.
+    """Return the bounds of an interval.
 
     >>> format_interval((0.25, 1.0)), format_interval(None)
     ('0.2500 to 1.0000', 'n/a')
@@ -290,17 +289,17 @@ def format_interval(interval: Sequence[float] | None) -> str:
     return "n/a" if interval is None else " to ".join(map(format_number, interval))
 
 
-def format_scored(score: float | None, interval: Sequence[float] | None) -> str:
+def format_score_interval(score: float | None, interval: Sequence[float] | None) -> str:
     """Return a score and its interval.
 
-    >>> format_scored(0.5, (0.25, 1.0))
+    >>> format_score_interval(0.5, (0.25, 1.0))
     '0.5000 (0.2500 to 1.0000)'
     """
     return f"{format_number(score)} ({format_interval(interval)})"
 
 
 def difference_cells(difference: Any) -> dict[str, str]:
-    """Return the cells of a difference: a record of `difference`, `interval`, `p` and `p_holm`, or None."""
+    """Return the cells of a difference (a record of `difference`, `interval`, `p`, `p_holm`), or no cells for None."""
     if difference is None:
         return {}
     values = difference if isinstance(difference, Mapping) else vars(difference)
@@ -308,28 +307,27 @@ def difference_cells(difference: Any) -> dict[str, str]:
         "difference": format_difference(values["difference"]),
         "95% CI": format_interval(values["interval"]),
         "p": p_text(values["p"]),
-        # Holm's correction (1979) is for several tests at once; a single test has none, and then the column is
-        # left out.
+        # Holm's correction (1979) is only for several tests; for a single test, the column is left out.
         "p (Holm)": "" if values["p_holm"] is None else p_text(values["p_holm"]),
     }
 
 
 def size_cells(name: str, model: Any, unit: str = "row") -> dict[str, Any]:
-    """Return the cells of the size and the measured speed of a model, given as a record or a mapping."""
-    measured = model if isinstance(model, Mapping) else vars(model)
-    size = {"model": name, "parameters": measured["parameters"], "MB": f"{measured['disk_bytes'] / 1e6:,.1f}"}
-    if measured["row_seconds"] is None:
+    """Return the cells of a model's size and, if it was measured, its speed; the model is a record or a mapping."""
+    values = model if isinstance(model, Mapping) else vars(model)
+    size = {"model": name, "parameters": values["parameters"], "MB": f"{values['disk_bytes'] / 1e6:,.1f}"}
+    if values["row_seconds"] is None:
         return size
-    speed = measured["rows_per_second"]
+    speed = values["rows_per_second"]
     return {
         **size,
-        f"ms/{unit}": f"{1000 * measured['row_seconds']:,.2f}",
+        f"ms/{unit}": f"{1000 * values['row_seconds']:,.2f}",
         f"{unit}s/s": f"{speed:,.0f}" if speed >= 100 else f"{speed:,.1f}",
     }
 
 
 def group_by_reason(reasons: Mapping[Any, str | None]) -> dict[str, list[str]]:
-    """Return the names for each reason.
+    """Return reason -> names with this reason; names without a reason are left out.
 
     >>> group_by_reason({1: "nan", 2: "", 3: "nan"})
     {'nan': ['1', '3']}
@@ -342,13 +340,13 @@ def group_by_reason(reasons: Mapping[Any, str | None]) -> dict[str, list[str]]:
 
 
 def _align(cells: Cells, justify: Literal["left", "right"], *, wrapped: int, width: int) -> Iterator[str]:
-    """Yield the lines of a table. One column wraps if the table is wider than the terminal.
+    """Yield the lines of a table; one column wraps if the table is too wide.
 
     Args:
         cells: Rows of cells.
         justify: Alignment of all columns except the first, which is aligned left.
-        wrapped: Index of the column that may wrap.
-        width: Columns of the terminal.
+        wrapped: Index of the column that can wrap.
+        width: Maximum number of characters per line.
     """
     from rich.console import Console
     from rich.table import Table
@@ -359,7 +357,7 @@ def _align(cells: Cells, justify: Literal["left", "right"], *, wrapped: int, wid
         table.add_column(justify=justify if index else "left", overflow="fold", no_wrap=index != wrapped)
     for row in cells:
         table.add_row(*(Text(printable(_one_line(cell))) for cell in row))
-    # rich only lays the table out. It is printed as plain lines, so that pipes and tests get the same text.
+    # rich only computes the layout; the lines are printed without rich, so that pipes get the same text.
     console = Console(file=io.StringIO(), width=width, color_system=None)
     with console.capture() as lines:
         console.print(table)
@@ -368,7 +366,7 @@ def _align(cells: Cells, justify: Literal["left", "right"], *, wrapped: int, wid
 
 
 def _list_rows(cells: Cells) -> Iterator[str]:
-    """Yield each row as a list of its cells, with the first cell as its title."""
+    """Yield the lines of each row as a list of its cells, below the first cell as a title."""
     for title, *values in cells[1:]:
         yield title
         for name, value in zip(cells[0][1:], values, strict=True):
@@ -385,5 +383,5 @@ def _cell(value: object) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return a text with a space for each break between its lines, and for the spaces around it."""
+    """Return a text with a space instead of each line break and the spaces around it."""
     return re.sub(r"\s*[\r\n]\s*", " ", text)

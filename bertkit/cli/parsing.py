@@ -21,34 +21,35 @@ from bertkit.cli.terminal import json_output
 from bertkit.errors import UsageError, did_you_mean
 from bertkit.hardware.device import is_launched
 
-# Parameters of commands that load a recipe, and of those that load a model.
-_READ_RECIPES = {"run", "runs", "recipe", "task"}
-_COMPUTE = _READ_RECIPES | {"model", "models"}
+# Parameters by which to recognize commands that load a recipe, and commands that load a model.
+_RECIPE_PARAMETERS = {"run", "runs", "recipe", "task"}
+_MODEL_PARAMETERS = _RECIPE_PARAMETERS | {"model", "models"}
 _TRUST = "Run code that the recipe in a model folder names: a custom task, objective or metric."
 _DEVICE = "Device: auto (an accelerator if available), cpu, cuda, mps, xpu, xla, ..."
-_THREADS = "Number of threads on a CPU."
+_THREADS = "Number of CPU threads."
 SECTIONS = ("data", "training", "options", "distillation", "gates", "model_options")
 """Sections of recipes, whose keys are typed as ``training.epochs=1``, ``--training.epochs 1`` or with `--set`."""
 _OVERRIDE = re.compile(rf"(--)?(?:{'|'.join(SECTIONS)})\.\S+")
-_WIDEST = 100  # columns; longer lines are hard to read
-_TYPED = "bertkit.typed"  # the arguments as typed, in the context
-_CONFIG = "bertkit.config"  # the recipe that `--config` names, in the context
+_MAX_WIDTH = 100  # characters; longer lines are hard to read
+# Keys of the context's `meta`: the arguments as typed, and the recipe that `--config` names.
+_TYPED_ARGUMENTS = "bertkit.typed"
+_CONFIG_RECIPE = "bertkit.config"
 _Context: Any = TyperGroup.context_class
 _Formatter: Any = _Context.formatter_class
 
 
 class _FittedFormatter(_Formatter):  # type: ignore[misc]
-    """Formatter that fits the help into the terminal; the names of options get at most three eighths of a line."""
+    """Formatter that fits the help into the terminal. Names of options take at most three eighths of a line."""
 
     def __init__(self, indent_increment: int = 2, width: int | None = None, max_width: int | None = None) -> None:
-        super().__init__(indent_increment, width or min(shutil.get_terminal_size().columns, max_width or _WIDEST))
+        super().__init__(indent_increment, width or min(shutil.get_terminal_size().columns, max_width or _MAX_WIDTH))
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
-        """Write the usage without the braces that typer puts around required arguments, and without double dots."""
+        """Write the usage without typer's braces around required arguments, and without double dots."""
         super().write_usage(prog, re.sub(r"[{}]", "", args).replace("......", "...").replace("...]...", "...]"), prefix)
 
     def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
-        """Write names and their descriptions in two columns, without the types that typer puts behind arguments."""
+        """Write names and descriptions in two columns, without the types that typer puts behind arguments."""
         rows = [(re.sub(r"^([A-Z].*) <\S+>$", r"\1", name), text) for name, text in rows]
         super().write_dl(rows, min(col_max, 3 * self.width // 8), col_spacing)
 
@@ -58,7 +59,7 @@ class _FittedContext(_Context):  # type: ignore[misc]
 
 
 class _Readable:
-    """Base of commands and groups."""
+    """Base of commands and groups, with help that fits the terminal."""
 
     context_class: Any = _FittedContext
     help: str | None
@@ -75,18 +76,18 @@ class ReadableCommand(_Readable, TyperCommand):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         names = {parameter.name for parameter in self.params}
-        # The list is trust, device, threads, json and three log options. A command that only reads files gets
-        # the last four, and a command that loads no recipe has no code to trust.
-        self.params += _process_options()[0 if names & _READ_RECIPES else 1 if names & _COMPUTE else 3 :]
+        # The options are trust, device, threads, json and three log options. Commands that only read files get the last
+        # four; commands that load a model without a recipe have no code to trust.
+        self.params += _process_options()[0 if names & _RECIPE_PARAMETERS else 1 if names & _MODEL_PARAMETERS else 3 :]
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         """Parse the arguments after `translate_arguments`."""
-        ctx.meta[_TYPED] = args
-        # While the shell completes, the arguments may end before the value of an option.
+        ctx.meta[_TYPED_ARGUMENTS] = args
+        # During completion, the arguments may end before the value of an option.
         return super().parse_args(ctx, args if ctx.resilient_parsing else translate_arguments(args, ctx))
 
     def invoke(self, ctx: Any) -> Any:
-        """Apply the options that concern the process, and run the command without them."""
+        """Apply the options of the process, and run the command with the others."""
         if ctx.params.pop("trust", False):
             from bertkit.recipe.plugins import trust_folders
 
@@ -106,7 +107,7 @@ class ReadableCommand(_Readable, TyperCommand):
 
 @cache
 def _process_options() -> list[Any]:
-    """Build the options of the process, once for all commands."""
+    """Return the options of the process, which are the same for all commands."""
 
     def command(
         trust: bool = typer.Option(False, "--trust-remote-code", help=_TRUST),
@@ -119,7 +120,7 @@ def _process_options() -> list[Any]:
     ) -> None:
         """Hold the options."""
 
-    # typer builds options only from the signature of a command, so a command is made and its options are taken.
+    # typer builds options only from the signature of a command, so make a command and take its options.
     holder = typer.Typer(add_completion=False)
     holder.command()(command)
     params: list[Any] = typer.main.get_command(holder).params[:7]
@@ -139,14 +140,14 @@ def check_encoding(arguments: Sequence[str]) -> None:
         UsageError: If an argument is not UTF-8.
     """
     for argument in arguments:
-        # Python decodes a byte that is not UTF-8 to half of a surrogate pair (PEP 383).
+        # Python decodes an invalid byte as half of a surrogate pair (PEP 383).
         if any("\ud800" <= character <= "\udfff" for character in argument):
             escaped = argument.encode("utf-8", "backslashreplace").decode()[:80]
             raise UsageError(f"an argument is not UTF-8: {escaped}", "convert the text, or rename the file")
 
 
 def usage_error(error: Any) -> UsageError:
-    """Convert an error of the parser to a UsageError with the option or command to type instead."""
+    """Convert an error of the parser to a UsageError, with the option or command to type as the remedy."""
     context: Any = getattr(error, "ctx", None)
     command = context.command_path if context else "bertkit"
     message, remedy = error.format_message().removesuffix("."), f"see `{command} --help`"
@@ -159,64 +160,75 @@ def usage_error(error: Any) -> UsageError:
         from bertkit.recipe.validation import describe_rule, format_value
 
         (problem, *_) = error.__cause__.errors()
-        message = f"{'/'.join(error.param.opts)} = {format_value(problem['input'])} is wrong: {describe_rule(problem)}"
+        value = format_value(problem["input"])
+        rule = describe_rule(problem).removeprefix(f"{value} is ").removesuffix(".")
+        message = f"{'/'.join(error.param.opts)} = {value} is wrong: {rule}"
     # The parser has no codes for its errors, so their English messages are matched. Tests fail if a release rewords
     # them.
-    elif extra := re.match(r"Got unexpected extra argument\S* \((.*)\)", message):
-        message = f"unexpected argument: {extra[1][:80]}"
-        if _CONFIG in context.meta:
-            message = f"--config {context.meta[_CONFIG]} and {extra[1][:80]}"
-            remedy = "name the recipe once"
-        elif "--set" in _list_options(context) and (setting := re.search(r"\S+=.*", extra[1])):
-            remedy = _suggest_section(setting[0][:80]) or f"write --set {setting[0][:80]}"
-        elif "--data" in _list_options(context) and Path(extra[1]).is_file():
-            remedy = f"write --data {shlex.quote(extra[1])}"
-    elif unknown := re.match("No such command '(.*?)'", message):
+    elif match := re.match("Missing [a-z]+ '(.*?)'", message):
+        message, remedy = f"{match[1]} is missing", f"write e.g. `{context.command.epilog.removeprefix('Example: ')}`"
+    elif match := re.match("Invalid value for '(.*?)'", message):
+        message = match[1] + message[match.end() :]
+    elif match := re.match(r"Got unexpected extra argument\S* \((.*)\)", message):
+        return _extra_argument_error(match[1], context, remedy)
+    elif match := re.match("No such command '(.*?)'", message):
         from bertkit.recipe.validation import read_names
 
-        message = f"no command is called {unknown[1][:80]!r}"
-        commands, meant = context.command.list_commands(context), read_names("commands").get(unknown[1].lower(), "")
-        remedy = f"write {command} {meant}" if meant in commands else did_you_mean(unknown[1], commands)
+        name, commands = match[1], context.command.list_commands(context)
+        message, synonym = f"no command is called {name[:80]!r}", read_names("commands").get(name.lower(), "")
+        remedy = f"write {command} {synonym}" if synonym in commands else did_you_mean(name, commands)
     return UsageError(message, remedy)
 
 
-def translate_arguments(arguments: Sequence[str], context: Any) -> list[str]:
-    """Return the arguments of a command as it declares them.
+def _extra_argument_error(extra: str, context: Any, remedy: str) -> UsageError:
+    """Return an error about an argument after the last one, which is often a setting or a file with rows."""
+    if _CONFIG_RECIPE in context.meta:
+        message = f"--config {context.meta[_CONFIG_RECIPE]} and {extra[:80]} both name a recipe"
+        return UsageError(message, "leave one of them out")
+    if "--set" in _list_options(context) and (setting := re.search(r"\S+=.*", extra)):
+        remedy = _suggest_section(setting[0][:80]) or f"write --set {setting[0][:80]}"
+    elif "--data" in _list_options(context) and Path(extra).is_file():
+        remedy = f"write --data {shlex.quote(extra)}"
+    return UsageError(f"unexpected argument: {extra[:80]}", remedy)
 
-    Keys of a recipe such as ``training.epochs=1`` or ``--training.epochs 1`` become `--set`, the value of `--config`
-    becomes the RECIPE, and options of the Trainer's scripts that mean the same get bertkit's names, each with a line in
-    the log. The values of options are left as they are.
+
+def translate_arguments(arguments: Sequence[str], context: Any) -> list[str]:
+    """Return the arguments with bertkit's names of options.
+
+    Keys of a recipe such as ``training.epochs=1`` or ``--training.epochs 1`` become `--set`, and the value of
+    `--config` becomes the RECIPE. Options of transformers' training scripts that mean the same get bertkit's names,
+    each with a line in the log. The values of options do not change.
 
     Raises:
-        UsageError: If `--config` or the key of a recipe has no value.
+        UsageError: If `--config` or a key of a recipe has no value.
     """
     parameters = context.command.params
     options = _list_options(context)
     # A value must not be mistaken for an option: in `--text --config`, the second word is the text.
-    valued = (parameter for parameter in parameters if _is_option(parameter) and not parameter.is_flag)
-    takes_value = {name for parameter in valued for name in parameter.opts}
+    value_options = (parameter for parameter in parameters if _is_option(parameter) and not parameter.is_flag)
+    takes_value = {name for parameter in value_options for name in parameter.opts}
     translated: list[str] = []
-    rest = list(arguments)
-    while rest:
-        typed, equals, value = (argument := rest.pop(0)).partition("=")
+    remaining = list(arguments)
+    while remaining:
+        name, equals, value = (argument := remaining.pop(0)).partition("=")
         if argument == "--":
-            return [*translated, argument, *rest]
+            return [*translated, argument, *remaining]
         if argument in takes_value:
-            translated += [argument, *rest[:1]]
-            del rest[:1]
+            translated += [argument, *remaining[:1]]
+            del remaining[:1]
         elif "--set" in options and _is_override(argument, parameters):
-            value = value if equals else _pop_value(typed, rest)
-            translated += ["--set", f"{typed.removeprefix('--')}={value}"]
-        elif typed == "--config" and _takes_recipe(parameters):
-            context.meta[_CONFIG] = value if equals else _pop_value(typed, rest)
-            translated.insert(0, context.meta[_CONFIG])  # RECIPE is the first argument of every command that has one
-        elif meant := _translate_option(typed, options):
-            if meant in takes_value:
+            value = value if equals else _pop_value(name, remaining)
+            translated += ["--set", f"{name.removeprefix('--')}={value}"]
+        elif name == "--config" and _takes_recipe(parameters):
+            context.meta[_CONFIG_RECIPE] = value if equals else _pop_value(name, remaining)
+            translated.insert(0, context.meta[_CONFIG_RECIPE])  # RECIPE is always the first argument
+        elif new_name := _translate_option(name, options):
+            if new_name in takes_value:
                 # The renamed option goes through the loop again, which then takes its value.
-                logging.getLogger("bertkit").info(f"{typed} is read as {meant}")
-                rest.insert(0, meant + equals + value)
+                logging.getLogger("bertkit").info(f"{name} is read as {new_name}")
+                remaining.insert(0, new_name + equals + value)
             else:
-                translated += _translate_flag(typed, meant, value, rest)
+                translated += _translate_flag(name, new_name, value, remaining)
         else:
             translated.append(argument)
     return translated
@@ -224,14 +236,13 @@ def translate_arguments(arguments: Sequence[str], context: Any) -> list[str]:
 
 def _is_override(argument: str, parameters: Sequence[Any]) -> bool:
     """Return whether an argument sets a key of a recipe; ``a.b=c`` may be a file or a text instead."""
-    typed, equals, _ = argument.partition("=")
-    match = _OVERRIDE.fullmatch(typed)
+    name, equals, _ = argument.partition("=")
+    match = _OVERRIDE.fullmatch(name)
     if match is None or match[1]:
         return match is not None
-    # With dashes, it cannot mean anything else. Without dashes, it is a setting only in a command that takes a
-    # recipe, and only if it is not the name of a file.
+    # Without leading dashes, it sets a key only if the command takes a recipe and there is no such file.
     arguments = {parameter.name for parameter in parameters if not _is_option(parameter)}
-    return bool(equals) and (not arguments or bool(arguments & _READ_RECIPES)) and not Path(argument).is_file()
+    return bool(equals) and (not arguments or bool(arguments & _RECIPE_PARAMETERS)) and not Path(argument).is_file()
 
 
 def _takes_recipe(parameters: Sequence[Any]) -> bool:
@@ -242,109 +253,112 @@ def _is_option(parameter: Any) -> bool:
     return bool(parameter.param_type_name == "option")
 
 
-def _pop_value(option: str, rest: list[str]) -> str:
-    if not rest or rest[0].startswith("--"):
+def _pop_value(option: str, remaining: list[str]) -> str:
+    if not remaining or remaining[0].startswith("--"):
         raise UsageError(f"{option} needs a value", f"write {option} VALUE")
-    return rest.pop(0)
+    return remaining.pop(0)
 
 
-def _translate_option(typed: str, options: Sequence[str]) -> str:
-    """Return bertkit's name for an option of other programs, ``--epochs`` or ``--set key``, or ""."""
-    if not typed.startswith("--") or typed in options:
+def _translate_option(option: str, options: Sequence[str]) -> str:
+    """Return bertkit's name for an option of other programs, such as ``--epochs`` or ``--set key``, or else ""."""
+    if not option.startswith("--") or option in options:
         return ""
-    name = typed[2:].replace("-", "_")
-    # An option of bertkit may be spelled with underscores.
+    name = option[2:].replace("-", "_")
+    # bertkit's options can be spelled with underscores.
     if (dashed := "--" + name.replace("_", "-")) in options:
         return dashed
     from bertkit.recipe.validation import other_options, same_options
 
-    # In a launch with N processes, a batch per device is N times larger in total, so it is an error with a
-    # suggestion, and not a synonym.
+    # With N processes, a batch per device is N times larger in total. So it is an error with a suggestion instead of a
+    # synonym.
     is_per_device = name.startswith("per_device") and is_launched()
     if name not in same_options() or is_per_device:
         return ""
-    meant = other_options()[name]
-    for option in (meant, "--" + meant.rpartition(".")[2].replace("_", "-")):
-        if option in options:
-            return option
-    key = _recipe_key(meant) if meant.startswith("--") else meant
-    # An option of the Trainer's scripts has an effect only in training, and commands that train have --restart.
+    synonym = other_options()[name]
+    for new_name in (synonym, "--" + synonym.rpartition(".")[2].replace("_", "-")):
+        if new_name in options:
+            return new_name
+    key = _recipe_key(synonym) if synonym.startswith("--") else synonym
+    # Options of training scripts have an effect only in training, and commands that train have --restart.
     return f"--set {key}" if key and {"--set", "--restart"} <= set(options) else ""
 
 
-def _translate_flag(typed: str, meant: str, value: str, rest: list[str]) -> list[str]:
-    """Return the arguments for a flag of the Trainer's scripts, or for a key of a recipe; the value can be left out."""
-    key = meant.removeprefix("--set ")
+def _translate_flag(name: str, new_name: str, value: str, remaining: list[str]) -> list[str]:
+    """Return the arguments for a flag or a recipe key that a training script's option means; its value is optional."""
+    key = new_name.removeprefix("--set ")
+    is_key = key != new_name
     if not value:
-        is_value = rest and (rest[0].lower() in ("true", "false") or (key != meant and not rest[0].startswith("--")))
-        value = rest.pop(0) if is_value else "true"
-    is_off = key == meant and value.lower() == "false"
-    logging.getLogger("bertkit").info(f"{typed} is {'left out' if is_off else f'read as {meant}'}")
-    if key == meant:
-        return [] if is_off else [meant]
-    return ["--set", f"{key}={value}"]
+        following = remaining[0] if remaining else "--"
+        is_value = following.lower() in ("true", "false") or (is_key and not following.startswith("--"))
+        value = remaining.pop(0) if is_value else "true"
+    is_off = not is_key and value.lower() == "false"
+    logging.getLogger("bertkit").info(f"{name} is {'left out' if is_off else f'read as {new_name}'}")
+    if is_key:
+        return ["--set", f"{key}={value}"]
+    return [] if is_off else [new_name]
 
 
 def _list_options(context: Any) -> list[str]:
     return [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
 
 
-def _suggest_option(typed: str, context: Any) -> str:
-    """Suggest options of the command or the key of a recipe for an unknown option; "" if nothing is similar."""
+def _suggest_option(option: str, context: Any) -> str:
+    """Return a suggestion of options or a recipe key for an unknown option, or "" if nothing is similar."""
     from bertkit.recipe.validation import other_options, read_names
 
     options = _list_options(context)
-    trains = "--restart" in options
-    name = typed.lower().replace("_", "-")
+    is_training = "--restart" in options
+    name = option.lower().replace("_", "-")
     if not name.startswith("--"):
         return ""
-    if "." in typed and "--set" in options:
-        return _suggest_section(typed)
+    if "." in option and "--set" in options:
+        return _suggest_section(option)
     # The names of other libraries come first, then the keys of recipes, then options with a similar spelling.
     other_name = name[2:].replace("-", "_")
-    is_batch = trains and ("train_batch" in other_name or "accumulation" in other_name)
-    hint = (_suggest_batch(context.meta[_TYPED]) if is_batch else "") or read_names("hints").get(other_name, "")
-    if hint and (trains or "training." not in hint):
+    is_batch = is_training and ("train_batch" in other_name or "accumulation" in other_name)
+    batch_hint = _suggest_batch(context.meta[_TYPED_ARGUMENTS]) if is_batch else ""
+    hint = batch_hint or read_names("hints").get(other_name, "")
+    if hint and (is_training or "training." not in hint):
         return hint
-    meant = other_options().get(other_name, name)
-    if meant in options:
-        return f"write {meant}"
-    key = _recipe_key(meant) if meant.startswith("--") else meant
-    if key and "--set" in options and (trains or not key.startswith("training.")):
+    synonym = other_options().get(other_name, name)
+    if synonym in options:
+        return f"write {synonym}"
+    key = _recipe_key(synonym) if synonym.startswith("--") else synonym
+    if key and "--set" in options and (is_training or not key.startswith("training.")):
         return f"write --set {key}=..."
-    # `--group` suggests `--group-by`, whose spelling is too different for a match by letters.
+    # First options with the same words, such as `--steps` for `--integration-steps`, then options with similar letters.
     words = set(name[2:].split("-"))
-    matches = [option for option in options if words <= set(option[2:].split("-"))][:2]
+    matches = [candidate for candidate in options if words <= set(candidate[2:].split("-"))][:2]
     matches = matches or difflib.get_close_matches(name, options, n=2, cutoff=0.7)
     return f"did you mean {' or '.join(matches)}?" if matches else ""
 
 
-def _suggest_section(typed: str) -> str:
-    """Suggest the section of a recipe for a mistyped key such as ``--trainig.epochs``, or return "" without a dot."""
-    section, dot, key = typed.removeprefix("--").partition(".")
+def _suggest_section(setting: str) -> str:
+    """Return a suggestion for a key with a mistyped section such as ``--trainig.epochs``, or "" without a dot."""
+    section, dot, key = setting.removeprefix("--").partition(".")
     if not dot:
         return ""
     for similar in difflib.get_close_matches(section, SECTIONS, n=1):
-        return f"did you mean {'--' if typed.startswith('--') else ''}{similar}.{key}?"
+        return f"did you mean {'--' if setting.startswith('--') else ''}{similar}.{key}?"
     return f"the sections of a recipe are {', '.join(SECTIONS)}"
 
 
 def _suggest_batch(arguments: Sequence[str]) -> str:
-    """Suggest --batch-size for all micro-batches and processes, or return "" if no batch per device was typed."""
-    typed = " ".join(arguments).replace("-", "_")
+    """Return a suggestion of --batch-size for all micro-batches and processes, or "" without a batch per device."""
+    line = " ".join(arguments).replace("-", "_")
     names = ("(?:per_[dg][a-z]+_)?train_batch_size", "gradient_accumulation_steps")
-    rows, steps = (re.search(rf"__{name}[ =](\d+)\b", typed) for name in names)
+    rows, steps = (re.search(rf"__{name}[ =](\d+)\b", line) for name in names)
     if not rows:
         return ""
-    # bertkit's batch size is rows per optimizer step; transformers counts rows per device and micro-batch. 8 rows,
-    # 4 accumulation steps and 2 processes make 64 rows.
+    # bertkit counts rows per optimizer step, transformers rows per device and micro-batch: 8 rows, 4 accumulation steps
+    # and 2 processes are a batch of 64 rows.
     count, processes = int(steps[1]) if steps else 1, int(os.environ.get("WORLD_SIZE", "1"))
     accumulation = f" --set training.gradient_accumulation={count}" * (count > 1)
     return f"write --batch-size {int(rows[1]) * count * processes}{accumulation}, for all rows of a step"
 
 
 def _recipe_key(option: str) -> str:
-    """Return the key of a recipe with the name of an option: at the top, in `training` or in `data`; "" if none has."""
+    """Return the recipe key for an option: at the top level, in `training` or in `data`, or "" if none has its name."""
     from bertkit.recipe.records import CorpusConfig, DataConfig, Recipe
     from bertkit.recipe.sections import PretrainingConfig, TrainingConfig
 

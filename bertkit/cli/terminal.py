@@ -1,4 +1,4 @@
-"""The terminal: standard streams that never stop the work, the lines of the log, and progress on stderr.
+"""Standard streams whose errors do not stop the work, log lines, and progress on stderr.
 
 Output that cannot be written is dropped, and characters that cannot be encoded are escaped.
 """
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from rich.measure import Measurement
     from rich.progress import Progress, Task
 
-# C0 without tab and line feed, DEL, C1, marks that reorder text or end a line, halves of surrogate pairs
-# A text or file name with such characters could color a terminal, move its cursor, or forge a log line.
+# With these characters, a text or file name could color the terminal, move its cursor or forge a log line: C0 without
+# tab and line feed, DEL, C1, marks that reorder text or end a line, and halves of surrogate pairs.
 CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only results and errors.")]
@@ -46,50 +46,48 @@ LogFileOption = Annotated[
     str | None,
     typer.Option("--log-file", metavar="FILE", help="Append the log to a file."),
 ]
-_TIMED = "%(asctime)s %(message)s"
+_TIMED_FORMAT = "%(asctime)s %(message)s"
 
-_CLOSED = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET)
-"""Errors of a pipe without a reader, a terminal that is gone, or a closed descriptor."""
+_NO_READER_ERRORS = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET)
+"""Error numbers of a pipe without a reader, a closed terminal, or a closed descriptor."""
 
 
 class _Output(io.FileIO):
-    """Descriptor that accepts all output; after its first error, it drops the output."""
+    """File descriptor that accepts all output, and drops it after the first error."""
 
     error: OSError | None = None
 
     def write(self, data: Any) -> int:
         """Write the data, or drop it after an error."""
         try:
-            # Another program may have made the terminal non-blocking, so that nothing is written yet.
+            # Another program can have made the terminal non-blocking; then `write` may return None.
             while (count := super().write(data)) is None:
                 time.sleep(0.001)  # Windows has no `select` for files.
         except OSError as error:
-            # The work continues: a training of hours must not end because its output cannot be written.
-            # The first error is kept for the exit code; later output goes to the null device without
-            # errors.
+            # A training of hours must not stop because its output cannot be written. The first error is kept for
+            # the exit code, and later output goes to the null device.
             self.error = error
             null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self.fileno())  # C code and child processes write to it, too.
+            os.dup2(null, self.fileno())  # C code and child processes write to this descriptor, too.
             os.close(null)
             return memoryview(data).nbytes
         return count
 
 
 def prepare() -> None:
-    """Open the standard streams that are closed, and make the others drop what cannot be written.
+    """Open closed standard streams, and make the others drop output that cannot be written.
 
-    The next file that is opened would get the number of a closed descriptor, and printed lines would go into that file.
+    If a standard stream is closed, the next opened file gets its descriptor, and printed lines go into that file.
     """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            # `os.open` returns the lowest free descriptor, which is this one.
+            # `os.open` returns the lowest free descriptor, which is the closed one.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
-    # An ASCII or Latin-1 locale lacks many characters. Escapes on stdout have the form of JSON, so a result stays
-    # valid.
+    # In an ASCII or Latin-1 locale, stdout escapes characters as JSON does, so that printed JSON stays valid.
     codecs.register_error("json", _escape_as_json)
     sys.stdout = _make_tolerant(sys.stdout, 1, "json")
     sys.stderr = _make_tolerant(sys.stderr, 2, "backslashreplace")
@@ -99,47 +97,47 @@ def prepare() -> None:
 def interruptible() -> Iterator[None]:
     """Raise KeyboardInterrupt on Ctrl-C inside the block, so that temporary files are removed.
 
-    If it is raised in a library that cannot pass it on, such as one in Rust, the process ends at once.
+    If a library drops the exception, as Rust code does, the process ends at once.
     """
-    # Python raises KeyboardInterrupt at the next bytecode. In a callback from C or Rust, the library drops it, and
-    # only `sys.unraisablehook` receives it.
-    ends, report = signal.getsignal(signal.SIGINT) is end, sys.unraisablehook
+    # Python raises KeyboardInterrupt at the next bytecode. If that is in a callback from C or Rust, only
+    # `sys.unraisablehook` receives the exception.
+    handles_interrupts, report = signal.getsignal(signal.SIGINT) is end, sys.unraisablehook
     try:
-        if ends:
+        if handles_interrupts:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             sys.unraisablehook = lambda error: end() if error.exc_type is KeyboardInterrupt else report(error)
         yield
     finally:
-        if ends:
+        if handles_interrupts:
             signal.signal(signal.SIGINT, end)
             sys.unraisablehook = report
 
 
 def is_read() -> bool:
-    """Return whether stdout has had no error, so that its output may still be read."""
+    """Return whether stdout has had no error, so that a program can still be reading it."""
     return _get_error(sys.stdout) is None
 
 
 def lost_output() -> OSError | None:
-    """Flush stdout, and return the error that lost output, or None if all was written or the reader has left."""
+    """Flush stdout, and return its error, or None if all was written or the reader has closed the pipe."""
     sys.stdout.flush()
     error = _get_error(sys.stdout)
-    return None if error is None or error.errno in _CLOSED else error
+    return None if error is None or error.errno in _NO_READER_ERRORS else error
 
 
 def _get_error(stream: object) -> OSError | None:
-    # Tests and other programs may have replaced stdout by a stream without a buffer.
+    # Tests and other programs can replace stdout by a stream without a buffer.
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     return raw.error if isinstance(raw, _Output) else None
 
 
 def _make_tolerant(stream: Any, descriptor: int, errors: str) -> Any:
-    """Replace a standard stream by one that accepts all output; other streams, as in tests, are kept."""
+    """Return a stream for a descriptor that accepts all output; keep streams of tests and other programs."""
     if stream is not None and stream is not (sys.__stdout__ if descriptor == 1 else sys.__stderr__):
         return stream
     if stream is not None:
         stream.flush()
-        # The console of Windows is not a file: bytes that are written to its descriptor are in another encoding.
+        # The console of Windows is not a file, and its descriptor takes bytes in another encoding.
         if not isinstance(getattr(stream.buffer, "raw", stream.buffer), io.FileIO):
             stream.reconfigure(errors=errors)
             return stream
@@ -155,7 +153,7 @@ def _make_tolerant(stream: Any, descriptor: int, errors: str) -> Any:
 
 
 def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
-    r"""Write characters that an encoding lacks as JSON does.
+    r"""Return characters that an encoding lacks as JSON escapes, and the position after them.
 
     >>> codecs.register_error("json", _escape_as_json)
     >>> "café".encode("ascii", errors="json")
@@ -167,7 +165,7 @@ def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
 
 
 def printable(text: str) -> str:
-    r"""Return text in which control characters and characters that cannot be written are escaped.
+    r"""Return a text with escapes for control characters and for halves of surrogate pairs.
 
     >>> printable("a\tb\x1b[31m\x9b1mé")
     'a\tb\\x1b[31m\\x9b1mé'
@@ -176,7 +174,7 @@ def printable(text: str) -> str:
 
 
 class _PrintableLines(logging.Formatter):
-    """Formatter that escapes control characters, such as an escape sequence in the name of a file."""
+    """Formatter that escapes control characters, which a file name can contain."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the message of a record."""
@@ -184,7 +182,7 @@ class _PrintableLines(logging.Formatter):
 
 
 class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Handler that writes to the current stderr, which prints above a progress bar while one is shown."""
+    """Handler that writes to the current `sys.stderr`, which rich replaces while it shows a progress bar."""
 
     @property
     def stream(self) -> TextIO:
@@ -199,7 +197,7 @@ class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
 def log_to_stderr() -> None:
     """Send the log of bertkit to stderr; in a distributed launch, only the first process logs."""
     logger = logging.getLogger("bertkit")
-    for handler in logger.handlers:  # An earlier command in this process may have opened a file.
+    for handler in logger.handlers:  # files of an earlier command in this process
         handler.close()
     logger.handlers = [_add_format(_StderrHandler(), "%(message)s")]
     logger.setLevel(logging.INFO if is_main_process() else logging.ERROR)
@@ -207,7 +205,7 @@ def log_to_stderr() -> None:
 
 
 def configure_log(quiet: bool, verbose: bool, log_file: str | None) -> None:
-    """Configure logging by its options, which can be given before and after the command.
+    """Configure logging with its options, which are allowed before and after the command.
 
     Raises:
         UsageError: If --quiet and --verbose are both given.
@@ -216,19 +214,19 @@ def configure_log(quiet: bool, verbose: bool, log_file: str | None) -> None:
     if quiet and verbose:
         raise UsageError("--quiet and --verbose exclude each other", "leave one of them out")
     logger = logging.getLogger("bertkit")
-    # `log_to_stderr` puts the handler of stderr first; a file of --log-file comes after it.
-    stderr = logger.handlers[:1]
+    # `log_to_stderr` adds the handler of stderr first; handlers of --log-file follow.
+    stderr_handlers = logger.handlers[:1]
     if verbose:
         logger.setLevel(logging.DEBUG)
-        for handler in stderr:
-            _add_format(handler, _TIMED)
+        for handler in stderr_handlers:
+            _add_format(handler, _TIMED_FORMAT)
     if log_file is not None and is_main_process():
         try:
-            logger.addHandler(_add_format(logging.FileHandler(log_file, encoding="utf-8"), _TIMED))
+            logger.addHandler(_add_format(logging.FileHandler(log_file, encoding="utf-8"), _TIMED_FORMAT))
         except OSError as error:
             raise ResourceError(f"--log-file: {error.strerror}", "name another file", file=log_file) from None
     if quiet:
-        for handler in stderr:
+        for handler in stderr_handlers:
             handler.setLevel(logging.ERROR)
 
 
@@ -238,9 +236,9 @@ def is_quiet() -> bool:
 
 
 def is_verbose() -> bool:
-    """Return whether log lines have times and errors have tracebacks; False for the log of a server, which is JSON."""
+    """Return whether --verbose adds times and tracebacks; False for the JSON log of a server."""
     formats = [getattr(handler.formatter, "_fmt", None) for handler in logging.getLogger("bertkit").handlers[:1]]
-    return formats == [_TIMED]
+    return formats == [_TIMED_FORMAT]
 
 
 def _add_format(handler: logging.Handler, layout: str) -> logging.Handler:
@@ -248,19 +246,19 @@ def _add_format(handler: logging.Handler, layout: str) -> logging.Handler:
     return handler
 
 
-# A global is enough, because a process runs one command at a time.
-_as_json = False  # whether the command that runs was called with --json
+# Whether the current command has --json. A global is enough, because a process runs one command at a time.
+_as_json = False
 
 
 @contextmanager
 def json_output(enabled: bool = True) -> Iterator[None]:
     """Print results as JSON objects inside the block, as --json does."""
     global _as_json
-    before, _as_json = _as_json, enabled
+    outer, _as_json = _as_json, enabled
     try:
         yield
     finally:
-        _as_json = before
+        _as_json = outer
 
 
 def is_json_wanted() -> bool:
@@ -272,7 +270,7 @@ def is_json_wanted() -> bool:
 
 
 _INTERVAL = 10.0  # seconds between lines if stderr is not a terminal
-# Minimum columns of a terminal -> width of the bar. In narrower terminals, the numbers need the space.
+# Minimum width of a terminal -> width of the bar. Narrower terminals have space only for the numbers.
 _BAR_WIDTHS = {100: 12, 60: 6}
 
 
@@ -280,68 +278,65 @@ class TerminalProgress(Silent):
     """Progress bars and lines on stderr; only the first process of a distributed launch shows them."""
 
     def __init__(self) -> None:
-        self.outer: list[tuple[str, int, int, float]] = []
-        """The open stages, outermost first: name, total steps, steps done before the start, time of the start."""
+        self.stages: list[tuple[str, int, int, float]] = []
+        """Open stages, outermost first: name, total steps, steps done before the start, start time."""
         self.bar: Any = None
         self.last_line = 0.0
         self.cores = CpuContentionMonitor()
 
-    @cached_property  # It is read when the first stage starts, after the options of the command line.
-    def shows(self) -> bool:
-        """Whether this process shows anything."""
+    @cached_property  # The options of the command line are known when the first stage starts.
+    def is_shown(self) -> bool:
+        """Whether this process shows progress."""
         return is_main_process() and not is_quiet()
 
     @cached_property
-    def live(self) -> bool:
-        """Whether bars move; a hosted runner may have a terminal, but its log keeps every frame."""
-        is_watched = os.environ.get("TERM") != "dumb" and os.environ.get("CI", "").lower() in ("", "0", "false")
-        return self.shows and sys.stderr.isatty() and is_watched
+    def has_bars(self) -> bool:
+        """Whether progress is a moving bar. CI may provide a terminal, but its log keeps every frame."""
+        is_interactive = os.environ.get("TERM") != "dumb" and os.environ.get("CI", "").lower() in ("", "0", "false")
+        return self.is_shown and sys.stderr.isatty() and is_interactive
 
     def start(self, name: str, total: int, done: int = 0) -> None:
-        """Start a stage of `total` steps after `done` of them; stages may be nested."""
-        name = printable(name)  # it may contain the name of a file
-        # The steps that a resumed run has done count as done, but not for the estimate of the remaining time.
-        self.outer.append((name, total, done, time.monotonic()))
+        """Start a stage of `total` steps, `done` of them already finished; stages can be nested."""
+        name = printable(name)  # It can contain a file name.
+        self.stages.append((name, total, done, time.monotonic()))
         self.last_line = time.monotonic()
-        if self.live:
+        if self.has_bars:
             self.bar = self.bar or _open_bar()
             steps, count = total if total > 1 else None, _step_text(done, total)
             self.bar.add_task(name, total=steps, completed=done, count=count, figures=_Figures())
-        elif self.shows and not total:
+        elif self.is_shown and not total:
             sys.stderr.write(f"{name} ...\n")
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
-        """Show how many steps of the innermost stage are done, with some figures."""
+        """Show the number of finished steps of the innermost stage, with some figures."""
+        # Other processes that compete for the CPU slow a run down unnoticed, so each update checks for them.
         self.cores.look()
-        # Other processes that compete for the cores slow a run down without any sign, so each update checks for
-        # them.
-        name, total, before, start = self.outer[-1]
+        name, total, earlier_steps, start = self.stages[-1]
         count = _step_text(done, total)
         texts = [f"{figure} {_format_figure(value)}" for figure, value in figures.items()]
-        if self.live:
+        if self.has_bars:
             task = self.bar.task_ids[-1]
             self.bar.update(task, completed=done, count=count, figures=_Figures(texts))
-        elif self.shows and time.monotonic() - self.last_line >= _INTERVAL:
+        elif self.is_shown and time.monotonic() - self.last_line >= _INTERVAL:
             self.last_line = time.monotonic()
-            # A log gets a line every ten seconds, and never one per step.
-            # The estimate assumes that the remaining steps take as long as the mean of the finished ones.
-            remaining = (self.last_line - start) / max(done - before, 1) * (total - done)
+            # The estimate is from the steps of this process; a resumed run starts with finished steps.
+            remaining = (self.last_line - start) / max(done - earlier_steps, 1) * (total - done)
             sys.stderr.write("  ".join([f"{name}: {count}", *texts, f"eta {duration_text(remaining)}"]) + "\n")
 
     def finish(self) -> None:
         """End the innermost stage."""
         self.cores.look()
-        if self.outer:
-            self.outer.pop()
-            if self.live:
+        if self.stages:
+            self.stages.pop()
+            if self.has_bars:
                 self.bar.remove_task(self.bar.task_ids[-1])
-        if self.bar is not None and not self.outer:
+        if self.bar is not None and not self.stages:
             self.bar.stop()
             self.bar = None
 
 
 class _Figures:
-    """Figures in one line; figures that do not fit next to the other columns are left out, the last first."""
+    """Figures in one line; those that do not fit next to the other columns are dropped from the end."""
 
     def __init__(self, figures: Sequence[str] = ()) -> None:
         self.figures = figures
@@ -352,7 +347,7 @@ class _Figures:
         return Measurement(0, len("  ".join(self.figures)))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        # Figures are dropped from the end, so callers give the most important one first.
+        # Callers put the most important figure first.
         figures = list(self.figures)
         while figures and len("  ".join(figures)) > options.max_width:
             figures.pop()
@@ -360,7 +355,7 @@ class _Figures:
 
 
 def _open_bar() -> Progress:
-    """Open the bar; name, count and remaining time are always shown, and the figures get the rest of the line."""
+    """Open the bar, which shows name, count and remaining time, and figures in the rest of the line."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.table import Column

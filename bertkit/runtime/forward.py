@@ -19,14 +19,14 @@ def forward_exported(
 ) -> list[dict[str, Any]]:
     """Return the outputs of each feature, as arrays without the batch axis, in the order of the features.
 
+    In a launch of several processes, each process computes all features.
+
     Args:
         model: Exported model.
         features: Features of the rows.
         lengths: Number of tokens of each feature.
         collate: Function that makes a batch of features.
         advance: Function that is called with the number of rows of each finished batch.
-
-    Each process of a launch computes all rows.
     """
     outputs: dict[int, dict[str, Any]] = {}
     for indices in split_by_length(lengths, get_max_batch_tokens(available_threads().number)):

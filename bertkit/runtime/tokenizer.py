@@ -1,4 +1,4 @@
-"""Tokenizer without transformers for texts, pairs and lists of words."""
+"""Tokenizer for texts, pairs and lists of words that does not need transformers."""
 
 from __future__ import annotations
 
@@ -9,21 +9,28 @@ from typing import Any
 from bertkit.tokens.fast_tokenizer import read_tokenizer_file
 
 _FILE = "tokenizer.json"
-_IDS = ("pad_token_id", "unk_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
-_SETTINGS = (*_IDS, "pad_token_type_id", "model_max_length", "model_input_names", "truncation_side", "all_special_ids")
+_TOKEN_IDS = ("pad_token_id", "unk_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
+_SETTINGS = (
+    *_TOKEN_IDS,
+    "pad_token_type_id",
+    "model_max_length",
+    "model_input_names",
+    "truncation_side",
+    "all_special_ids",
+)
 
 
 class EncodedTexts(dict[str, Any]):
-    """Model inputs by name, a list per text or a single list for a single text, and the encodings."""
+    """Model inputs by name, with a list per text or one list for a single text, and the encodings of the texts."""
 
     encodings: list[Any]
 
     def sequence_ids(self, index: int) -> list[int | None]:
-        """Return the index of the text of each token of an encoding, or None for special tokens."""
+        """Return the index of each token's text in an encoding, or None for special tokens."""
         return list(self.encodings[index].sequence_ids)
 
     def word_ids(self, index: int) -> list[int | None]:
-        """Return the index of the word of each token of an encoding, or None for special tokens."""
+        """Return the index of each token's word in an encoding, or None for special tokens."""
         return list(self.encodings[index].word_ids)
 
 
@@ -38,7 +45,7 @@ class PlainTokenizer:
 
     def __init__(self, file: Path, settings: Mapping[str, Any]) -> None:
         self.backend_tokenizer = read_tokenizer_file(file)
-        # The file can turn padding on, but bertkit's collators pad batches.
+        # The file can turn padding on, but bertkit pads batches in its collators.
         self.backend_tokenizer.no_padding()
         self.name_or_path = str(file.parent)
         self.special_tokens_map: dict[str, str] = {}
@@ -94,12 +101,12 @@ class PlainTokenizer:
         return int(self.backend_tokenizer.num_special_tokens_to_add(pair))
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return the tokens of ids."""
+        """Return the token of each id, or "" for an unknown id."""
         return [self.backend_tokenizer.id_to_token(token_id) or "" for token_id in ids]
 
 
 def tokenizer_settings(tokenizer: object) -> dict[str, Any]:
-    """Return the settings of a tokenizer of transformers that ``tokenizer.json`` lacks."""
+    """Return the settings of a transformers tokenizer that ``tokenizer.json`` does not contain."""
     return {name: getattr(tokenizer, name) for name in _SETTINGS}
 
 
@@ -107,6 +114,6 @@ def open_tokenizer(folder: Path, settings: Mapping[str, Any]) -> PlainTokenizer:
     """Load the tokenizer of an exported model, or of a run, with the settings from its record.
 
     Raises:
-        ModelError: If its file is damaged.
+        ModelError: If the tokenizer file is damaged.
     """
     return PlainTokenizer(folder / _FILE, settings)

@@ -145,7 +145,7 @@ def dry_run(job: Ablation, seeds: Sequence[int]) -> dict[str, Any]:
         try:
             estimates[name] = estimate(recipe, output=job.pretrained(name))
         except BertkitError as error:
-            raise error.named(name) from None
+            raise error.with_prefix(name) from None
     finetunings = len(job.recipes) * len(rows) * len(seeds)
     return {"folder": str(job.folder), "variants": estimates, "rows": rows, "finetunings": finetunings}
 
@@ -172,7 +172,7 @@ def check_ablation(
             recipes[variant] = load_pretrain_recipe(name, {**changes, **point})
             load_objective(recipes[variant])
         except RecipeError as error:
-            raise error.named("--space") from None
+            raise error.with_prefix("--space") from None
     tasks_by_name: dict[str, TaskRecipe] = {}
     for task, settings in tasks:
         if "model" in settings:

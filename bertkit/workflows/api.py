@@ -28,7 +28,7 @@ from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, find_membe
 from bertkit.evaluation.rows_to_predict import read_chunks, warn_of_unread
 from bertkit.evaluation.scoring import EvalResult
 from bertkit.evaluation.splits import OnOverlap, resolve_overlap, splits_to_score
-from bertkit.progress import Events, Progress, use_progress, with_progress
+from bertkit.progress import MetricsListener, Progress, use_progress, with_progress
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import expand_path
@@ -354,7 +354,7 @@ def finetune(
         loaded = with_rows(loaded, data)
 
     # 3. Train.
-    with use_progress(None if events is None else Events(events)):
+    with use_progress(None if events is None else MetricsListener(events)):
         results = finetune_recipe(loaded, expect_run=expect_run, output=output, restart=restart)
         return Finetuned(results, run_folder(output, loaded.name))
 

@@ -253,15 +253,15 @@ def measure(
         random_texts((2, *shape) if reads_rows else shape, graph.inputs, vocabulary) for shape in dict.fromkeys(shapes)
     ]
     with stage("comparing outputs"):
-        largest, cosine = compare_outputs(compute, after.model.run, batches)
+        largest, cosine = compare_outputs(compute, after.model.run_graph, batches)
         # The cosine of real texts counts, if there are any, because random texts resemble nothing.
         if split is not None and cosine is not None:
             texts = encode_texts(after, split.rows[:_MAX_COMPARED], graph.inputs)
-            _, cosine = compare_outputs(compute, after.model.run, texts)
+            _, cosine = compare_outputs(compute, after.model.run_graph, texts)
     times = []
     if is_timed and not reads_rows:
         with stage("timing"):
-            times = tabulate_latency(compute, after.model.run, graph.inputs, vocabulary, limit)
+            times = tabulate_latency(compute, after.model.run_graph, graph.inputs, vocabulary, limit)
     if split is None:
         return Parity(largest, cosine, times, notes=notes)
     # Close outputs can still decide otherwise, so scores on the same rows are compared too.

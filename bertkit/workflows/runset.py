@@ -234,7 +234,7 @@ def continue_on_error(title: str, failures: Failures, kinds: Kinds = BertkitErro
 
 def first_failure(failures: Failures) -> BertkitError | None:
     """Return the error of the first run that failed, with the title of the run, or None if no run failed."""
-    return next((error.named(title) for title, error in failures.items()), None)
+    return next((error.with_prefix(title) for title, error in failures.items()), None)
 
 
 def _count_workers(jobs: int, unfinished: int) -> int:

@@ -217,7 +217,7 @@ def check_sweep(
         try:
             job.recipe(point)
         except RecipeError as error:
-            raise error.named("--space") from None
+            raise error.with_prefix("--space") from None
 
     # 2. The folder.
     if search.method == "tpe":
@@ -254,7 +254,7 @@ def _named(trial: str, settings: SweepPoint) -> Iterator[None]:
     except (DivergedError, StoppedError):
         raise
     except BertkitError as error:
-        raise error.named(f"{trial} ({name_point(settings)})") from None
+        raise error.with_prefix(f"{trial} ({name_point(settings)})") from None
 
 
 def _computes_like(data: FinetuneData, record: Mapping[str, Any]) -> bool:

@@ -45,7 +45,7 @@ def test_arguments_have_no_braces_and_options_that_a_recipe_sets_say_so(monkeypa
     assert "{" not in text
     for option in ("--epochs", "--learning-rate", "--batch-size", "--max-length", "--seed", "--model", "--data"):
         described = " ".join(text.partition(f"  {option} ")[2].split("\n  -")[0].split())
-        assert described.endswith("[default: (the recipe's)]"), option
+        assert described.endswith("[default: (from the recipe)]"), option
     assert "[default: 20]" in help_of("bench")
 
 

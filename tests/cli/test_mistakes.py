@@ -286,13 +286,13 @@ def test_words_that_yaml_1_1_would_take_for_something_else(run):
         (["train", "cola"], "no command is called 'train' - write bertkit finetune"),
         (["evaluate", "cola"], "no command is called 'evaluate' - write bertkit eval"),
         (["finetune", "cola", "--nope"], "no option is called --nope - see `bertkit finetune --help`"),
-        (["finetune"], "Missing argument 'RECIPE' - see `bertkit finetune --help`"),
+        (["finetune"], "RECIPE is missing - write e.g. `bertkit finetune cola --model demo --data demo`"),
         (["predict", "cola"], "cola is a recipe, which has no checkpoint - add --model RUN, or name a run instead"),
         (["predict", "colla"], "no recipe is called 'colla' - did you mean cola?"),
-        (["eval", "runs/colla"], "no such run: runs/colla - `bertkit runs list` shows those below runs/"),
+        (["eval", "runs/colla"], "no such run: runs/colla - `bertkit runs list` shows the runs below runs/"),
         (
             ["predict", "cola", "x.csv", "--model", "m", "--text", "a"],
-            "a FILE and --text or --row - give one or the other",
+            "FILE and --text or --row are both given - leave one of them out",
         ),
         (
             ["predict", "cola", "x.csv", "--model", "m", "-o", "x.xls"],

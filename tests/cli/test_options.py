@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from bertkit.cli.completion import complete_recipe
-from bertkit.cli.options import TRAINING, find_checkpoint, get_zero_shot_task, recipe_options
+from bertkit.cli.options import TRAINING_OPTIONS, find_checkpoint, get_zero_shot_task, recipe_options
 from bertkit.errors import RecipeError, UsageError
 from bertkit.recipe import load_pretrain_recipe, load_recipe
 
@@ -27,7 +27,7 @@ def test_recipes_are_completed_by_their_first_letters():
 def changes_of():
     """Return the changes that a command of a recipe's options gets from its arguments."""
 
-    @recipe_options("model", *TRAINING, "report_to")
+    @recipe_options("model", *TRAINING_OPTIONS, "report_to")
     def command(changes: dict[str, Any], output: str = "") -> None:
         given.append((changes, output))
 
@@ -104,7 +104,7 @@ def test_a_run_brings_its_recipe_and_a_recipe_needs_a_checkpoint(here):
     with pytest.raises(UsageError, match="cola is a recipe, which has no checkpoint - add --model RUN"):
         find_checkpoint("cola", None)
     with pytest.raises(
-        UsageError, match=r"runs/mine is a run, and --model demo is another checkpoint - leave --model "
+        UsageError, match=r"--model demo cannot replace the model of the run runs/mine - leave --model "
     ):
         find_checkpoint("runs/mine", "demo")
     with pytest.raises(UsageError, match=r"no recipe.yaml .* \(runs\) - name the recipe, .*: RECIPE --model runs"):
@@ -113,5 +113,7 @@ def test_a_run_brings_its_recipe_and_a_recipe_needs_a_checkpoint(here):
 
 def test_labels_are_described_only_for_a_recipe_that_classifies_texts():
     assert get_zero_shot_task("sst2") == get_zero_shot_task("mnli") == "zero_shot"
-    with pytest.raises(UsageError, match="--zero-shot with squad, whose task family is question_answering - name a re"):
+    with pytest.raises(
+        UsageError, match="--zero-shot requires a recipe that classifies texts, but the task of squad is question"
+    ):
         get_zero_shot_task("squad")

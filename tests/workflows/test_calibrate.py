@@ -72,7 +72,10 @@ def test_what_cannot_be_calibrated_is_refused_in_a_line(run, model, rows):
     words = run("predict", "tag", "--model", model, "--text", "good", "--min-precision", 0.9)
     assert words.last.startswith("error: --min-precision and --coverage are for one label per row, not for token_class")
     both = run("predict", "classify", "--model", model, "--text", "x", "--min-precision", 0.9, "--abstain-below", 0.5)
-    assert (both.code, both.last) == (2, "error: --min-precision and --abstain-below - give one or the other")
+    assert (both.code, both.last) == (
+        2,
+        "error: --min-precision and --abstain-below are both given - leave one of them out",
+    )
     several = ["--set", "options.multi_label=true", "--abstain-below", 0.5]
     assert (
         "options.abstain_below is for one label per row"

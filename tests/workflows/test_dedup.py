@@ -36,7 +36,7 @@ def test_rows_that_stay_are_written_as_they_were(run, file):
         "7 rows: 3 repeat others, 4 stay",
         "  1: the same words",
         "  1: nearly the same words",
-        "  1: the same meaning (cosine 0.99 and more)",
+        "  1: the same meaning (cosine 0.99 or more)",
         "clean.jsonl: written",
         "report.jsonl: written",
     ]

@@ -126,7 +126,7 @@ def count(calls, function):
     [
         (["rows.parquet", "-o", "rows.parquet"], 2, "--output is the file to embed"),
         (["rows.jsonl", "-o", "none/out.npy"], 6, "cannot be written: No such file or directory"),
-        (["rows.jsonl", "--text", "a"], 2, "a FILE and --text"),
+        (["rows.jsonl", "--text", "a"], 2, "FILE and --text are both given"),
         ([], 2, "nothing to embed"),
         (["rows.jsonl", "--dtype", "float16"], 2, "--dtype float16 without --output"),
         (["--text", "a", "--unit", "target"], 2, "--text with --unit target"),

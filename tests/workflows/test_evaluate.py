@@ -78,7 +78,7 @@ def test_a_run_is_scored_by_its_own_recipe(run, trained, rows):
     ended = run("eval", trained, "--model", trained)
     assert (ended.code, ended.last) == (
         2,
-        f"error: {trained} is a run, and --model {trained} is another checkpoint - leave --model out, "
+        f"error: --model {trained} cannot replace the model of the run {trained} - leave --model out, "
         f"or name the recipe: {trained}/recipe.yaml",
     )
 

@@ -77,7 +77,7 @@ def test_words_are_drawn_and_a_table_is_printed(run, file, tiny_model):
     assert {row["label"] for row in rows} == {"the", "FILM"}
     lines = ended.out.splitlines()
     assert lines[0] == f"{len(rows)} words in their texts by principal components"
-    assert lines[3].startswith("  layers; the most frequent label alone: 0.")
+    assert lines[3].startswith("  layers; baseline (most frequent label): 0.")
     assert lines[4].endswith("95% interval")
     assert [line.split()[0] for line in lines[5:7]] == ["0", "2"]
     assert lines[-2:] == ["map.html: written", "map.parquet: written"]

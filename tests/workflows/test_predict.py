@@ -241,7 +241,7 @@ def test_what_cannot_be_written_is_refused_before_the_model_is_loaded(run, train
 def test_formulas_are_escaped_only_in_files_of_cells(run, trained, never_loaded):
     asked = ["predict", "classify", "--text", "=1+1 good", "--model", trained, "--escape-formulas"]
     assert run(*asked, "-o", "out.jsonl").code == 2
-    assert run(*asked).last.endswith("or --escape-formulas without --output - name a file with --output")
+    assert run(*asked).last.endswith(" without --output - name a file with --output")
 
 
 def test_a_spreadsheet_is_given_no_formula(run, trained):
@@ -299,7 +299,7 @@ def test_a_pair_needs_both_texts(run, trained):
     [
         (["--text", "good"], 'this recipe needs text_pair too - --row text_pair="..."'),
         (["--row", "txt=good"], "no canonical column is called 'txt' - did you mean text?"),
-        (["--row", "good"], "--row good is not column=value - write e.g. --row text='Good.'"),
+        (["--row", "good"], "--row good is not COLUMN=VALUE - write e.g. --row text='Good.'"),
     ],
 )
 def test_a_row_needs_the_columns_of_its_recipe(run, trained, options, expected):

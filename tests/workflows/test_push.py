@@ -186,7 +186,7 @@ def test_an_upload_that_breaks_off_leaves_nothing_and_is_repeated(hub, run, trai
     ask_again()
     ended = run("push", trained, "me/toy")
     assert ended.code == 0, ended.err
-    assert "nothing has changed since commit" in ended.out
+    assert "nothing changed since commit" in ended.out
     assert not any(request.method == "PUT" for request in hub.requests)
 
 

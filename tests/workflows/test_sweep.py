@@ -43,7 +43,7 @@ def test_each_trial_is_an_ordinary_run_and_only_missing_ones_are_trained(run, ti
     check_equal(Path("both/trial-0002"), Path("alone"))
     monkeypatch.setattr(workflow, "finetune_rows", lambda inputs, **_: pytest.fail(str(inputs.plan.folder)))
     again = run("sweep", *common, *RATES, "--output", "both")
-    assert (again.code, "best of 2: " in again.out, "to expect on other rows: " in again.out) == (0, True, True)
+    assert (again.code, "best of 2: " in again.out, "expected on other rows: " in again.out) == (0, True, True)
     predictions = Path("both/trial-0002/predictions.jsonl")
     whole = predictions.read_bytes()
     for damaged in (whole.replace(b"good", b"bad", 1), b""):

@@ -192,7 +192,7 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
-        ([], 2, "no text is named - --data FILE, a directory, or a dataset on the Hub"),
+        ([], 2, "no text is named - add --data with a file, a directory or a dataset on the Hub"),
         (["--data", "demo", "--type", "word"], 2, "no type of tokenizer is called 'word' - did you mean wordpiece?"),
         (
             ["--data", "demo", "--type", "bpe", "--vocabulary-size", "200"],

@@ -41,27 +41,21 @@ def command(
     recipe: PretrainingRecipeArgument,
     space: Annotated[
         list[str],
-        option(
-            "Values of a recipe key to compare, KEY=VALUE,VALUE; the first is the baseline; repeatable.",
-            "KEY=VALUES",
-        ),
+        option("Recipe key and the values to compare, with the baseline first; repeatable.", "KEY=VALUE,VALUE"),
     ],
     finetune: Annotated[
         list[str],
-        option(
-            "Recipe to fine-tune each encoder with; settings can follow, as in 'sst2 data.limit=5000'; repeatable.",
-            "RECIPE",
-        ),
+        option("Recipe to fine-tune each encoder with: sst2, or 'sst2 data.limit=5000'; repeatable.", "RECIPE"),
     ],
     changes: dict[str, Any],
-    seeds: Annotated[str, option("Seeds of each fine-tuning: a number, or a list such as 1,2,7.", "N|LIST")] = "5",
+    seeds: Annotated[str, option("Seeds of each fine-tuning: their number (5) or a list (1,2,7).", "N|LIST")] = "5",
     output: Annotated[Path | None, output_option("Folder of all runs.", "DIR", "runs/RECIPE-ablation")] = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Pretrain several encoders, fine-tune each on the same tasks, and compare them.
 
-    --space names the settings that differ, such as the objective, the masking rate or the size. All others are equal,
-    and other options and --set apply to all pretrainings. After an interruption, the same command resumes.
+    --space names the settings that differ, such as the objective, the masking rate or the size. All other options
+    apply to all pretrainings. After an interruption, the same command resumes.
     """
     from bertkit.recipe.space import parse_sweep_space
 
@@ -70,10 +64,9 @@ def command(
     from bertkit.workflows.ablate import ablate, check_ablation
     from bertkit.workflows.ablate import dry_run as plan_ablation
 
+    # All recipes are checked first, because a typo in the last --finetune would otherwise show after days.
     job = check_ablation(recipe, search, tasks, changes, output)
     if dry_run:
-        # A dry run has checked all recipes above: a typo in the last --finetune would otherwise show after
-        # days.
         print_result(plan_ablation(job, seed_list), print_ablation_plan)
         return
     summary, error = ablate(job, seed_list)
@@ -81,10 +74,10 @@ def command(
 
 
 def parse_finetuning(text: str) -> tuple[str, dict[str, Any]]:
-    """Read the name of a recipe and the settings that follow it.
+    """Return the name of a recipe and the settings that follow it.
 
     Raises:
-        UsageError: If no recipe is named.
+        UsageError: If the text does not start with the name of a recipe.
         RecipeError: If a setting is not key=value.
 
     >>> parse_finetuning("sst2 data.limit=5000 training.epochs=2")
@@ -116,7 +109,7 @@ def print_ablation(summary: Mapping[str, Any]) -> None:
             "time": duration_text(variant["seconds"]),
         }
         for variant in variants
-        # Encoders that failed before their first step have no scores; the notes below give the reason.
+        # An encoder that failed before its first step has no scores; a note below the table gives the reason.
         if variant["steps"]
     ]
     print_table("pretraining", rows)
@@ -124,10 +117,10 @@ def print_ablation(summary: Mapping[str, Any]) -> None:
     for task in summary["tasks"]:
         seeds = format_count(len(summary["seeds"]), "seed")
         print_text(f"{task['recipe']}, {task['split']}: {format_rows(task['rows'])}, {seeds}")
-        # The first variant is the baseline. The interval of a difference is over seeds and rows, because seeds
-        # of a fine-tuning differ by as much as many ablations (Dodge et al. 2020).
-        first = task["scores"][0]["variant"]
-        print_table(f"{task['metric']}, and its difference from {first}", list(map(_score_row, task["scores"])))
+        # Intervals of differences are over seeds and rows, because the seed of a fine-tuning changes scores by as much
+        # as many ablations do (Dodge et al. 2020).
+        baseline = task["scores"][0]["variant"]
+        print_table(f"{task['metric']}, and its difference from {baseline}", list(map(_score_row, task["scores"])))
         print_notes(task["notes"])
     if pages := [shlex.quote(f"{folder}/{task['recipe']}.html") for task in summary["tasks"]]:
         print_next(*(f"open {page}" for page in pages))
@@ -142,7 +135,7 @@ def _score_row(score: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def print_ablation_plan(plan: Mapping[str, Any]) -> None:
-    """Print what an ablation would do."""
+    """Print the pretrainings and fine-tunings of a planned ablation."""
     rows = [
         {
             "encoder": name,

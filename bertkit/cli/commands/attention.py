@@ -29,9 +29,8 @@ HELP = (
 
 # Whether attention explains predictions is disputed: Jain and Wallace 2019, Wiegreffe and Pinter 2019.
 _WARNING = "Attention shows what heads read. It does not explain an answer: for that, see `bertkit explain`."
-# Digits of weights in JSON; float32 has about seven.
-_DIGITS = 6
-_MAX_LISTED = 3  # tokens that are listed for another token
+_DECIMALS = 6  # float32 has about seven
+_MAX_TARGETS = 3  # strongest tokens that are listed per token
 
 
 def show_attention(
@@ -45,42 +44,42 @@ def show_attention(
 ) -> None:
     """Show what the heads of an encoder attend to in a text, or in a pair of texts.
 
-    The page has all layers and heads, each token's weights, and attention rollout. Without --output, a table shows what
-    each token attends to most in one layer.
+    The page has the weights of all layers and heads, and attention rollout. Without --output, a table shows what each
+    token attends to most in one layer.
     """
     from bertkit.workflows.attention import show
 
     if layer is None:
-        check_unused_options({"--head": head}, "without --layer", "name the layer too")
-    attended = show(text, model, pair=pair, max_tokens=max_length, at=(layer or 0, head or 0), output=output)
+        check_unused_options({"--head": head}, "without --layer", "add --layer N")
+    attention = show(text, model, pair=pair, max_tokens=max_length, at=(layer or 0, head or 0), output=output)
     if output is not None:
         print_file(output, 1)
         return
-    # The shape of the weights is (layers, heads, tokens, tokens): each row of the last two axes sums to 1. A slice
-    # keeps the axis of a single layer or head.
+    # Shape of the weights: (layers, heads, tokens, tokens); the last axis sums to 1. Slices keep the axis of a single
+    # layer or head.
     layers = slice(None) if layer is None else slice(layer, layer + 1)
     heads = slice(None) if head is None else slice(head, head + 1)
     values = {
-        "model": attended.model,
-        "tokens": attended.tokens,
-        "layers": list(range(len(attended.weights)))[layers],
-        "heads": list(range(attended.weights.shape[1]))[heads],
-        "weights": attended.weights[layers, heads].astype(float).round(_DIGITS).tolist(),
-        "entropy": attended.entropy[layers, heads].astype(float).round(_DIGITS).tolist(),
-        "rollout": attended.rollout[layers].round(_DIGITS).tolist(),
+        "model": attention.model,
+        "tokens": attention.tokens,
+        "layers": list(range(len(attention.weights)))[layers],
+        "heads": list(range(attention.weights.shape[1]))[heads],
+        "weights": attention.weights[layers, heads].astype(float).round(_DECIMALS).tolist(),
+        "entropy": attention.entropy[layers, heads].astype(float).round(_DECIMALS).tolist(),
+        "rollout": attention.rollout[layers].round(_DECIMALS).tolist(),
     }
-    print_result(values, lambda _: _print_attention(attended, layer, head))
+    print_result(values, lambda _: _print_attention(attention, layer, head))
 
 
-def _print_attention(attended: AttendedText, layer: int | None, head: int | None) -> None:
-    layers, heads, count, _ = attended.weights.shape
-    print_text(f"{attended.model}: {layers} layers of {heads} heads, {count} tokens")
+def _print_attention(attention: AttendedText, layer: int | None, head: int | None) -> None:
+    layers, heads, count, _ = attention.weights.shape
+    print_text(f"{attention.model}: {layers} layers of {heads} heads, {count} tokens")
     layer = layers - 1 if layer is None else layer
-    weights = attended.weights[layer].mean(axis=0) if head is None else attended.weights[layer, head]
+    weights = attention.weights[layer].mean(axis=0) if head is None else attention.weights[layer, head]
     rows = []
-    for token, token_weights in zip(attended.tokens, weights, strict=True):
-        strongest = (-token_weights).argsort(kind="stable")[:_MAX_LISTED]
-        texts = [f"{attended.tokens[position].text} {token_weights[position]:.2f}" for position in strongest]
+    for token, token_weights in zip(attention.tokens, weights, strict=True):
+        strongest = (-token_weights).argsort(kind="stable")[:_MAX_TARGETS]
+        texts = [f"{attention.tokens[position].text} {token_weights[position]:.2f}" for position in strongest]
         rows.append({"token": token.text, "attends most to": ", ".join(texts)})
     name = "the mean of all heads" if head is None else f"head {head}"
     print_table(f"layer {layer}, {name}", rows, max_rows=len(rows))
@@ -100,9 +99,9 @@ def measure_heads(
 ) -> None:
     """Measure what every head of an encoder attends to over the rows of a file.
 
-    Prints how much of its attention each head gives to the tokens next to it, to special tokens, to punctuation and so
-    on, and its entropy. If words have syntactic heads (columns tokens, head and deprel, as in CoNLL-U), it also prints
-    the best head for each relation, compared with the best fixed offset. Layers and heads count from 0.
+    Prints the fraction of each head's attention that goes to neighboring tokens, special tokens, punctuation and so on,
+    and its entropy. If the file has syntactic heads (columns tokens, head and deprel, as in CoNLL-U), it also prints
+    the best attention head for each relation, and the best fixed offset. Layers and heads count from 0.
     """
     from bertkit.workflows.attention import measure
 
@@ -115,23 +114,23 @@ def measure_heads(
 
 
 def _print_heads(result: MeasuredHeads) -> None:
-    left_out = ""
+    skipped = ""
     if result.left_out:
-        left_out = f", {result.left_out:,} left out (empty, or over {result.max_tokens:,} tokens)"
+        skipped = f"; {format_rows(result.left_out)} skipped: empty, or over {result.max_tokens:,} tokens"
     size = f"{result.layers} layers of {result.heads} heads, over {format_rows(result.rows)}"
-    print_text(f"{result.model}: {size} of {result.file} ({result.tokens:,} tokens{left_out})")
+    print_text(f"{result.model}: {size} of {result.file} ({result.tokens:,} tokens{skipped})")
     rows = [
         {
             "head": f"{head.layer}.{head.head}",
             "described as": head.described_as,
-            **_format_shares(head.shares),
+            **_format_fractions(head.shares),
             "entropy": f"{head.entropy:.2f}",
         }
         for head in result.measured
     ]
-    # The last row is a head that attends to all tokens alike: shares mean nothing without it.
-    rows.append({"head": "uniform", **_format_shares(result.uniform)})
-    print_table("shares of attention (layer.head)", rows, max_rows=len(rows))
+    # The baseline: a head that attends to all tokens alike.
+    rows.append({"head": "uniform", **_format_fractions(result.uniform)})
+    print_table("fraction of attention (layer.head)", rows, max_rows=len(rows))
     relations = [
         {
             "relation": relation.relation,
@@ -139,21 +138,21 @@ def _print_heads(result: MeasuredHeads) -> None:
             "head": f"{relation.layer}.{relation.head}",
             "direction": relation.direction,
             "accuracy": f"{relation.accuracy:.3f} ({format_interval(relation.interval)})",
-            # The baseline: the word at this distance, such as +1 for the next one. Many relations are
-            # mostly between neighbors.
+            # The baseline is the word at a fixed distance, such as +1 for the next word, because many relations are
+            # between neighbors.
             "offset": f"{relation.offset:+d}",
-            "its accuracy": f"{relation.offset_accuracy:.3f}",
+            "offset accuracy": f"{relation.offset_accuracy:.3f}",
             "difference": relation.difference_interval,
         }
         for relation in result.relations
     ]
-    title = "best head per relation, chosen on half of the rows and scored on the other (95% CI)"
+    title = "best head per relation, selected on half of the rows and scored on the other half (95% CI)"
     print_table(title, relations, max_rows=len(relations))
     print_text(_WARNING)
 
 
-def _format_shares(shares: dict[str, float]) -> dict[str, str]:
-    return {name: f"{share:.2f}" for name, share in shares.items()}
+def _format_fractions(fractions: dict[str, float]) -> dict[str, str]:
+    return {name: f"{fraction:.2f}" for name, fraction in fractions.items()}
 
 
 COMMANDS = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
     FROM_RECIPE,
-    ROWS,
+    ROW_OPTIONS,
     RecipeArgument,
     merge_changes,
     option,
@@ -22,7 +22,7 @@ ORDER = 55
 EXAMPLE = "bertkit bench cola --model demo --data demo"
 
 
-@recipe_options("model", *ROWS)
+@recipe_options("model", *ROW_OPTIONS)
 def command(
     changes: dict[str, Any],
     recipe: RecipeArgument = "cola",
@@ -37,8 +37,8 @@ def command(
 ) -> None:
     """Measure a model's training speed and memory use.
 
-    Times some training steps on this machine for each precision and batch size, and estimates the time of the complete
-    training from them. Nothing is saved. Options override the recipe.
+    Times some training steps on this machine for each precision and batch size, and estimates the duration of the
+    complete training from them. Nothing is saved. Options override the recipe.
     """
     from bertkit.recipe.load import load_recipe
 
@@ -54,11 +54,11 @@ def command(
 
 
 def print_bench(bench: Bench) -> None:
-    """Print one line per precision and batch size: first the training speed, then the estimated times."""
+    """Print the training speed, and the estimated times, of each precision and batch size."""
     print_text(
         f"{bench.recipe}, {bench.model}: {bench.rows:,} rows of {bench.tokens:,} tokens, {bench.epochs:g} epochs"
     )
-    # Two tables, because one with all columns is wider than 80 columns.
+    # One table with all columns would be wider than a terminal of 80 characters.
     speeds, times = [], []
     for speed in bench.speeds:
         memory = speed.peak_memory_bytes
@@ -68,7 +68,7 @@ def print_bench(bench: Bench) -> None:
                 **case,
                 "tokens/s": _format_value(speed.tokens_per_second, "{:,.0f}"),
                 "rows/s": _format_value(speed.rows_per_second, "{:,.1f}"),
-                # Fraction of the computed tokens that are padding; sorting rows by length lowers it.
+                # Fraction of the computed tokens; batches of similar length have less padding.
                 "padding": _format_value(speed.padding_share, "{:.1%}"),
                 "memory": "-" if memory is None else f"{memory / 1e6:,.0f} MB",
                 "": "fastest" if speed is bench.fastest else "",
@@ -82,7 +82,7 @@ def print_bench(bench: Bench) -> None:
                 "recipe": duration_text(speed.recipe_seconds),
             }
         )
-    # A case that ran out of memory has no steps.
+    # A case that ran out of memory completed no steps.
     steps = max(speed.steps for speed in bench.speeds)
     print_table(f"training speed, measured over {steps} steps" if steps else "training speed", speeds)
     print_table("evaluation speed and estimated times", times)

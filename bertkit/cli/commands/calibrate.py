@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
-    ROWS,
+    ROW_OPTIONS,
     CheckpointOption,
     OnOverlapOption,
     RunArgument,
@@ -14,7 +14,7 @@ from bertkit.cli.options import (
     option,
     recipe_options,
 )
-from bertkit.cli.output import format_rows, format_scored, print_result, print_table, print_text
+from bertkit.cli.output import format_rows, format_score_interval, print_result, print_table, print_text
 
 if TYPE_CHECKING:
     from bertkit.workflows.calibrate import CalibrationResult
@@ -23,7 +23,7 @@ ORDER = 24
 EXAMPLE = "bertkit calibrate runs/cola"
 
 
-@recipe_options(*ROWS, set_option=ScoringSetOption)
+@recipe_options(*ROW_OPTIONS, set_option=ScoringSetOption)
 def command(
     run: RunArgument,
     changes: dict[str, Any],
@@ -34,17 +34,17 @@ def command(
     ] = None,
     coverage: Annotated[
         list[float] | None,
-        option("Measure prediction sets that contain the right label with this probability; repeatable.", "P"),
+        option("Probability with which prediction sets to measure contain the right label; repeatable.", "P"),
     ] = None,
     min_precision: Annotated[
-        float | None, option("Make `predict` abstain so that this fraction of its other predictions is correct.", "P")
+        float | None, option("Minimum precision of `predict`, which abstains from less certain rows.", "P")
     ] = None,
     on_overlap: OnOverlapOption = "error",
 ) -> None:
     """Calibrate the probabilities of a fine-tuned checkpoint.
 
-    Fits a temperature to rows that the checkpoint was not trained on, and thresholds if rows have several labels. It
-    stores both in calibration.json next to the weights, and `eval` and `predict` apply them from then on. A folder of
+    Fits a temperature to rows that the checkpoint was not trained on, and thresholds if rows have several labels. Both
+    are stored in calibration.json next to the weights, and `eval` and `predict` use them from then on. A folder of
     seeds is calibrated as an ensemble.
     """
     recipe, checkpoint = find_checkpoint(run, model)
@@ -60,34 +60,33 @@ def command(
 
 
 def print_calibration(result: CalibrationResult) -> None:
-    """Print the temperature, its effect, and the probability from which a model has the requested precision."""
+    """Print the temperature, its effect, the thresholds that have a precision, and the prediction sets."""
     from bertkit.metrics.calibration import describe_temperature
 
     unit = f", {result.decisions:,} {result.per.replace('label', 'decisions on label')}s" if result.per != "row" else ""
     print_text(f"{result.model}, {result.split}: {format_rows(result.rows)}{unit} ({result.source})")
     if result.training_rows:
         print_text(f"  training rows: {result.training_rows:,}. The model is more confident on them than on new rows.")
-    # Logits are divided by this number (Guo et al. 2017). Above 1, the model was too confident; the labels stay the
-    # same.
+    # Logits are divided by the temperature (Guo et al. 2017), which does not change the predicted labels. A value above
+    # 1 means that the model was too confident.
     print_text(f"  temperature {describe_temperature(result.temperature)}")
-    # Both sides are measured on rows that the temperature was not fitted to. Fitted rows always look better.
+    # Values before and after are measured on rows that the temperature was not fitted to; fitted rows look better.
     table = []
     for name in result.before:
-        states = ((state, getattr(result, state)[name]) for state in ("before", "after"))
-        table.append(
-            {"measure": name, **{state: format_scored(value["value"], value["interval"]) for state, value in states}}
-        )
+        scores = {"before": result.before[name], "after": result.after[name]}
+        cells = {state: format_score_interval(score["value"], score["interval"]) for state, score in scores.items()}
+        table.append({"measure": name, **cells})
     scope = "" if result.per == "row" else f"of each {result.per}, "
     print_table(f"{scope}on rows that the temperature was not fitted to (95% CI over rows)", table)
     if result.f1_macro is not None:
-        # Only families that decide label by label have thresholds; the others predict the most likely label.
+        # Only tasks that decide label by label have thresholds; others predict the most probable label.
         thresholds = [{"label": name, "threshold": value} for name, value in (result.thresholds or {}).items()]
         before, after = (result.f1_macro[name] for name in ("before", "after"))
-        print_text(f"  f1_macro {before:.4f} at 0.5, {after:.4f} at thresholds that were tuned to other rows")
+        print_text(f"  f1_macro {before:.4f} at 0.5, {after:.4f} at thresholds tuned on other rows")
         print_table("thresholds", thresholds)
         if not thresholds:
-            print_text("  thresholds stay at 0.5, because others are not better")
-    # "not shown": no threshold reaches that precision with 95% confidence, which does not mean that none would.
+            print_text("  thresholds stay at 0.5, because no others are better")
+    # "not shown": these rows show for no threshold that it reaches the precision with 95% confidence.
     table_rows = [
         {
             "type": entry.get("type", ""),
@@ -106,9 +105,9 @@ def print_calibration(result: CalibrationResult) -> None:
         {
             "type": measured.get("type", ""),
             "coverage": measured["asked"],
-            "held": format_scored(measured["held"], measured["interval"]),
-            # Sets reach about their coverage by being larger if the model is unsure, so a small mean size
-            # is what counts.
+            "held": format_score_interval(measured["held"], measured["interval"]),
+            # All sets have about the requested coverage, because they grow with the uncertainty of the model. So a
+            # better model has smaller sets.
             "mean size": measured["mean_size"],
             "one label": measured["single"],
         }

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertkit.cli.options import (
-    ROWS,
+    FROM_RECIPE,
+    ROW_OPTIONS,
     RecipeArgument,
     ReportOption,
     ScoringSetOption,
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 ORDER = 10
 EXAMPLE = "bertkit check cola --model demo --data demo"
 
-# The order of the output: from faults of single rows to differences between splits.
-_GROUPS = {
+# Group of findings -> heading, in the order of the output.
+_HEADINGS = {
     "rows": "Rows",
     "labels": "Labels",
     "repeats": "Repeated rows",
@@ -41,15 +42,11 @@ LEVELS = ("good", "warn", "fail")
 
 
 @recipe_options(
-    *ROWS,
+    *ROW_OPTIONS,
     set_option=ScoringSetOption,
     model=Annotated[
         str | None,
-        option(
-            "Model whose tokenizer counts tokens, and whose vectors find label errors: Hub name, directory or `demo`.",
-            "MODEL",
-            "the recipe's",
-        ),
+        option("Model for token counts and --label-errors: Hub name, directory or `demo`.", "MODEL", FROM_RECIPE),
     ],
 )
 def command(
@@ -57,19 +54,15 @@ def command(
     changes: dict[str, Any],
     label_errors: Annotated[
         bool,
-        flag("--label-errors", "List labels that are probably wrong, by the model's vectors (extra `check`)."),
+        flag("--label-errors", "List labels that the model's vectors contradict (extra `check`)."),
     ] = False,
     strict: Annotated[
         bool,
-        flag("--strict", "Exit with code 3 after a warning, and with 5 if a check lacked a package or a model."),
+        flag("--strict", "Exit with code 3 on a warning, and with 5 if a check lacks a package or a model."),
     ] = False,
     fix: Annotated[
         Path | None,
-        option(
-            "New folder for a cleaned copy: without rows that lack a text or a label, and without training rows that "
-            "are repeated or also in another split.",
-            "DIR",
-        ),
+        option("New folder for a copy without unusable rows and repeated or leaked training rows.", "DIR"),
     ] = None,
     report: ReportOption = None,
 ) -> None:
@@ -91,46 +84,45 @@ def command(
         write_cases(report, f"{checked.recipe}: {checked.source}", _list_cases(checked, strict=strict))
     values = {**vars(checked), "counts": count_levels(checked.findings), "fixed": copy}
     print_result(values, lambda _: print_findings(checked, copy))
-    # The exit code comes last, after the report and all findings are printed.
     levels = {finding.level for finding in checked.findings}
     if "fail" in levels or (strict and "warn" in levels):
         raise typer.Exit(3)
-    # A check that was requested and could not be done is not a success.
+    # A requested check that could not run is not a success.
     raise typer.Exit(5 if checked.unavailable and (strict or label_errors) else 0)
 
 
 def _list_cases(result: CheckResult, *, strict: bool) -> list[Case]:
-    """Return a case for each finding and for each check that was left out."""
+    """Return a case for each finding and each skipped check."""
     from bertkit.reports.cases import Case
 
     failing_levels, cases = ("fail", "warn") if strict else ("fail",), []
     for finding in result.findings:
         outcome: Outcome = "failed" if finding.level in failing_levels else "passed"
         cases.append(Case(finding.group, finding.name, outcome, f"{finding.level}: {finding.text}"))
-    # The report also lists omitted checks, because their absence would look like a clean result.
-    left_out = (*result.left_out, *result.unavailable)
-    return cases + [Case("left out", text.partition(":")[0], "skipped", text) for text in left_out]
+    # Without its skipped checks, the report would look complete.
+    skipped_checks = (*result.left_out, *result.unavailable)
+    return cases + [Case("left out", text.partition(":")[0], "skipped", text) for text in skipped_checks]
 
 
 def print_findings(result: CheckResult, fix: Path | None) -> None:
-    """Print the findings under their headings, the skipped checks, and how many rows `--fix` removed from its copy."""
+    """Print the findings, the skipped checks, and the number of rows that `--fix` removed."""
     print_text(f"{result.recipe}: {result.source}")
     counts = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
-    # A CSV file with an index column has a column without a name, which is shown as ''.
+    # The index column of a CSV file often has no name; it is shown as ''.
     columns = ", ".join(name or repr(name) for name in result.unread)
     print_text(f"  rows: {counts or 'none can be used'}{columns and '; columns not used: '}{columns}")
-    print_groups(result.findings, _GROUPS, result.source)
+    print_groups(result.findings, _HEADINGS, result.source)
     print_line()
     for reason in (*result.left_out, *result.unavailable):
         print_text(f"left out: {reason}")
     if result.label_errors:
-        print_text(f"likeliest label errors (all {len(result.label_errors):,} with --json)")
+        print_text(f"most probable label errors (all {len(result.label_errors):,} with --json)")
         for error in result.label_errors[:10]:
             word = f"{error.word!r} is " if error.word else ""
             print_text(f"  {error.place()}  {word}{error.label!r}, perhaps {error.suggested!r}")
             print_text(f"    {shorten(error.text, 200)}")
     if fix is not None:
-        print_text(f"{fix}: a copy of the files" + ("" if result.removed else ", in which no row was left out"))
+        print_text(f"{fix}: a copy of the files" + ("" if result.removed else ", with all rows"))
         print_notes(f"left out: {count:,} {reason}" for reason, count in result.removed.items())
     print_levels(result.findings)
 
@@ -141,19 +133,19 @@ def count_levels(findings: Sequence[Finding]) -> dict[str, int]:
 
 
 def print_levels(findings: Sequence[Finding]) -> None:
-    """Print the number of findings of each level, the worst first."""
+    """Print the number of findings per level, the worst level first."""
     print_line(", ".join(f"{count} {level}" for level, count in reversed(count_levels(findings).items())))
 
 
 def print_groups(findings: Sequence[Finding], headings: Mapping[str, str], source: str = "") -> None:
-    """Print findings under the headings of their groups; file names are relative to the folder of the data."""
+    """Print findings under the headings of their groups, with paths relative to `source`."""
     for group, heading in headings.items():
         grouped = [finding for finding in findings if finding.group == group]
         if grouped:
             print_line(f"\n{heading}")
         for finding in grouped:
             print_text(f"  {finding.level}  {finding.text}")
-            # The text of a single place already contains it.
+            # The text of a finding with a single place already contains the place.
             if finding.places and finding.count and str(finding.places[0]) not in finding.text:
                 places = ", ".join(str(place).removeprefix(f"{source.rstrip('/')}/") for place in finding.places)
                 print_text(f"        {places}{', ...' if finding.count > len(finding.places) else ''}")

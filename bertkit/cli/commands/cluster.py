@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 ORDER = 44
 EXAMPLE = "bertkit cluster reviews.csv --column review --model sentence-transformers/all-MiniLM-L6-v2 --save topics"
 
-_MAX_WORDS = 8  # words of a cluster
+_MAX_WORDS = 8  # per cluster
 _EXAMPLE_LENGTH = 100  # characters
 
 TextsArgument = Annotated[str, argument("Rows with texts: csv, tsv, jsonl, json, parquet, txt.", "FILE")]
 VectorsOption = Annotated[
     Path | None,
-    option("Vectors of the rows, in their order, instead of --model: .npy or .parquet.", "FILE"),
+    option("File with a vector per row, instead of --model: .npy or .parquet.", "FILE"),
 ]
 EmbeddingModelOption = Annotated[
     str | None, option("Model that computes the vectors: Hub name, directory, run folder or `demo`.", "MODEL")
@@ -45,7 +45,9 @@ def command(
     column: ColumnOption = "text",
     prompt: PromptOption = None,
     prompt_text: PromptTextOption = None,
-    method: Annotated[Literal["kmeans", "hdbscan"], option("Clustering method.", "METHOD")] = "kmeans",
+    method: Annotated[
+        Literal["kmeans", "hdbscan"], option("Clustering method: kmeans or hdbscan.", "METHOD")
+    ] = "kmeans",
     clusters: Annotated[int | None, option("Number of clusters.", "N", "chosen by silhouette", min=2)] = None,
     min_size: Annotated[int, option("Minimum rows per cluster (hdbscan).", "N", min=2)] = 10,
     seed: Annotated[int, option("Random seed.", "N", min=0, max=2**32 - 1)] = 42,
@@ -55,7 +57,7 @@ def command(
     ] = None,
     save: Annotated[Path | None, option("New folder for the clusters and a map of the rows.", "DIR")] = None,
     assign: Annotated[
-        Path | None, option("Folder of --save: assign rows to its clusters instead of finding new ones.", "DIR")
+        Path | None, option("Folder from --save, whose clusters to assign rows to instead of new ones.", "DIR")
     ] = None,
     changes: DataSettingsOption = None,
 ) -> None:
@@ -68,10 +70,9 @@ def command(
     from bertkit.workflows.cluster import assign as assign_rows
     from bertkit.workflows.cluster import cluster
 
-    # Assigned clusters exist already, so options that would create others are rejected.
     if assign is not None:
         new_cluster_options = {"--clusters": clusters, "--save": save}
-        check_unused_options(new_cluster_options, "with --assign", "the folder has its clusters already; leave it out")
+        check_unused_options(new_cluster_options, "with --assign", "leave it out: the folder already has clusters")
     data = read_data_options(column, changes)
     files = () if vectors is None else (expand_path(vectors),)
     source = VectorSource(model, files, prompt, prompt_text)
@@ -96,17 +97,19 @@ def command(
 
 
 def print_clusters(result: ClusterResult, written: list[str]) -> None:
-    """Print what each cluster is about, the largest first."""
+    """Print the size, words and most typical text of each cluster, the largest first."""
     selection = ""
     if result.silhouettes:
-        # The silhouette compares the distances within a cluster with those to the nearest other one; 1 is best,
-        # and 0 means overlap (Rousseeuw 1987).
-        best = max(result.silhouettes.values())
-        selection = f", their number by Euclidean silhouette ({best:.3f}, the best of {len(result.silhouettes)} tried)"
+        # The silhouette compares distances within a cluster with distances to the nearest other cluster. 1 is best,
+        # and 0 means that clusters overlap (Rousseeuw 1987).
+        best_silhouette = max(result.silhouettes.values())
+        selection = (
+            f"; best Euclidean silhouette {best_silhouette:.3f}, of {len(result.silhouettes)} numbers of clusters"
+        )
     print_text(f"{len(result.topics)} clusters of {format_rows(result.rows)} by {result.method}{selection}")
     for topic in result.topics:
-        share = topic.rows / result.rows
-        print_text(f"  {topic.cluster}  {format_rows(topic.rows)} ({share:.1%})  {', '.join(topic.words[:_MAX_WORDS])}")
+        words, fraction = ", ".join(topic.words[:_MAX_WORDS]), topic.rows / result.rows
+        print_text(f"  {topic.cluster}  {format_rows(topic.rows)} ({fraction:.1%})  {words}")
         if topic.examples:
             print_text(f"     {shorten(' '.join(topic.examples[0].split()), _EXAMPLE_LENGTH)}")
     # Only HDBSCAN leaves rows without a cluster; k-means assigns every row.

@@ -20,10 +20,10 @@ from bertkit.cli.output import (
     format_difference,
     format_interval,
     format_rows,
-    print_gated,
     print_notes,
     print_table,
     print_text,
+    print_with_gates,
 )
 from bertkit.reports.text import p_text
 
@@ -37,9 +37,7 @@ EXAMPLE = "bertkit compare runs/cola runs/cola-2 --output compare.html"
 
 RunsArgument = Annotated[
     list[str],
-    argument(
-        "Run folders, folders of seeds, or folders that `eval --output` wrote. The first is the baseline.", "RUN RUN"
-    ),
+    argument("Runs, folders of seeds, or folders from `eval --output`; the first is the baseline.", "RUN RUN"),
 ]
 
 
@@ -48,29 +46,23 @@ def command(
     split: PredictionsSplitOption = None,
     data: Annotated[
         str | None,
-        option(
-            "File with rows to score, without the rows that any of the runs was trained on.",
-            "FILE",
-            "the predictions that the runs have stored",
-        ),
+        option("File with rows to score; training rows of the runs are skipped.", "FILE", "stored predictions"),
     ] = None,
     group_by: Annotated[
         str | None, option("Column of the data whose values become slices.", "COLUMN", autocompletion=complete_column)
     ] = None,
-    show: Annotated[int, option("Number of won rows, and of lost rows, to show.", "N", min=0)] = 5,
+    show: Annotated[int, option("Number of won rows and of lost rows to show.", "N", min=0)] = 5,
     fail_if_worse: Annotated[
-        bool, flag("--fail-if-worse", "Exit with code 8 if a run, or a slice of --group-by, is worse.")
+        bool,
+        flag("--fail-if-worse", "Exit with code 8 if a run, or a slice of --group-by, is worse than the baseline."),
     ] = False,
     margin: Annotated[
         float,
-        option(
-            "With --fail-if-worse: largest acceptable loss; a run fails unless its interval rules out a larger one.",
-            "X",
-            min=0,
-        ),
+        option("With --fail-if-worse: largest acceptable loss, which the interval must not exceed.", "X", min=0),
     ] = 0.0,
     metric: Annotated[
-        list[str] | None, option("With --fail-if-worse: metric to compare; repeatable.", "NAME", "the best one")
+        list[str] | None,
+        option("With --fail-if-worse: metric to compare; repeatable.", "NAME", "best_metric"),
     ] = None,
     if_inconclusive: Annotated[
         Literal["fail", "pass"],
@@ -82,12 +74,11 @@ def command(
 ) -> None:
     """Test whether runs differ in their stored predictions, and show the rows behind the difference.
 
-    Prints for each metric the difference from the first run, its 95% interval and p, and the number of rows that would
-    be enough to detect it. Folders of seeds are compared over seeds and rows together.
+    Prints for each metric the difference from the first run, with 95% interval and p, and the number of rows needed to
+    detect it. For folders of seeds, the test is over seeds and rows.
     """
     from bertkit.recipe.load import load_recipe
 
-    # Without --fail-if-worse there is no gate, and what only a gate has is refused before any file is read.
     gate = None
     if fail_if_worse:
         from bertkit.evaluation.gates import WorseGate
@@ -95,7 +86,7 @@ def command(
         gate = WorseGate(metric or (), margin, if_inconclusive)
     else:
         gate_options = {"--margin": margin or None, "--metric": metric, "--if-inconclusive": if_inconclusive == "pass"}
-        check_unused_options(gate_options, "without --fail-if-worse", "add it: it makes a gate of the comparison")
+        check_unused_options(gate_options, "without --fail-if-worse", "add --fail-if-worse")
     loaded = None if recipe is None else load_recipe(recipe)
     from bertkit.workflows.compare import compare, write_page
 
@@ -114,21 +105,19 @@ def command(
             for metric, difference in differences.items()
         ]
         write_cases(report, title, add_measured(comparison.gates, measured))
-    print_gated(comparison, _print_comparison, comparison.gates, page=output, write=write_page)
+    print_with_gates(comparison, _print_comparison, comparison.gates, page=output, write=write_page)
 
 
 def _print_comparison(comparison: Comparison) -> None:
     from bertkit.metrics.registry import with_direction
 
-    # A folder of seeds is named with their number.
-    name_seeds = (f" ({len(system.seeds)} seeds)" if len(system.seeds) > 1 else "" for system in comparison.systems)
-    baseline, *named = (f"{system.name}{seeds}" for system, seeds in zip(comparison.systems, name_seeds, strict=True))
+    counts = (f" ({len(system.seeds)} seeds)" if len(system.seeds) > 1 else "" for system in comparison.systems)
+    baseline, *titles = (f"{system.name}{seeds}" for system, seeds in zip(comparison.systems, counts, strict=True))
     first = comparison.systems[0].name
     units = "" if comparison.rows == comparison.units else f", {comparison.units:,} queries"
     print_text(f"{comparison.recipe}, {comparison.split}: {format_rows(comparison.rows)}{units}; baseline: {baseline}")
     print_notes(comparison.notes)
-    # A difference has a sign: it is always "this system - the first", which is the one to be beaten.
-    for title, (name, differences) in zip(named, comparison.differences.items(), strict=True):
+    for title, (name, differences) in zip(titles, comparison.differences.items(), strict=True):
         print_text(f"{title} - {first}")
         table = [
             {
@@ -141,7 +130,7 @@ def _print_comparison(comparison: Comparison) -> None:
             for metric, difference in differences.items()
         ]
         print_table("scores", table)
-        # McNemar's test compares right and wrong answers only, so it is an addition to the general test.
+        # McNemar's test needs answers that are right or wrong, so it only supplements the general test.
         tests = ", ".join(dict.fromkeys(difference.test for difference in differences.values()))
         if any(difference.p_holm is not None for difference in differences.values()):
             tests += "; Holm over the systems"
@@ -154,34 +143,34 @@ def _print_comparison(comparison: Comparison) -> None:
 
 
 def describe_power(difference: Difference, comparison: Comparison) -> str:
-    """Describe how many rows, or seeds, would show the difference of the best metric."""
+    """Return a line about the number of rows, or seeds, that detect the difference in the best metric."""
     unit = "rows" if comparison.rows == comparison.units else "queries"
     if difference.detectable is None:
         return f"power: unknown, because resampling the {unit} does not change the {comparison.best_metric}"
-    # Power is the probability that a test finds a true difference; .8 is the usual convention (Cohen 1988). A
-    # difference that is smaller than the detectable one may be real, but these rows cannot show it.
+    # Power is the probability that a test detects a true difference; .8 is the usual convention (Cohen 1988). A smaller
+    # difference than the detectable one can be real, but these rows cannot show it.
     power = f"{comparison.units:,} {unit} detect a difference of {difference.detectable:.4f} "
     power += f"in {comparison.best_metric} (power .8)"
     if not difference.difference:
         return power
-    this = f"{abs(difference.difference):.4f}"
+    power += f"; {abs(difference.difference):.4f} needs"
     if difference.rows_needed is not None:
-        power += f"; {this} needs {difference.rows_needed:,} {unit}"
-        return power + (" with these seeds" if "seeds" in difference.test else "")
+        seeds = " with these seeds" if "seeds" in difference.test else ""
+        return f"{power} {difference.rows_needed:,} {unit}{seeds}"
     if difference.seeds_needed is not None:
-        return f"{power}; {this} needs {difference.seeds_needed:,} seeds; more {unit} are not enough"
-    return f"{power}; {this} needs more seeds and more {unit}"
+        return f"{power} {difference.seeds_needed:,} seeds; more {unit} are not enough"
+    return f"{power} more seeds and more {unit}"
 
 
 def _print_changes(changes: Changes, name: str, baseline: str) -> None:
     from bertkit.metrics.registry import with_direction
 
-    examined = f" of {changes.judged:,} that were looked at" if changes.judged < changes.changed else ""
+    examined = f", of {changes.judged:,} examined" if changes.judged < changes.changed else ""
     print_text(
         f"  answered differently: {changes.changed:,}; by {changes.metric}, {name} wins {changes.won:,}"
         f" and loses {changes.lost:,}{examined}"
     )
-    # A row is won if the new system scores higher on it than the baseline.
+    # On a won row, the system scores higher than the baseline.
     for verb, rows in (("won", changes.won_rows), ("lost", changes.lost_rows)):
         if rows:
             print_text(f"  {verb} by {name}")

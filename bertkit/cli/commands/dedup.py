@@ -33,7 +33,7 @@ CleanOption = Annotated[
 ]
 AgainstOption = Annotated[
     list[str] | None,
-    option("Also remove rows that repeat a row of this file, e.g. training rows; repeatable.", "FILE"),
+    option("File whose rows to remove too, e.g. training rows; repeatable.", "FILE"),
 ]
 
 
@@ -43,24 +43,26 @@ def command(
     against: AgainstOption = None,
     column: ColumnOption = "text",
     near_threshold: Annotated[
-        float, option("Minimum fraction of common wording of near duplicates; 1 turns this off.", "P")
+        float, option("Minimum overlap of the wording of near duplicates; 1 finds only exact ones.", "P")
     ] = 0.9,
     model: EmbeddingModelOption = None,
     vectors: Annotated[
         list[Path] | None,
-        option("Vectors of the rows, in their order, instead of --model; repeat it for each --against.", "FILE"),
+        option("File with a vector per row, instead of --model; repeat it for each --against.", "FILE"),
     ] = None,
     prompt: PromptOption = None,
     prompt_text: PromptTextOption = None,
-    threshold: Annotated[float | None, option("Minimum cosine of duplicates in meaning.", "COSINE")] = None,
+    threshold: Annotated[
+        float | None, option("Minimum cosine of duplicates in meaning.", "COSINE", "none; only measured")
+    ] = None,
     keep: Annotated[
         str, option("Row to keep: first, longest, or best:COLUMN (highest number in COLUMN).", "CHOICE")
     ] = "first",
-    report: Annotated[Path | None, option("File to list all groups of duplicates, row by row.", "FILE")] = None,
+    report: Annotated[Path | None, option("File for the groups of duplicates, with a line per row.", "FILE")] = None,
     dry_run: Annotated[bool, flag("--dry-run", "Count duplicates, but write no --output.")] = False,
     changes: DataSettingsOption = None,
 ) -> None:
-    """Remove rows that repeat others: word for word, nearly so, or in meaning.
+    """Remove duplicate rows: exact duplicates, near duplicates, or duplicates in meaning.
 
     The remaining rows are written to another file, unchanged. With --against, rows that repeat a row of another file
     are removed, too.
@@ -71,7 +73,7 @@ def command(
 
     data = read_data_options(column, changes)
     files = tuple(expand_path(path) for path in vectors or ())
-    # Vectors are optional: exact and near duplicates are found in the text itself.
+    # Vectors are optional: exact and near duplicates are found in the wording.
     source = VectorSource(model, files, prompt, prompt_text) if model or files or prompt or prompt_text else None
     result = dedup(
         TextFile.open(file, column, data),
@@ -88,21 +90,22 @@ def command(
 
 
 def print_duplicates(result: DedupResult) -> None:
-    """Print how many rows repeat others, and in what way."""
-    # The curve comes first: without a threshold it is the result, and nothing is removed by meaning.
+    """Print the number of duplicates of each kind."""
+    # Without a --threshold, the curve is the only result about meaning.
     for step in result.curve:
-        print_text(f"  cosine {step['threshold']:.2f}: {step['share']:.1%} of the rows have a neighbor as near")
+        print_text(f"  cosine {step['threshold']:.2f}: {step['share']:.1%} of the rows have such a neighbor")
         for name in ("text", "text_pair"):
             if name in step:
                 print_text(f"      {shorten(' '.join(step[name].split()), _EXAMPLE_LENGTH)}")
     removed = sum(result.duplicates.values())
     print_text(f"{format_rows(result.rows)}: {removed:,} repeat others, {result.kept:,} stay")
-    # In the order of the search: an exact duplicate is not counted again as a near one.
     names = {"exact": "the same words", "near": "nearly the same words", "meaning": "the same meaning"}
     for reason, count in result.duplicates.items():
-        at = f" (cosine {result.threshold:g} and more)" if reason == "meaning" and result.threshold is not None else ""
+        cosine = (
+            f" (cosine {result.threshold:g} or more)" if reason == "meaning" and result.threshold is not None else ""
+        )
         if count:
-            print_text(f"  {count:,}: {names[reason]}{at}")
+            print_text(f"  {count:,}: {names[reason]}{cosine}")
     if len(result.of_files) > 1:
         print_notes(f"{count:,} repeat a row of {name}" for name, count in result.of_files.items())
     for name in result.written:

@@ -10,7 +10,7 @@ from bertkit.cli.commands.finetune import SmokeOption, check_smoke_options, prin
 from bertkit.cli.commands.pretrain import run_pretraining
 from bertkit.cli.options import (
     FROM_RECIPE,
-    TRAINING,
+    TRAINING_OPTIONS,
     DryRunOption,
     RecipeArgument,
     RestartOption,
@@ -21,11 +21,11 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import (
     format_number,
-    format_scored,
-    print_gated,
+    format_score_interval,
     print_notes,
     print_result,
     print_table,
+    print_with_gates,
     size_cells,
 )
 from bertkit.errors import UsageError
@@ -44,7 +44,7 @@ SoftLabelsOption = Annotated[str | None, option("Column with a probability per l
 SoftWeightOption = Annotated[float | None, option("Weight of the soft targets in the loss, from 0 to 1.", "X", "0.5")]
 
 
-@recipe_options(*TRAINING, "report_to")
+@recipe_options(*TRAINING_OPTIONS, "report_to")
 def command(
     recipe: RecipeArgument,
     changes: dict[str, Any],
@@ -69,14 +69,13 @@ def command(
     The student learns from the gold labels and from the teachers' logits. At the end, teachers and student are
     compared by size, speed and scores. Options override the recipe.
 
-    Soft labels are a column such as {"positive": 0.9, "negative": 0.1}, from an LLM or from votes of annotators.
+    Soft labels are a column such as {"positive": 0.9, "negative": 0.1}, e.g. from an LLM or from several annotators.
 
     The recipes distilbert and tinybert pretrain a student on text, with a pretrained teacher.
     """
     # 1. A student is another model, or some layers of the teacher.
     if model is not None and student_layers is not None:
-        remedy = "give one: a student model, or layers of the first teacher"
-        raise UsageError("--model and --student-layers are both given", remedy)
+        raise UsageError("--model and --student-layers are both given", "leave one of them out: each defines a student")
     from bertkit.recipe.load import load_pretrain_recipe, load_recipe, recipe_command
 
     if smoke_test:
@@ -84,10 +83,9 @@ def command(
     # 2. A pretraining recipe distills a pretrained encoder on text; other recipes distill a fine-tuned model.
     if recipe_command(recipe) == "pretrain":
         if len(teacher or ()) > 1 or any(value is not None for value in (model, soft_labels, soft_weight)):
-            message = f"{recipe} is a pretraining recipe, with one teacher, a student of its layers and fixed weights"
+            message = f"{recipe} is a pretraining recipe, which takes only one --teacher and --student-layers"
             raise UsageError(message, "leave out --model, --soft-labels, --soft-weight and any second --teacher")
-        # `--teacher` is the `model` of such a recipe: the pretrained encoder whose hidden states or predictions
-        # are matched.
+        # The `model` of such a recipe is the teacher, whose hidden states or predictions the student matches.
         options = {"options.student_layers": student_layers, "options.temperature": temperature}
         settings: dict[str, Any] = {**options, "model": teacher[0] if teacher else None}
         student = load_pretrain_recipe(recipe, merge_changes(settings, changes))
@@ -95,14 +93,14 @@ def command(
         return
     settings = {
         "model": model,
-        # An empty list means that the option was not given, and the recipe's teachers stay.
+        # An empty list means that the option was not given, so the recipe's teachers stay.
         "distillation.teachers": teacher or None,
         "distillation.soft_labels": soft_labels,
         "distillation.student_layers": student_layers,
         "distillation.temperature": temperature,
         "distillation.soft_weight": soft_weight,
     }
-    # 3. Load the recipe before torch is imported, and then try, plan or train.
+    # 3. Test, plan or train. The recipe is loaded before the modules that import torch.
     loaded = load_recipe(recipe, merge_changes(settings, changes))
     from bertkit.workflows import trial_run
     from bertkit.workflows.distill import distill, with_distillation
@@ -119,18 +117,18 @@ def command(
             print_distilled(distilled)
             print_next_steps(loaded, distilled.results)
 
-        print_gated(distilled, print_all, [case for result in distilled.results for case in result.gates])
+        print_with_gates(distilled, print_all, [case for result in distilled.results for case in result.gates])
 
 
 def print_distilled(distilled: Distilled) -> None:
-    """Print the student's scores and, if it had teachers, their comparison with the student."""
+    """Print the student's scores, and the comparison with its teachers if it has any."""
     print_results(distilled.results)
     from bertkit.hardware.speed import describe_spreads
 
     metric, models = distilled.best_metric, distilled.compared_models
     print_table("size and speed on this machine", [size_cells(_name_model(model), model) for model in models])
     print_notes(describe_spreads(model.spread for model in models))
-    # Both models score the same rows, so the interval of the difference is narrower than the two intervals suggest.
+    # All models score the same rows, so the interval of a difference is narrower than their intervals suggest.
     scores = [_score_line(model, metric) for model in models]
     for result in distilled.results[:1]:
         if models and metric in result.baseline:
@@ -143,8 +141,8 @@ def _name_model(model: ComparedModel) -> str:
 
 
 def _score_line(model: ComparedModel, metric: str) -> dict[str, Any]:
-    line = {"model": _name_model(model), "score": format_scored(model.scores[metric], model.intervals[metric])}
+    line = {"model": _name_model(model), "score": format_score_interval(model.scores[metric], model.intervals[metric])}
     if metric in model.difference:
         interval = model.difference_intervals[metric]
-        line["student - teacher"] = format_scored(model.difference[metric], interval)
+        line["student - teacher"] = format_score_interval(model.difference[metric], interval)
     return line

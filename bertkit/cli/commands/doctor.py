@@ -19,14 +19,13 @@ EXAMPLE = "bertkit doctor"
 def command(
     folder: Annotated[
         Path | None,
-        argument("Run, folder of runs, index, exported folder or package to diagnose instead of the machine.", "RUN"),
+        argument("Run, folder of runs, index, export or package to diagnose, instead of the machine.", "RUN"),
     ] = None,
 ) -> None:
     """Diagnose this machine or a run, and suggest fixes.
 
-    Checks packages, device, memory, disks and the Hub; for a run, it reads the stored files and computes nothing.
-    The exit code is not 0 after a `fail`: 5 for packages and device, 6 for memory and disks, 4 for the files
-    of a run, and 7 for a run that diverged.
+    Checks packages, device, memory, disks and the Hub, or the stored files of a run. After a `fail`, the exit code is
+    5 for packages and device, 6 for memory and disks, 4 for the files of a run, and 7 for a run that diverged.
     """
     from bertkit.workflows.doctor import MACHINE, Diagnosis, examine_folder, examine_machine
 
@@ -34,7 +33,6 @@ def command(
         diagnosis = Diagnosis(MACHINE, examine_machine())
     else:
         diagnosis = Diagnosis(str(folder), examine_folder(folder))
-    # The first finding that would end a run decides the exit code; see `Diagnosis.error`.
     record = {**vars(diagnosis), "counts": count_levels(diagnosis.findings)}
     print_result(record, lambda _: _print_diagnosis(diagnosis), error=diagnosis.error)
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from bertkit.cli.options import (
     ColumnOption,
+    OptionalRowsFileArgument,
     RecordsOption,
-    RowsFileArgument,
     ShardOption,
     TextSettingsOption,
     argument,
@@ -31,19 +31,19 @@ VectorFileOption = Annotated[
 ]
 UnitOption = Annotated[
     Unit,
-    option("Unit that gets a vector: text, word, token, or target (the word that column `target` points to).", "UNIT"),
+    option("Unit to embed: text, word, token, or target (the word that column `target` marks).", "UNIT"),
 ]
 
 
 @embedder_options
 def embed_texts(
     embedder: Any,
-    file: RowsFileArgument = None,
+    file: OptionalRowsFileArgument = None,
     text: Annotated[str | None, option("Text to embed, instead of a FILE.", "TEXT")] = None,
     output: VectorFileOption = None,
     column: ColumnOption = "text",
     unit: UnitOption = "text",
-    dtype: Annotated[Dtype, option("Type of the stored numbers: float32 or float16.", "DTYPE")] = "float32",
+    dtype: Annotated[Dtype, option("Data type in the file: float32 or float16.", "DTYPE")] = "float32",
     shard: ShardOption = None,
     changes: TextSettingsOption = None,
     restart: Annotated[bool, flag("--restart", "Start over; the parts of an interrupted command are deleted.")] = False,
@@ -53,8 +53,8 @@ def embed_texts(
     With --output, the same command resumes after an interruption, and the file appears when it is complete.
     """
     if text is not None and file is not None:
-        raise UsageError("a FILE and --text", "give one or the other")
-    # JSON has numbers only, so there is no dtype without a file.
+        raise UsageError("FILE and --text are both given", "leave one of them out")
+    # JSON numbers have no data type.
     if output is None and dtype != "float32":
         raise UsageError(f"--dtype {dtype} without --output", "name a file with --output")
     from bertkit.vectors.text_files import TextSource
@@ -64,14 +64,14 @@ def embed_texts(
     if output is None:
         print_records("vectors", embed(embedder, source, unit=unit))
         return
-    about = embed_to_file(embedder, source, output, unit=unit, dtype=dtype, restart=restart)
+    file_info = embed_to_file(embedder, source, output, unit=unit, dtype=dtype, restart=restart)
 
-    # Only the last shard to finish knows the vectors of all shards, so the others print no line.
+    # Only the last shard to finish has `file_info`, about the vectors of all shards.
     def show(_: object) -> None:
-        if about:
-            print_line(f"{output}: {about['vectors']:,} vectors of {about['width']:,} dimensions, {dtype}")
+        if file_info:
+            print_line(f"{output}: {file_info['vectors']:,} vectors of {file_info['width']:,} dimensions, {dtype}")
 
-    print_result({"file": output, **about}, show)
+    print_result({"file": output, **file_info}, show)
 
 
 @embedder_options
@@ -79,7 +79,7 @@ def compare_texts(
     texts: Annotated[
         list[str],
         argument(
-            "Two texts; or a file with a pair per row, in any format that `predict` reads, or `-` for stdin.",
+            "Two texts, or a file with a pair per row in any format of `predict`; `-` for stdin.",
             "TEXT TEXT | FILE",
         ),
     ],
@@ -88,7 +88,7 @@ def compare_texts(
     pair_column: Annotated[str, option("Column with the second texts.", "NAME")] = "text_pair",
     output: RecordsOption = None,
 ) -> None:
-    """Compute how similar two texts are: the cosine of their vectors.
+    """Compute the similarity of two texts, as the cosine of their vectors.
 
     For a file, the output is one record per row, in the order of the rows, with the column `cosine`.
     """
@@ -96,17 +96,17 @@ def compare_texts(
     from bertkit.workflows.embed import read_pairs, similar
 
     if len(texts) > 2:
-        raise UsageError(f"{len(texts)} texts", "give two, or a file with a pair per row")
+        raise UsageError(f"{len(texts)} texts instead of two", "name a file with a pair per row")
     if len(texts) == 2 and output is not None:
-        raise UsageError("--output with two texts", "it is for the pairs of a file")
+        raise UsageError("--output with two texts", "leave it out, or name a file of pairs")
     if not all(text.strip() for text in texts):
-        raise UsageError("an empty text", "give two texts, or a file")
+        raise UsageError("one of the texts is empty", "give two texts, or a file")
     if len(texts) == 2:
         first, second = texts
         (result,) = similar(embedder, [({"text": first, "text_pair": second}, first, second)])
         print_result(result, lambda _: print_line(f"{result['cosine']:.4f}"))
         return
-    # A single argument is a file, because one text has nothing to be compared with.
+    # A single argument is a file.
     pairs = read_pairs(texts[0], (column, pair_column))
     records = similar(embedder, pairs)
     print_records("pairs", records, output, [("the file of pairs", expand_path(texts[0]))])

@@ -15,19 +15,17 @@ EXAMPLE = "bertkit encoders --language en --max-parameters 50"
 
 
 def command(
-    language: Annotated[str | None, option("Only encoders for a language, e.g. de.", "CODE")] = None,
+    language: Annotated[str | None, option("Language that the encoders must support, e.g. de.", "CODE")] = None,
     license: Annotated[
         str | None,
-        option("Only encoders with this license, e.g. MIT; `open` for all licenses that allow commercial use.", "NAME"),
+        option("License, e.g. MIT; `open` for every license that allows commercial use.", "NAME"),
     ] = None,
-    min_tokens: Annotated[int, option("Only encoders that read at least N tokens.", "N", min=0)] = 0,
-    max_parameters: Annotated[
-        float | None, option("Only encoders with at most N million parameters.", "N", min=0)
-    ] = None,
+    min_tokens: Annotated[int, option("Minimum input length in tokens.", "N", min=0)] = 0,
+    max_parameters: Annotated[float | None, option("Maximum number of parameters, in millions.", "N", min=0)] = None,
     vectors: Annotated[
         bool | None,
         option(
-            "Only encoders that were trained for sentence vectors, or only the others.",
+            "List only encoders that were trained for sentence vectors, or only the others.",
             names=("--vectors/--no-vectors",),
         ),
     ] = None,
@@ -55,7 +53,7 @@ def _print_encoders(encoders: list[PublishedEncoder], language: str | None) -> N
         print_line("no encoder meets all conditions; leave one out")
         return
     rows = as_table(encoders)
-    # The uses are sentences, which would make the table too wide, so they are listed below it.
+    # The uses are sentences, too wide for the table, so they are printed below it.
     uses = [row.pop("for") for row in rows]
     print_table("encoders", rows, max_rows=len(rows))
     print_line()
@@ -63,4 +61,4 @@ def _print_encoders(encoders: list[PublishedEncoder], language: str | None) -> N
     for row, use in zip(rows, uses, strict=True):
         print_text(f"  {row['encoder']:<{width}}  {use}")
     if language is not None and any(isinstance(encoder.languages, int) for encoder in encoders):
-        print_text("  If a number of languages is given, the card on the Hub lists them.")
+        print_text("  If only the count of languages is shown, the model card on the Hub lists them.")

@@ -64,7 +64,7 @@ def _print_mistakes(result: Mistakes, max_shown: int) -> None:
     rate = "" if result.rate == result.wrong / result.units else f"{result.what}: {result.rate:.4f}; "
     print_text(f"  {rate}wrong: {format_fraction(result.wrong, result.units)}")
 
-    # A star marks a slice that is significant after the correction for many slices; the table has the raw p of all.
+    # A star marks a slice that is significant after the correction for many slices.
     worse = sum(part.is_beyond_chance for part in result.slices)
     tested = sum(part.p is not None for part in result.slices)
     summary = f"{format_count(worse, 'slice')} {'is' if worse == 1 else 'are'}" if worse else "no slice is"
@@ -77,7 +77,6 @@ def _print_mistakes(result: Mistakes, max_shown: int) -> None:
         {
             "slice": f"{'* ' if part.is_beyond_chance else '  '}{part.by}: {part.value}",
             "rows": part.units,
-            # The difference is between a slice and all other rows, which do not overlap.
             "in it": part.rate,
             "in the rest": part.rest,
             **difference_cells(part),
@@ -90,7 +89,7 @@ def _print_mistakes(result: Mistakes, max_shown: int) -> None:
         print_text(f"  wrong rows: the first {min(max_shown, len(result.mistakes)):,} of {len(result.mistakes):,}")
     for answer in result.mistakes[:max_shown]:
         confidence = "" if answer.confidence is None else f"; confidence {answer.confidence:.3f}"
-        # A wrong label has error 1; only numbers and partly right answers have a size.
+        # A wrong label has error 1, so the error is printed only for numbers and partly right answers.
         size = "" if answer.error == 1 else f"; error {answer.error:.4g}"
         print_text(f"    {answer.id}: {answer.text}")
         print_text(f"      gold {shorten(answer.gold)}; predicted {shorten(answer.predicted)}{confidence}{size}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
-    ROWS,
+    ROW_OPTIONS,
     CheckpointOption,
     OnOverlapOption,
     OptionalRunArgument,
@@ -27,13 +27,13 @@ from bertkit.cli.output import (
     format_interval,
     format_number,
     format_rows,
-    format_scored,
+    format_score_interval,
     group_by_reason,
-    print_gated,
     print_line,
     print_notes,
     print_table,
     print_text,
+    print_with_gates,
 )
 from bertkit.errors import UsageError
 from bertkit.storage.runs import is_main_process
@@ -61,7 +61,7 @@ LanguagesOption = Annotated[
 ]
 
 
-@recipe_options(*ROWS, set_option=ScoringSetOption)
+@recipe_options(*ROW_OPTIONS, set_option=ScoringSetOption)
 def command(
     changes: dict[str, Any],
     run: OptionalRunArgument = None,
@@ -86,21 +86,20 @@ def command(
     # 1. Find the recipe and the checkpoint.
     run, model = _get_run(run, model)
     recipe, checkpoint = find_checkpoint(run, model)
-    # 2. Options become keys of the recipe, so `eval` and a recipe file accept the same settings; --set comes last
-    # and wins.
+    # 2. Turn options into keys of the recipe; --set wins.
     settings: dict[str, Any] = {"model": checkpoint, "task": get_zero_shot_task(recipe) if zero_shot else None}
     settings |= {**read_requirements(require or []), "gates.use_interval": use_interval or None}
     changes = merge_changes(settings, changes)
     scoring: dict[str, Any] = {"split": split, "output": output}
     scoring |= {"on_overlap": on_overlap, "strict_labels": strict_labels}
-    # 3. Score: one recipe per language, or the one recipe.
+    # 3. Score with one recipe per language, or with a single recipe.
     if languages is not None:
         recipes = _load_languages(recipe, changes, languages)
         from bertkit.workflows.evaluate import evaluate_languages
 
-        by_language, means = evaluate_languages(recipes, **scoring)
-        printed = {"results": by_language, "means": means}
-        _print_and_exit(printed, lambda _: print_languages(by_language, means), by_language, report)
+        results_by_language, means = evaluate_languages(recipes, **scoring)
+        record = {"results": results_by_language, "means": means}
+        _print_and_exit(record, lambda _: print_languages(results_by_language, means), results_by_language, report)
         return
     from bertkit.recipe.load import load_recipe
     from bertkit.workflows.evaluate import evaluate
@@ -111,13 +110,13 @@ def command(
 
 
 def read_requirements(assignments: Sequence[str]) -> dict[str, float]:
-    """Read ``METRIC=VALUE`` assignments as keys of a recipe.
+    """Return ``METRIC=VALUE`` assignments as keys of a recipe.
 
     >>> read_requirements(["f1_macro=.85"])
     {'gates.f1_macro': 0.85}
 
     Raises:
-        UsageError: If a text is not an assignment of a number.
+        UsageError: If an assignment is malformed.
     """
     gates = {}
     for text in assignments:
@@ -136,31 +135,33 @@ def _print_written(results: Sequence[EvalResult], output: Path | None) -> None:
 
 
 def _print_and_exit(
-    printed: object, show: Callable[[Any], object], results: Mapping[str, Any], report: Path | None
+    record: object, show: Callable[[Any], object], results: Mapping[str, Any], report: Path | None
 ) -> None:
-    """Write the report, print the results, and exit with the code of the gates."""
+    """Write the report, print the results, and exit with code 8 if a gate fails."""
     from bertkit.reports.cases import Case, add_measured, write_cases
 
     gates, measured = list[Case](), list[tuple[str, str, str]]()
     for name, result in ((name, result) for name, named_results in results.items() for result in named_results):
-        # Results of several languages differ in name and not in split.
+        # Several languages have the same splits.
         group = f"{name}, {result.split}" if len(results) > 1 else result.split
         gates += [dataclasses.replace(case, group=group) for case in result.gates]
-        scored = result.scores.items()
-        measured += [(group, metric, format_scored(score, result.intervals.get(metric))) for metric, score in scored]
+        measured += [
+            (group, metric, format_score_interval(score, result.intervals.get(metric)))
+            for metric, score in result.scores.items()
+        ]
     if report is not None and is_main_process():
         write_cases(report, ", ".join(results), add_measured(gates, measured))
-    print_gated(printed, show, gates)
+    print_with_gates(record, show, gates)
 
 
 def _get_run(run: str | None, model: str | None) -> tuple[str, str | None]:
-    """Return the run and the model to score; a model that brings its recipe along is a run."""
+    """Return the run and the model to score; a --model whose folder has a recipe is a run."""
     from bertkit.storage.hub.models import has_recipe
 
     if run is None and model and has_recipe(model):
         return model, None
     if run is None:
-        raise UsageError("no run", "name one, e.g. `bertkit eval runs/cola`")
+        raise UsageError("no run is named", "write e.g. `bertkit eval runs/cola`")
     return run, model
 
 
@@ -168,25 +169,24 @@ def _load_languages(name: str, changes: dict[str, Any], languages: str) -> dict[
     """Load a recipe once for each language of a list with commas.
 
     Raises:
-        UsageError: If the list has an empty name, or `--set` names a language, too.
+        UsageError: If the list has an empty name, or `--set` has a language too.
     """
     codes = [code.strip() for code in languages.split(",")]
     if not all(codes):
-        raise UsageError(f"--languages {languages!r} has an empty name", "name them with commas, e.g. en,de,fr")
+        raise UsageError(f"--languages {languages!r} has an empty name", "separate names with one comma, e.g. en,de,fr")
     if "data.language" in changes:
-        raise UsageError("--set data.language with --languages", "leave one of them out")
+        raise UsageError("--languages and --set data.language are both given", "leave one of them out")
     from bertkit.recipe.load import load_recipe
 
     return {code: load_recipe(name, changes | {"data.language": code}) for code in codes}
 
 
 def print_results(results: Sequence[EvalResult], next_steps: Callable[[], None] = lambda: None) -> None:
-    """Print the scores of every split, the next steps, and last which split is not above its baselines."""
+    """Print the scores of every split, the next steps, and a warning for each split that is not above its baselines."""
     _print_scores(results)
     next_steps()
     for result in results:
-        # A model that does not beat its baselines learned nothing. The warning is printed last, because a
-        # terminal shows the end of the output.
+        # A model that does not beat its baselines learned nothing. The warning comes last, so users see it.
         if result.lead and not result.lead["is_clear"]:
             print_line()
             print_text(f"WARNING ({result.split}): {result.warnings[-1]}")
@@ -199,13 +199,12 @@ def _print_scores(results: Sequence[EvalResult]) -> None:
     from bertkit.metrics.intervals import describe_methods
     from bertkit.metrics.registry import describe_positive_label
 
-    # Per split: the scores with interval and baseline, then what a reader must know before quoting them.
     for result in results:
         rows = format_rows(result.rows)
         print_text(f"{result.recipe}, {result.split}: {rows} ({result.source}), {result.model}")
         if result.training_rows:
-            share = format_fraction(result.training_rows, result.rows)
-            print_text(f"  training rows: {share}. New rows may score lower.")
+            fraction = format_fraction(result.training_rows, result.rows)
+            print_text(f"  training rows: {fraction}. New rows may score lower.")
         width = max(map(len, result.scores), default=0)
         for name, score in result.scores.items():
             line = f"  {name:<{width}} {format_number(score):>7}"
@@ -227,7 +226,7 @@ def _print_scores(results: Sequence[EvalResult]) -> None:
 
 
 def _with_interval(table: list[dict[str, Any]], lead: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the table of baselines with the interval of the strongest one."""
+    """Return the table of baselines, with the interval of the strongest baseline."""
     if not lead or not lead["score_interval"]:
         return table
     interval = {f"95% CI ({lead['metric']})": lead["score_interval"]}
@@ -235,19 +234,19 @@ def _with_interval(table: list[dict[str, Any]], lead: Mapping[str, Any] | None) 
 
 
 def _describe_lead(lead: Mapping[str, Any]) -> str:
-    """Describe the difference between a model and the strongest baseline."""
-    # A loss of 0.02 reads "worse by 0.02": the sign goes into the word, and the ends of the interval change sides.
+    """Return the difference between a model and the strongest baseline as text."""
+    # -0.02 (-0.05 to -0.01) becomes "worse by 0.02 (0.01 to 0.05)".
     word, sign = ("better", 1) if lead["difference"] >= 0 else ("worse", -1)
-    ends = sorted(sign * end for end in lead["interval"] or ())
-    interval = f" (95% CI {format_interval((ends[0], ends[1]))})" if ends else ""
+    bounds = sorted(sign * bound for bound in lead["interval"] or ())
+    interval = f" (95% CI {format_interval(bounds)})" if bounds else ""
     baseline, difference = lead["baseline"], f"{abs(lead['difference']):.4f}"
-    how = f"{word} than {baseline} by {difference}" if float(difference) else f"as good as {baseline}"
-    unclear = ", not significant" if ends and float(difference) and ends[0] <= 0 <= ends[1] else ""
-    return f"{lead['metric']}: {how}{interval}{unclear}"
+    comparison = f"{word} than {baseline} by {difference}" if float(difference) else f"as good as {baseline}"
+    doubt = ", not significant" if bounds and float(difference) and bounds[0] <= 0 <= bounds[1] else ""
+    return f"{lead['metric']}: {comparison}{interval}{doubt}"
 
 
 def print_languages(results: Mapping[str, Sequence[EvalResult]], means: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table of the scores of each language with their mean, and the warnings of each language."""
+    """Print a table of scores per metric with a row per language and the mean, and the warnings of each language."""
     first = next(iter(results.values()))[0]
     print_text(f"{first.recipe}: {len(results)} languages, {first.model}")
     for mean in means:
@@ -263,7 +262,7 @@ def print_languages(results: Mapping[str, Sequence[EvalResult]], means: Sequence
             # Each language has the same weight, as in XNLI and XTREME, even if it has fewer rows.
             rows.append({"language": "mean", "score": mean["score"], "95% CI": mean["interval"]})
         print_table(metric, rows)
-    print_text("  The interval of the mean takes rows as independent; if they are translations, it is too wide.")
+    print_text("  The interval of the mean assumes independent rows; for translations, it is too wide.")
     for language, group in results.items():
         for result in group:
             if result.training_rows:
@@ -272,7 +271,7 @@ def print_languages(results: Mapping[str, Sequence[EvalResult]], means: Sequence
 
 
 def _explain_undefined(undefined: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """Yield the reasons for missing numbers; an undefined metric has no interval and no baseline either."""
+    """Yield the reasons for missing scores, intervals and baselines; a missing score hides the other two."""
     scores = undefined.get("scores", {})
     for part, prefix in (("scores", ""), ("intervals", "interval of "), ("baselines", "baseline of ")):
         reasons = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
-    AnsweringSetOption,
     CheckpointRecipeOption,
     FirstRowsOption,
     PageOption,
+    PredictionSetOption,
     RowOption,
     TextOption,
     TrainedArgument,
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 ORDER = 31
 EXAMPLE = 'bertkit explain runs/cola --text "The dog chased old the bird."'
 
-_MAX_WORDS = 10  # in a table: the words with the largest values
-_NOTHING = "nothing to explain: no word is read"
+_MAX_WORDS = 10  # per table, the words with the largest values
+_NOTHING = "nothing to explain: the row has no words"
 
 TargetOption = Annotated[
     list[str] | None,
-    option("Label to explain; for taggers, the word whose tag to explain. Repeatable.", "NAME", "the prediction"),
+    option("Label to explain, or word whose tag to explain (taggers); repeatable.", "NAME", "the prediction"),
 ]
 StepsOption = Annotated[int, option("Maximum number of steps of integrated gradients.", "N", min=1, max=8192)]
 
 
-@recipe_options("max_length", set_option=AnsweringSetOption)
+@recipe_options("max_length", set_option=PredictionSetOption)
 def command(
     run: TrainedArgument,
     changes: dict[str, Any],
@@ -53,7 +53,7 @@ def command(
     row: RowOption = None,
     data: Annotated[str | None, option("File with rows to explain; `-` for stdin.", "FILE")] = None,
     errors: Annotated[
-        int | None, option("Number of validation rows to explain: the most confident mistakes.", "N", min=1)
+        int | None, option("Number of validation errors to explain, the most confident first.", "N", min=1)
     ] = None,
     limit: FirstRowsOption = None,
     target: TargetOption = None,
@@ -61,10 +61,10 @@ def command(
     output: PageOption = None,
     recipe: CheckpointRecipeOption = None,
 ) -> None:
-    """Explain a prediction: what each word adds to it.
+    """Explain a prediction by the contribution of each word.
 
-    Prints two values per word: its integrated gradients, which must add up to the change of the score, and the effect
-    of masking it.
+    Prints two values per word: its integrated gradients, which add up to the change of the score if all words are
+    masked, and the effect of masking only this word.
     """
     from bertkit.recipe.load import load_recipe
     from bertkit.storage.hub.models import get_recipe_file
@@ -75,9 +75,9 @@ def command(
     if sources.count(None) != 2:
         several = "more than one of --text or --row, --data, --errors"
         message = several if sources.count(None) < 2 else "nothing to explain"
-        raise UsageError(message, "give --text, --row column=value, --data FILE or --errors N")
+        raise UsageError(message, "give one of --text, --row COLUMN=VALUE, --data FILE and --errors N")
     if data is None:
-        check_unused_options({"--limit": limit}, "without --data", "it is for the rows of a file")
+        check_unused_options({"--limit": limit}, "without --data", "leave it out: it limits the rows of a file")
     loaded = load_recipe(recipe or get_recipe_file(run), {"model": run, **changes})
     settings = {"targets": target or (), "max_steps": integration_steps}
     rows = explain.explain(loaded, source=data, row=single_row, errors=errors, limit=limit, **settings)
@@ -89,26 +89,24 @@ def command(
 
 
 def print_row(row: ExplainedRow) -> None:
-    """Print what is predicted of a row, and what its words add to that."""
+    """Print the prediction for a row and the contribution of each word."""
     print_line(to_json({"id": row.id, **({} if row.gold is None else {"gold": row.gold}), **row.prediction}))
     for explanation in row.explanations:
-        # The path of integrated gradients starts at the text with all words masked, so that score is printed
-        # too.
+        # Integrated gradients start from the text with all words masked, so its score is printed too.
         score = f"{explanation.measure} {explanation.score:.4f}"
         print_text(f"  {explanation.target}: {score}, with all words masked {explanation.baseline_score:.4f}")
-        # Integrated gradients are exact only if they add up to the difference of the scores.
+        # Integrated gradients are exact only if they add up to the difference of the two scores.
         steps = format_count(explanation.steps, "step")
         summary = f"the words add up to the difference within {explanation.gap:.2%} ({steps})"
         if not explanation.is_complete:
-            missed = f"the words miss the difference by {explanation.gap:.1%} after {steps}"
-            summary = f"NOT COMPLETE: {missed}; try --integration-steps"
+            summary = f"NOT COMPLETE: the words miss the difference by {explanation.gap:.1%} after {steps}"
+            summary += "; raise --integration-steps"
         print_text(f"  {summary if explanation.words else _NOTHING}")
         table = [
             {
                 "word": word.word,
                 "integrated gradients": format_difference(word.integrated_gradients),
-                # The change of the score if only this word is masked. Masked words do not add up: two
-                # words can replace each other.
+                # Effects of masking do not add up, because words can replace each other.
                 "masked": format_difference(word.occlusion),
             }
             for word in sorted(explanation.words, key=lambda word: -abs(word.integrated_gradients))

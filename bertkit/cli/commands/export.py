@@ -6,16 +6,24 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from bertkit.cli.options import CheckpointRecipeOption, LimitOption, TrainedArgument, argument, option, output_option
+from bertkit.cli.options import (
+    CheckpointRecipeOption,
+    LimitOption,
+    TrainedArgument,
+    argument,
+    flag,
+    option,
+    output_option,
+)
 from bertkit.cli.output import (
     format_difference,
     format_rows,
-    print_gated,
     print_next,
     print_notes,
     print_result,
     print_table,
     print_text,
+    print_with_gates,
 )
 
 if TYPE_CHECKING:
@@ -33,22 +41,24 @@ NewFolderOption = Annotated[Path, output_option("Folder to write; it must not ex
 def export_run(
     run: TrainedArgument,
     output: NewFolderOption,
-    to: Annotated[Literal["onnx", "openvino"], option("Runtime of the exported model.", "BACKEND")] = "onnx",
+    to: Annotated[Literal["onnx", "openvino"], option("Runtime: onnx or openvino.", "BACKEND")] = "onnx",
     recipe: CheckpointRecipeOption = None,
-    data: Annotated[str | None, option("Rows to score both models on.", "DATA", "the run's")] = None,
+    data: Annotated[str | None, option("Rows to score both models on.", "DATA", "from the run")] = None,
     limit: LimitOption = None,
-    with_baselines: Annotated[bool, option("Copy baselines.json, which contains words of the training rows.")] = False,
+    with_baselines: Annotated[
+        bool, flag("--with-baselines", "Copy baselines.json, which contains words of the training rows.")
+    ] = False,
 ) -> None:
     """Export a fine-tuned model to ONNX or OpenVINO, which run without torch.
 
-    The folder has the graph, the tokenizer, the recipe, labels and thresholds. `eval` and `predict` accept it as a
-    model. The outputs, scores and speed of both models are compared and written to parity.json.
+    The folder contains the graph, tokenizer, recipe, labels and thresholds, and `eval` and `predict` accept it as a
+    model. The outputs, scores and speed of both models are compared, and the comparison is written to parity.json.
     """
     from bertkit.workflows.export import export
 
     copied = ["baselines.json"] if with_baselines else []
     result = export(run, output, to=to, recipe=recipe, data=data, limit=limit, copied=copied)
-    print_gated(result, print_export, result.gates)
+    print_with_gates(result, print_export, result.gates)
 
 
 def print_export(result: ExportResult) -> None:
@@ -58,13 +68,12 @@ def print_export(result: ExportResult) -> None:
     print_next(f"bertkit eval {result.folder}", f"bertkit predict {result.folder} FILE")
 
 
-_FLIPS = {"model": "from the model's", "alone": "between a row alone and in a batch"}
+_FLIPS = {"model": "from the original model", "alone": "if a row is alone in its batch"}
 
 
 def print_parity(parity: Parity, after: str) -> None:
     """Print the comparison of a graph with the original model."""
     print_text(f"  largest difference of outputs: {parity.largest:.2g}")
-    # Only models that compute vectors have a cosine.
     if parity.least_cosine is not None:
         print_text(f"  lowest cosine of vectors: {parity.least_cosine:.6f}")
     from bertkit.hardware.speed import describe_spreads
@@ -92,10 +101,10 @@ def print_parity(parity: Parity, after: str) -> None:
         for name, score in parity.scores.items()
     ]
     print_table(f"{parity.split}, {format_rows(parity.rows)}", scores)
-    # Outputs can differ in the fifth digit without any change of labels, which are what users see.
-    for name, whose in _FLIPS.items():
+    # Users see labels, which can be equal although outputs differ in the fifth digit.
+    for name, difference in _FLIPS.items():
         if name in parity.flips:
-            print_text(f"  labels that differ {whose}: {parity.flips[name]} of {format_rows(parity.rows)}")
+            print_text(f"  labels that differ {difference}: {parity.flips[name]} of {format_rows(parity.rows)}")
     print_notes(parity.notes)
 
 
@@ -104,12 +113,12 @@ def quantize_run(
     output: NewFolderOption,
     to: Annotated[
         Literal["onnx-int8", "openvino-int8", "openvino-bf16"],
-        option("Runtime and precision of the exported model.", "TARGET"),
+        option("Runtime and precision: onnx-int8, openvino-int8 or openvino-bf16.", "TARGET"),
     ] = "openvino-int8",
     margin: Annotated[float, option("Largest acceptable relative loss of the score, with 95% confidence.", "P")] = 0.01,
-    sample: Annotated[int, option("Number of training rows to measure the ranges of activations on.", "N")] = 256,
+    sample: Annotated[int, option("Number of training rows that calibrate the range of activations.", "N")] = 256,
     recipe: CheckpointRecipeOption = None,
-    data: Annotated[str | None, option("Rows to calibrate and score on.", "DATA", "the run's")] = None,
+    data: Annotated[str | None, option("Rows to calibrate and score on.", "DATA", "from the run")] = None,
     limit: LimitOption = None,
 ) -> None:
     """Export a fine-tuned model in int8 or bf16, unless its score drops too much.
@@ -120,7 +129,6 @@ def quantize_run(
     from bertkit.workflows.export import MarginError, export
 
     try:
-        # `openvino-int8` is the runtime and the precision of its weights.
         backend, precision = to.split("-")
         exported = export(
             run,
@@ -133,12 +141,12 @@ def quantize_run(
             margin=margin,
             rows=sample,
         )
-    # The comparison is printed although nothing is written: a user needs it to choose another margin or precision.
+    # Nothing is written, but users need the comparison to select another margin or precision.
     except MarginError as error:
         parity = error.parity
         print_result({"parity": parity}, lambda _: print_parity(parity, to), error=error)
         return
-    print_gated(exported, print_export, exported.gates)
+    print_with_gates(exported, print_export, exported.gates)
 
 
 def package_run(
@@ -147,15 +155,17 @@ def package_run(
     ],
     output: NewFolderOption,
     to: Annotated[
-        Literal["onnx", "openvino"] | None, option("Runtime of the model.", "BACKEND", "onnx, or the exported folder's")
+        Literal["onnx", "openvino"] | None, option("Runtime: onnx or openvino.", "BACKEND", "onnx, or as exported")
     ] = None,
     recipe: CheckpointRecipeOption = None,
-    serve: Annotated[bool, option("Add a Dockerfile and pinned requirements with hashes, for a server.")] = False,
+    serve: Annotated[
+        bool, flag("--serve", "Add a Dockerfile and pinned requirements with hashes, for a server.")
+    ] = False,
 ) -> None:
     """Package a model with bertkit and pinned requirements, to predict without torch.
 
-    The folder holds a copy of bertkit, the exported model and requirements.txt, which has ONNX Runtime or OpenVINO but
-    neither torch nor transformers. An exported folder is packaged unchanged, including int8.
+    The folder contains a copy of bertkit, the exported model and requirements.txt with ONNX Runtime or OpenVINO, but
+    neither torch nor transformers. An exported folder is packaged unchanged, also in int8.
     """
     from bertkit.workflows.package import package
 
@@ -168,7 +178,7 @@ def print_package(result: PackageResult, *, serves: bool = False) -> None:
     size = f"{result.bytes / 1e6:,.1f} MB"
     print_text(f"{result.model}, {result.recipe}: {result.backend}, {result.precision}, {size}")
     if result.parity is not None:
-        print_text(f"  largest difference of outputs from the run's: {result.parity.largest:.2g}")
+        print_text(f"  largest difference from the outputs of the run: {result.parity.largest:.2g}")
     print_text(f"  requires {len(result.requirements)} packages (requirements.txt), without torch")
     folder = quote(result.folder)
     if serves:

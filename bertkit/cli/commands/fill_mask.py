@@ -18,7 +18,7 @@ def command(
     texts: Annotated[list[str] | None, argument("Texts with [MASK] for each word to predict.", "TEXT")] = None,
     model: PretrainedOption = ...,  # type: ignore[assignment]
     top: Annotated[int, option("Number of answers per mask.", "K", min=1)] = 5,
-    targets: Annotated[str | None, option("Score only these words, e.g. cat,dog.", "WORDS")] = None,
+    targets: Annotated[str | None, option("Words to score instead of all tokens, e.g. cat,dog.", "WORDS")] = None,
     file: Annotated[str | None, option("File with one text per line; `-` for stdin.", "FILE")] = None,
 ) -> None:
     """Predict the masked words of texts with a pretrained model.
@@ -29,16 +29,15 @@ def command(
     from bertkit.recipe.records import DataConfig
 
     if (file is None) == (not texts):
-        message = "no text" if file is None else "texts and a --file"
-        raise UsageError(message, 'give e.g. "The [MASK] sleeps.", or --file')
+        message = "no text is given" if file is None else "TEXT and --file are both given"
+        raise UsageError(message, 'give either, e.g. "The [MASK] sleeps."')
     if file is not None:
         texts = [
             record["text"] for _, record in read_records(file, DataConfig(format="lines")) if record["text"].strip()
         ]
-    # One mask represents one token, so a word of several tokens cannot be a target.
     target_words = [word.strip() for word in (targets or "").split(",") if word.strip()]
     if targets is not None and not target_words:
-        raise UsageError("--targets names no word", "give e.g. cat,dog")
+        raise UsageError("--targets has no words", "write e.g. --targets cat,dog")
     from bertkit.workflows.fill_mask import fill_mask
 
     records = fill_mask(model, texts or [], top=top, targets=target_words)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.commands.evaluate import print_results
 from bertkit.cli.options import (
-    TRAINING,
+    TRAINING_OPTIONS,
     DryRunOption,
     JobsOption,
     RecipeArgument,
@@ -28,7 +28,6 @@ from bertkit.cli.output import (
     format_rows,
     format_splits,
     group_by_reason,
-    print_gated,
     print_line,
     print_next,
     print_notes,
@@ -36,6 +35,7 @@ from bertkit.cli.output import (
     print_result,
     print_table,
     print_text,
+    print_with_gates,
 )
 from bertkit.errors import BertkitError, UsageError
 from bertkit.reports.text import duration_text
@@ -51,18 +51,16 @@ EXAMPLE = "bertkit finetune cola --model demo --data demo"
 
 SmokeOption = Annotated[
     bool,
-    flag(
-        "--smoke-test", "Test every stage on a few rows in a temporary folder: train, stop, resume, score and publish."
-    ),
+    flag("--smoke-test", "Test all stages on a few rows in a temporary folder: train, resume, score and publish."),
 ]
 
 
-@recipe_options("model", *TRAINING, "report_to")
+@recipe_options("model", *TRAINING_OPTIONS, "report_to")
 def command(
     recipe: RecipeArgument,
     changes: dict[str, Any],
     output: Annotated[
-        Path | None, output_option("Run folder.", "DIR", "runs/RECIPE; with --seeds RECIPE-seeds")
+        Path | None, output_option("Run folder.", "DIR", "runs/RECIPE; with --seeds, runs/RECIPE-seeds")
     ] = None,
     seeds: SeedsOption = None,
     jobs: JobsOption = 1,
@@ -83,25 +81,24 @@ def command(
         check_smoke_options(output=output, seeds=seeds, dry_run=dry_run, restart=restart, expect_run=expect_run)
     from bertkit.recipe.load import load_recipe
 
-    # The recipe is loaded before the modules that import torch: a mistake in it is reported at once, and not after
-    # seconds.
+    # The recipe is loaded before the modules that import torch, so that a mistake in it is reported at once.
     loaded = load_recipe(recipe, changes)
     if smoke_test:
         from bertkit.workflows.trial_run import smoke_finetune
 
         print_smoke(smoke_finetune(loaded))
         return
-    # 1. Several seeds are several runs, with a summary.
+    # 1. With `--seeds`, train one run per seed and summarize them.
     if seeds is not None:
         if "training.seed" in changes:
-            raise UsageError("one seed and --seeds are both given", "name all seeds in a list: --seeds 1,2,7")
+            raise UsageError("one seed and --seeds are both given", "list all seeds, e.g. --seeds 1,2,7")
         if expect_run is not None:
-            raise UsageError("--expect-run with --seeds", "pin one --seed at a time")
+            raise UsageError("--expect-run with --seeds", "use --seed with one seed at a time")
         _finetune_seeds(loaded, parse_seeds(seeds), output, dry_run=dry_run, restart=restart, jobs=jobs, worker=worker)
         return
-    # 2. One run: check options that it cannot have, then plan it or train it.
+    # 2. Otherwise, plan or train one run.
     if jobs != 1 or worker:
-        raise UsageError(f"{'--worker' if worker else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
+        raise UsageError(f"{'--worker' if worker else '--jobs'} without --seeds", "add e.g. --seeds 5")
     if dry_run:
         from bertkit.workflows import trial_run
 
@@ -111,36 +108,37 @@ def command(
 
     results = finetune(loaded, output=output, restart=restart, expect_run=expect_run)
     gates = [case for result in results for case in result.gates]
-    # Next steps are printed before a failed gate raises its error, which ends the output.
+    # Next steps are printed before the error of a failed gate.
     next_steps = partial(print_next_steps, loaded, results)
-    print_gated({"results": results}, lambda _: print_results(results, next_steps), gates)
+    print_with_gates({"results": results}, lambda _: print_results(results, next_steps), gates)
 
 
 def _finetune_seeds(
     recipe: Recipe, seeds: Sequence[int], output: Path | None, *, dry_run: bool, restart: bool, jobs: int, worker: bool
 ) -> None:
-    from bertkit.workflows import seeds as workflow
+    from bertkit.workflows import seeds as seeds_workflow
 
     if dry_run:
-        runset = workflow.check_seeds(recipe, seeds, output, restart=restart, jobs=jobs, worker=worker)
-        plan = workflow.dry_run(runset, restart=restart)
+        run_set = seeds_workflow.check_seeds(recipe, seeds, output, restart=restart, jobs=jobs, worker=worker)
+        plan = seeds_workflow.dry_run(run_set, restart=restart)
         print_result(plan, lambda _: print_dry_run(plan, len(seeds)))
         return
-    summary, error = workflow.finetune_seeds(recipe, seeds, output=output, restart=restart, jobs=jobs, worker=worker)
-    # The gates judge all runs: the command that ends last does so.
+    options: dict[str, Any] = {"output": output, "restart": restart, "jobs": jobs, "worker": worker}
+    summary, error = seeds_workflow.finetune_seeds(recipe, seeds, **options)
+    # The gates are for all runs, so only the process that finishes last applies them.
     if error is not None or summary.unfinished:
         print_result(summary.to_dict(), lambda _: print_seeds(summary), error=error)
         return
     from bertkit.evaluation.gates import judge_seeds
 
-    print_gated(summary.to_dict(), lambda _: print_seeds(summary), judge_seeds(recipe.gates, summary))
+    print_with_gates(summary.to_dict(), lambda _: print_seeds(summary), judge_seeds(recipe.gates, summary))
 
 
 def print_dry_run(plan: DryRun, runs: int = 1) -> None:
     """Print the plan of a run, or of several runs that differ in their seed."""
     from bertkit.data.labels import list_names
 
-    # The resolved recipe comes first: it shows what every option and default has become.
+    # The resolved recipe comes first, because it shows the effect of every option and default.
     per_run = f" in each of {runs} runs" if runs > 1 else ""
     print_line(f"{plan.resolved.rstrip()}\n")
     print_plan(
@@ -159,7 +157,7 @@ def print_dry_run(plan: DryRun, runs: int = 1) -> None:
     print_notes(plan.notes)
     if plan.timed_steps:
         steps = format_count(plan.timed_steps, "step")
-        print_line(f"Time and memory are estimated from {steps}, whose weights were discarded.")
+        print_line(f"Time and memory are estimates from {steps} of training.")
     print_line("Nothing was written. `bertkit bench` with the same recipe compares batch sizes and precisions.")
 
 
@@ -170,7 +168,7 @@ def print_next_steps(recipe: Recipe, results: Sequence[EvalResult]) -> None:
     from bertkit.recipe.load import load_recipe
     from bertkit.tasks import load_task, next_commands
 
-    # The recipe of the run names the columns that it has found.
+    # The run's recipe.yaml names the columns that were detected.
     folder = str(results[0].folder)
     print_next(*next_commands(load_task(recipe), load_recipe(f"{folder}/recipe.yaml"), folder))
 
@@ -179,10 +177,10 @@ _MAX_SEEDS = 100
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Return the seeds that `--seeds` names: a number of them, counted from 1, or a list.
+    """Return the seeds of `--seeds`, which is the number of seeds, counted from 1, or a list of seeds.
 
     Raises:
-        UsageError: If the text is neither, names more than a hundred seeds, or a seed twice.
+        UsageError: If the text is something else, has more than a hundred seeds, or has a seed twice.
 
     >>> parse_seeds("3"), parse_seeds("1,2,7")
     ((1, 2, 3), (1, 2, 7))
@@ -193,17 +191,17 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         seeds = []
     if not seeds or min(seeds) < 0 or max(seeds) >= 2**32 or seeds == [0]:
         message = f"--seeds {text!r} is neither a number of seeds nor a list"
-        raise UsageError(message, "write --seeds 5 or --seeds 1,2,7")
+        raise UsageError(message, "write e.g. --seeds 5 or --seeds 1,2,7")
     if len(seeds) == 1 and seeds[0] > _MAX_SEEDS:
         remedy = f"--seed {seeds[0]} trains once with this seed"
-        raise UsageError(f"--seeds {text} requests {seeds[0]:,} runs, of at most {_MAX_SEEDS}", remedy)
+        raise UsageError(f"--seeds {text} requests more than {_MAX_SEEDS} runs", remedy)
     if len(seeds) > _MAX_SEEDS or len(set(seeds)) < len(seeds):
-        raise UsageError(f"--seeds {text}: a seed is named twice, or more than {_MAX_SEEDS}", "name each seed once")
+        raise UsageError(f"--seeds {text}: a seed twice, or more than {_MAX_SEEDS} seeds", "list each seed once")
     return tuple(range(1, seeds[0] + 1)) if len(seeds) == 1 else tuple(seeds)
 
 
 def print_seeds(summary: SeedsSummary) -> None:
-    """Print the spread of each metric over the seeds, the runs, and the expected score of the best of several runs."""
+    """Print the scores over seeds, the runs, and the expected score of the best run."""
     for split in summary.splits:
         seeds = format_count(len(summary.runs), "seed")
         print_text(f"{summary.recipe}, {split.split}: {format_rows(split.rows)}, {seeds}, {summary.model}")
@@ -216,15 +214,13 @@ def print_seeds(summary: SeedsSummary) -> None:
                 "median": spread.median,
                 "max": spread.maximum,
                 "95% CI of the mean": spread.interval,
-                # The null model answers every row with the same label or number; a mean close to it has
-                # learned nothing.
+                # The null model predicts the same label or number for every row; runs close to it learned nothing.
                 "null model": split.baseline.get(metric),
             }
             for metric, spread in split.spreads.items()
             if spread is not None
         ]
         print_table("scores over seeds", rows)
-        # A metric without an interval gets its reason: n/a alone looks like a fault.
         reasons = {
             name: spread.no_interval if spread else "no run has such a score" for name, spread in split.spreads.items()
         }
@@ -240,13 +236,13 @@ def print_seeds(summary: SeedsSummary) -> None:
     for failure, seeds_failed in failures.items():
         print_text(f"  failed: seed{'s' if len(seeds_failed) > 1 else ''} {', '.join(seeds_failed)}. {failure}")
     metric = summary.best_metric
-    best = summary.splits[0].spreads.get(metric) if summary.splits else None
-    if best is not None and best.runs > 1:
-        score = format_number(best.expected_best[-1])
-        print_text(f"  best of {best.runs}: {metric} {score} (seed {summary.best_seed})")
-        # The best of k seeds rises with k, so methods can only be compared at the same k (Dodge et al. 2019,
-        # "Show Your Work").
-        print_text(f"  expected best {metric} of k runs: {number_values(best.expected_best)}")
+    spread = summary.splits[0].spreads.get(metric) if summary.splits else None
+    if spread is not None and spread.runs > 1:
+        best_score = format_number(spread.expected_best[-1])
+        print_text(f"  best of {spread.runs}: {metric} {best_score} (seed {summary.best_seed})")
+        # The best of k seeds rises with k, so methods can only be compared at the same k ("Show Your Work", Dodge et
+        # al. 2019).
+        print_text(f"  expected best {metric} of k runs: {number_values(spread.expected_best)}")
     print_notes(summary.warnings)
     if summary.unfinished:
         print_unfinished(len(summary.unfinished))
@@ -265,12 +261,12 @@ def _print_runs(summary: SeedsSummary) -> None:
 
 
 def print_unfinished(count: int) -> None:
-    """Print how many runs of a set have not ended."""
-    print_text(f"  {count} more not finished: another process trains them, or the command without --worker does")
+    """Print the number of runs that other processes still train."""
+    print_text(f"  {count} more not finished: other processes train them, or run the command without --worker")
 
 
 def number_values(values: Sequence[float]) -> str:
-    """Return values with their indices, counted from 1.
+    """Return values with their positions, counted from 1, as text.
 
     >>> number_values([0.5, 0.75])
     '1: 0.5000, 2: 0.7500'
@@ -279,19 +275,19 @@ def number_values(values: Sequence[float]) -> str:
 
 
 def check_smoke_options(**other_options: object) -> None:
-    """Check that none of these options is given with --smoke-test; `dry_run` is --dry-run.
+    """Check that no other option is given with --smoke-test; `dry_run` means --dry-run.
 
     Raises:
-        UsageError: If one is given.
+        UsageError: If an option has a value.
     """
     conflicts = [f"--{name.replace('_', '-')}" for name, value in other_options.items() if value]
     if conflicts:
-        raise UsageError(f"--smoke-test with {', '.join(conflicts)}", "it keeps nothing: leave one of them out")
+        raise UsageError(f"--smoke-test with {', '.join(conflicts)}", "leave one out: a smoke test keeps nothing")
 
 
-def print_smoke(tried: tuple[SmokeResult, BertkitError | None]) -> None:
+def print_smoke(outcome: tuple[SmokeResult, BertkitError | None]) -> None:
     """Print the outcome of each stage, and raise the error of the stage that failed."""
-    result, error = tried
+    result, error = outcome
     print_result(result, _print_stages, error=error)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bertkit.cli.options import (
-    TRAINING,
+    TRAINING_OPTIONS,
     PretrainedOption,
     RestartOption,
     option,
@@ -22,7 +22,7 @@ EXAMPLE = "bertkit glue --model demo --data demo --tasks cola,rte --limit 80"
 
 
 @recipe_options(
-    *TRAINING,
+    *TRAINING_OPTIONS,
     data=Annotated[
         str | None, option("Directory with a folder for each task (cola, sst2, ...), or `demo`.", "DIR", "nyu-mll/glue")
     ],
@@ -37,7 +37,7 @@ def command(
     """Fine-tune a model on all tasks of GLUE, and write a submission to its leaderboard.
 
     Each task is an ordinary run in its own folder. After an interruption, the same command keeps the finished runs and
-    resumes the others. A task that fails does not stop the others.
+    resumes the others. If a task fails, the other tasks continue.
     """
     from bertkit.workflows.glue import glue
 
@@ -47,24 +47,21 @@ def command(
 
 
 def print_glue(summary: Mapping[str, Any]) -> None:
-    """Print the scores next to the scores of the BERT paper, the averages, and which files a submission lacks."""
+    """Print the scores next to the published ones, the averages, and the missing files of the submission."""
     unfinished = [run for run in summary["runs"] if run["status"] != "finished"]
     tasks, models = len(summary["runs"]), list(summary["published_averages"])
     print_text(f"GLUE: {tasks - len(unfinished)} of {tasks} tasks, {summary['model']}")
     rows = [_score_row(score, models) for score in summary["scores"]]
     if rows:
-        # The paper's average excludes WNLI (Devlin et al. 2019, table 1), so it is not comparable with the
-        # leaderboard's.
         rows.append({"task": "average: leaderboard", "score": summary["leaderboard_average"]})
         published = _published_cells(models, summary["published_averages"])
         rows.append({"task": "average: BERT paper", "score": summary["paper_average"], **published})
     print_table("scores of validation rows", rows)
-    # Published scores are for other rows, so this line follows wherever both numbers are printed.
     if models:
-        print_text(f"  {', '.join(models)}: scores of the test server (Devlin et al. 2019, table 1), on other rows")
-    print_text("  averages: the leaderboard's is over all nine tasks, the BERT paper's without WNLI")
+        print_text(f"  {', '.join(models)}: scores on test rows (Devlin et al. 2019, table 1), not validation rows")
+    print_text("  averages: over all nine tasks (leaderboard) or without WNLI (BERT paper)")
     if summary["missing_scores"]:
-        print_text(f"  no score, so no average over all: {', '.join(summary['missing_scores'])}")
+        print_text(f"  no average over all tasks, because of missing scores: {', '.join(summary['missing_scores'])}")
     print_notes(f"{run['status']}: {run['task']}, {run['reason']}" for run in unfinished if run["reason"])
     if left_out := [run["task"] for run in unfinished if not run["reason"]]:
         print_text(f"  left out: {', '.join(left_out)}")
@@ -80,12 +77,12 @@ def _print_submission(submission: Mapping[str, Any], folder: str) -> None:
     files, archive = submission["files"], submission["archive"]
     missing = [file for file in files if file["missing"]]
     # The leaderboard takes a zip file with one .tsv file of predictions per task.
-    written = f"{folder}/{archive}" if archive else "no file is ready"
-    print_text(f"  submission: {written}, {len(files) - len(missing)} of {len(files)} files")
+    archive_path = f"{folder}/{archive}" if archive else "no file is ready"
+    print_text(f"  submission: {archive_path}, {len(files) - len(missing)} of {len(files)} files")
     for file in missing:
         print_text(f"    missing: {file['name']}: {file['missing']}")
     if missing and archive:
-        print_text("    The leaderboard takes all files or none: add the missing ones to the archive.")
+        print_text("    The leaderboard takes all files or none: add the missing files to the archive.")
 
 
 def _score_row(score: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
@@ -100,5 +97,5 @@ def _score_row(score: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
 
 
 def _published_cells(names: list[str], scores: Mapping[str, float | None]) -> dict[str, str]:
-    """Return the scores of published models with three digits, or an empty cell for a model without a score."""
+    """Return the scores of published models with three decimals, or an empty cell for a missing score."""
     return {name: "" if (score := scores.get(name)) is None else f"{score:.3f}" for name in names}

@@ -11,9 +11,9 @@ from bertkit.cli.options import (
     EncoderOption,
     FirstRowsOption,
     PrecisionOption,
+    RowsFileArgument,
     TextLengthOption,
     TextSettingsOption,
-    argument,
     flag,
     option,
     output_option,
@@ -29,34 +29,30 @@ EXAMPLE = "bertkit map reviews.csv --column review --model demo --label stars --
 
 _MAX_LABELS = 12
 
-FileArgument = Annotated[
-    str,
-    argument("Rows to draw: csv, tsv, jsonl, json, parquet, txt (one text per line), ..., or `-` for stdin.", "FILE"),
-]
 LabelOption = Annotated[str | None, option("Column that colors the points.", "COLUMN", autocompletion=complete_column)]
 
 
 def command(
-    file: FileArgument,
+    file: RowsFileArgument,
     model: EncoderOption = ...,  # type: ignore[assignment]
     output: Annotated[
-        Path, output_option("Page to write, .html; its points are written to a .parquet file next to it.", "FILE")
+        Path, output_option("Page to write (.html); the points are written next to it (.parquet).", "FILE")
     ] = Path("map.html"),
     column: ColumnOption = "text",
     word: Annotated[
         list[str] | None,
-        option("Word whose occurrences to draw instead of texts, in upper or lower case; repeatable.", "WORD"),
+        option("Word whose occurrences to draw instead of texts, in any case; repeatable.", "WORD"),
     ] = None,
     unit: Annotated[
         Literal["text", "target"],
-        option("Unit of a point: text, or target (the word that column `target` points to).", "UNIT"),
+        option("Unit of a point: text, or target (the word that column `target` marks).", "UNIT"),
     ] = "text",
     label: LabelOption = None,
-    layers: Annotated[str, option("Layers of the slider: all, last, or numbers such as 0,3,6.", "LAYERS")] = "all",
+    layers: Annotated[str, option("Layers of the slider: all, last, or indices such as 0,3,6.", "LAYERS")] = "all",
     projection: Annotated[
         Literal["pca", "umap"], option("Projection of the vectors to two dimensions: pca or umap.", "METHOD")
     ] = "pca",
-    svg: Annotated[Path | None, option("File for a picture of all layers side by side, .svg.", "FILE")] = None,
+    svg: Annotated[Path | None, option("Picture to write of all layers next to each other (.svg).", "FILE")] = None,
     limit: FirstRowsOption = None,
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",
@@ -83,7 +79,7 @@ def command(
 
 
 def print_map(result: MapResult) -> None:
-    """Print what was drawn, and what is measured at each layer."""
+    """Print the number of points, the labels, and how well each layer separates them."""
     from bertkit.analysis.map import layer_rows
     from bertkit.workflows.map import METHODS
 
@@ -95,15 +91,15 @@ def print_map(result: MapResult) -> None:
         print_text(f"  ... {len(result.labels) - _MAX_LABELS:,} more with --json")
     title = "layers"
     if result.most_frequent is not None:
-        # A layer separates the labels only as far as it is above this.
-        title = f"layers; the most frequent label alone: {result.most_frequent:.4f}"
+        # A layer separates the labels only if its score is above this baseline.
+        title = f"layers; baseline (most frequent label): {result.most_frequent:.4f}"
     print_table(title, layer_rows(result.layers))
     compared_points = next((layer.separation.points for layer in result.layers if layer.separation), result.points)
     if compared_points < result.points:
-        print_text(f"  labels are compared on {compared_points:,} points")
+        print_text(f"  labels are compared on {compared_points:,} of the points")
     if result.shown.points < result.points:
-        print_text(f"  the page has {result.shown.points:,} of the points")
+        print_text(f"  the page shows {result.shown.points:,} of the points")
     if result.shown.shortened:
-        print_text(f"  the page has {result.shown.characters} characters of {result.shown.shortened:,} longer texts")
+        print_text(f"  the page cuts {result.shown.shortened:,} texts after {result.shown.characters} characters")
     for file in result.written:
         print_line(f"{file}: written")

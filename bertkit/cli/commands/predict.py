@@ -6,15 +6,16 @@ import csv
 from typing import Annotated, Any
 
 from bertkit.cli.options import (
-    AnsweringSetOption,
     CheckpointOption,
+    OptionalRowsFileArgument,
+    PredictionSetOption,
     RecordsOption,
     RowOption,
-    RowsFileArgument,
     RunArgument,
     ShardOption,
     TextOption,
     ZeroShotOption,
+    check_unused_options,
     find_checkpoint,
     flag,
     get_zero_shot_task,
@@ -35,25 +36,25 @@ EscapeOption = Annotated[
 ]
 CoverageOption = Annotated[
     float | None,
-    option("Add a set of labels that has the right one with this probability (requires `bertkit calibrate`).", "P"),
+    option("Probability that an added prediction set has the right label; after `bertkit calibrate`.", "P"),
 ]
 
 
-@recipe_options("max_length", set_option=AnsweringSetOption)
+@recipe_options("max_length", set_option=PredictionSetOption)
 def command(
     run: RunArgument,
     changes: dict[str, Any],
-    file: RowsFileArgument = None,
+    file: OptionalRowsFileArgument = None,
     model: CheckpointOption = None,
     text: TextOption = None,
     row: RowOption = None,
     min_precision: Annotated[
         float | None,
-        option("Abstain so that this fraction of the other predictions is correct; requires `bertkit calibrate`.", "P"),
+        option("Minimum precision, by abstaining from less certain rows; after `bertkit calibrate`.", "P"),
     ] = None,
     coverage: CoverageOption = None,
     abstain_below: Annotated[
-        float | None, option("Abstain from rows whose most probable label is below this probability.", "P")
+        float | None, option("Minimum probability of a predicted label; other rows have no prediction.", "P")
     ] = None,
     output: RecordsOption = None,
     shard: ShardOption = None,
@@ -61,10 +62,10 @@ def command(
         str | None,
         option("Columns to write, in this order, e.g. id,prediction,confidence.", "LIST", "all"),
     ] = None,
-    delimiter: Annotated[str | None, option("Delimiter of a .csv or .tsv file.", "CHAR", "FILE's")] = None,
+    delimiter: Annotated[str | None, option("Delimiter of a .csv or .tsv file.", "CHAR", "as in FILE")] = None,
     encoding: Annotated[
         str | None,
-        option("Encoding of a .csv or .tsv file; Excel recognizes UTF-8 only as utf-8-sig.", "NAME", "FILE's"),
+        option("Encoding of a .csv or .tsv file; Excel recognizes UTF-8 only as utf-8-sig.", "NAME", "as in FILE"),
     ] = None,
     digits: Annotated[
         int | None, option("Decimals of predicted numbers in a .csv or .tsv file.", "N", "4", min=0, max=17)
@@ -76,19 +77,19 @@ def command(
 
     The output is one record per row, in the order of the rows, with the probability of each label.
     """
-    from bertkit.data.output import PLAIN, FileLayout
+    from bertkit.data.output import FileLayout
 
     # 1. Reject options that contradict each other, before anything is loaded.
     single_row = parse_row(text, row)
     if single_row is not None and file is not None:
-        raise UsageError("a FILE and --text or --row", "give one or the other")
+        raise UsageError("FILE and --text or --row are both given", "leave one of them out")
     layout = FileLayout(split_names(columns), delimiter, encoding, digits, escape_formulas)
-    # Without --output, records are JSON lines, so options for files would have no effect.
-    if output is None and layout != PLAIN:
-        message = "--columns, --delimiter, --encoding, --digits or --escape-formulas without --output"
-        raise UsageError(message, "name a file with --output")
+    if output is None:  # Records are printed as JSON lines, so options for files would have no effect.
+        options = {"--columns": columns, "--delimiter": delimiter, "--encoding": encoding, "--digits": digits}
+        options["--escape-formulas"] = escape_formulas
+        check_unused_options(options, "without --output", "name a file with --output")
     if min_precision is not None and abstain_below is not None:
-        raise UsageError("--min-precision and --abstain-below", "give one or the other")
+        raise UsageError("--min-precision and --abstain-below are both given", "leave one of them out")
     # 2. Find the checkpoint, and the thresholds of its calibration.
     recipe, checkpoint = find_checkpoint(run, model)
     task = get_zero_shot_task(recipe) if zero_shot else None
@@ -103,7 +104,7 @@ def command(
     from bertkit.workflows.predict import predict, predict_to_file
 
     if output is None:
-        # 3. Predict. Records are printed as they come; a file is written atomically.
+        # 3. Predict. Records are printed as they are computed; a file is written atomically.
         print_records("predictions", predict(loaded, source=file, row=single_row))
         return
     rows = predict_to_file(loaded, output, source=file, row=single_row, layout=layout)
@@ -117,5 +118,4 @@ def split_names(text: str | None) -> tuple[str, ...]:
     >>> split_names('id, "a, b"')
     ('id', 'a, b')
     """
-    # The reader of CSV knows quotes, as in `'id,"a, b"'`.
     return () if text is None else tuple(next(csv.reader([text], skipinitialspace=True), ()))

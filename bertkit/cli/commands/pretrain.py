@@ -49,19 +49,19 @@ HELP = (
 
 
 class RecipeOrCommand(ReadableGroup):
-    """A group in which `bertkit pretrain mlm` is short for `bertkit pretrain recipe mlm`."""
+    """Group in which `bertkit pretrain mlm` is short for `bertkit pretrain recipe mlm`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Parse the arguments; `--config` is an option of `recipe`."""
+        """Parse the arguments; if they start with `--config`, they belong to `recipe`."""
         return super().parse_args(ctx, ["recipe", *args] if args and args[0].startswith("--config") else args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the first argument names, or `recipe` if it names none."""
-        # `mlm` is not a command, so `recipe mlm` is parsed. A typo is then reported as an unknown recipe.
+        """Return the command that the first argument names, or `recipe` with all arguments."""
+        # `mlm` is parsed as `recipe mlm`, so a typo is reported as an unknown recipe.
         return super().resolve_command(ctx, args if args[0] in self.commands else ["recipe", *args])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands, and then the recipes, which can be used like commands."""
+        """Write the commands, and then the recipes, which work like commands."""
         from bertkit.recipe.load import load_pretrain_recipe, recipe_names
 
         super().format_commands(ctx, formatter)
@@ -77,10 +77,10 @@ class RecipeOrCommand(ReadableGroup):
 DocumentsOption = Annotated[int | None, option("Use only the first N documents.", "N", "all")]
 VocabularySizeOption = Annotated[
     int | None,
-    option("Size of the vocabulary, with special tokens.", "N", "30,522 wordpiece, 50,265 bpe, 30,000 unigram", min=1),
+    option("Vocabulary size, including special tokens.", "N", "30,522 wordpiece, 50,265 bpe, 30,000 unigram", min=1),
 ]
 _CORPUS_HELP = "Set how the text is read, e.g. data.documents=blank_lines; repeatable."
-FrequencyOption = Annotated[int | None, option("Minimum count of a letter, or of a pair to merge.", "N", "2", min=1)]
+FrequencyOption = Annotated[int | None, option("Minimum count of a letter, and of a pair to merge.", "N", "2", min=1)]
 
 
 @recipe_options(
@@ -97,7 +97,7 @@ def pretrain_tokenizer(
     tokenizer_type: Annotated[
         str,
         option(
-            "Algorithm: wordpiece (as BERT), bpe (on bytes, as RoBERTa, ModernBERT) or unigram (as ALBERT).",
+            "Algorithm: wordpiece (as in BERT), bpe (on bytes, as in RoBERTa) or unigram (as in ALBERT).",
             "TYPE",
             names=("--type",),
         ),
@@ -106,7 +106,7 @@ def pretrain_tokenizer(
     vocabulary_size: VocabularySizeOption = None,
     lowercase: Annotated[
         bool | None,
-        option("Lowercase the text or keep its case.", default="cased for bpe only", names=("--lowercase/--cased",)),
+        option("Lowercase the text or keep its case.", default="cased only for bpe", names=("--lowercase/--cased",)),
     ] = None,
     min_frequency: FrequencyOption = None,
     special: Annotated[list[str] | None, option("Add a special token; repeatable.", "TOKEN")] = None,
@@ -114,13 +114,13 @@ def pretrain_tokenizer(
 ) -> None:
     """Train a tokenizer on text.
 
-    The same text always gives the same files. How the tokenizer splits words is measured on held-out documents.
+    The same text always gives the same files. Fertility and unknown tokens are measured on held-out documents.
     """
     from bertkit.recipe.load import load_pretrain_recipe
 
     if recipe is None and not changes.keys() - {"data.limit"}:
-        raise UsageError("no text is named", "--data FILE, a directory, or a dataset on the Hub")
-    # The recipe determines how the text is read, so that the tokenizer sees the same text as pretraining.
+        raise UsageError("no text is named", "add --data with a file, a directory or a dataset on the Hub")
+    # The recipe defines how the text is read, so that the tokenizer sees the same text as pretraining.
     corpus = load_pretrain_recipe(recipe or "mlm", changes).data
     from bertkit.tokens.train import make_spec
     from bertkit.workflows.tokenizer import train_tokenizer
@@ -138,17 +138,16 @@ def pretrain_tokenizer(
 
 
 def print_tokenizer(report: TokenizerReport) -> None:
-    """Print how a new tokenizer splits held-out text."""
+    """Print a new tokenizer and its figures on held-out text."""
     case = "lowercase" if report.lowercase else "cased"
     print_text(f"{report.folder}: {report.type}, {case}, {report.vocabulary_size:,} tokens")
     print_text(f"  on {report.held_out:,} held-out of {report.documents:,} documents ({report.words:,} words):")
-    # Fertility is 1 if each word is one token. A higher one means longer inputs and, in most languages, lower
-    # scores (Rust et al. 2021).
+    # A fertility above 1 means longer inputs and, in most languages, lower scores (Rust et al. 2021).
     print_line(f"  tokens per word (fertility)  {report.fertility:7.3f}")
     print_line(f"  single-token words           {report.coverage:7.1%}")
     print_line(f"  unknown tokens               {report.unknown_rate:7.3%}")
     print_line(f"  tokens per document          {report.tokens_per_document:7.1f}")
-    print_line(f"  vocabulary unused there      {report.unseen_share:7.1%}")
+    print_line(f"  unused vocabulary            {report.unseen_share:7.1%}")
     print_notes(f"warning: {warning}" for warning in report.warnings)
 
 
@@ -163,7 +162,7 @@ def list_sizes() -> None:
         for name, size in sizes.items()
     ]
     printed_rows = [row | {"parameters": f"{sizes[str(row['size'])].parameters / 1e6:,.1f}M"} for row in rows]
-    title = "encoders with the vocabulary that they were published with"
+    title = "sizes, with the vocabulary of the published encoder"
     print_result({"sizes": rows}, lambda _: print_table(title, printed_rows, max_rows=len(rows)))
 
 
@@ -184,7 +183,6 @@ StepsOption = Annotated[int | None, option("Number of optimizer steps of pretrai
 
 @recipe_options(
     "learning_rate",
-    "max_length",
     "seed",
     "report_to",
     data=CorpusOption,
@@ -195,6 +193,7 @@ StepsOption = Annotated[int | None, option("Number of optimizer steps of pretrai
     epochs=Annotated[float | None, option("Passes over the text.", "NUMBER", False)],
     budget=Annotated[str | None, option("Training time instead of steps: 90s, 30m, 2h, 1d.", "TIME", False)],
     batch_size=Annotated[int | None, option("Blocks per optimizer step.", "N", FROM_RECIPE)],
+    max_length=Annotated[int | None, option("Maximum tokens per block.", "N", FROM_RECIPE)],
     limit=DocumentsOption,
     workers=Annotated[
         int | None, option("Number of processes that prepare batches, without effect on the result.", "N", FROM_RECIPE)
@@ -222,7 +221,7 @@ def pretrain_recipe(
 def run_pretraining(
     recipe: PretrainRecipe, output: Path | None, *, dry_run: bool, smoke_test: bool, restart: bool
 ) -> None:
-    """Pretrain with a recipe, or estimate time and memory, and print the result."""
+    """Test, estimate or run a pretraining, and print the result."""
     if smoke_test:
         check_smoke_options(output=output, dry_run=dry_run, restart=restart)
         from bertkit.workflows.trial_run import smoke_pretrain
@@ -251,7 +250,7 @@ def print_pretrained(result: Pretrained) -> None:
     )
     print_line(f"  {'held-out documents':<23} {result.corpus['validation']['documents']:7,}")
     for name, score in result.scores.items():
-        # A masked token is often a frequent one, so accuracy has a baseline well above zero.
+        # Masked tokens are often frequent ones, so the baseline of the accuracy is well above 0.
         strongest_name, value = strongest(result.baselines, name)
         baseline = "" if value is None else f"  baseline {format_number(value):>7} ({strongest_name})"
         print_text(f"  {name:<23} {format_number(score):>7}{baseline}")
@@ -265,20 +264,19 @@ def print_pretrained(result: Pretrained) -> None:
 def print_estimate(estimate: Estimate) -> None:
     """Print the estimated time and memory of a pretraining run."""
     print_text(f"{estimate.recipe}: {estimate.parameters:,} parameters, {estimate.examples:,} blocks of training text")
-    print_table("text", [{"split": name, **facts} for name, facts in estimate.corpus.items()])
-    budget, tokens = duration_text(estimate.seconds), f"{estimate.tokens:,} tokens"
+    print_table("text", [{"split": split, **counts} for split, counts in estimate.corpus.items()])
+    duration, tokens = duration_text(estimate.seconds), f"{estimate.tokens:,} tokens"
     print_plan(
         {
-            # With a budget, the time is fixed and the tokens follow from the speed. Otherwise, the steps
-            # are fixed and the time follows.
             "speed": f"{estimate.tokens_per_second:,.0f} tokens/s",
             "": ""
             if estimate.peak_share is None
-            else f"{estimate.peak_share:.0%} of the peak of matrix products on this machine (without the head)",
+            else f"{estimate.peak_share:.0%} of the peak speed of matrix products (without the head)",
             "memory": "" if estimate.memory_mb is None else f"{estimate.memory_mb:,.0f} MB at peak",
             "disk": f"{estimate.disk_bytes / 1e6:,.0f} MB in {estimate.folder}",
-            "budget": f"{budget}: {tokens}" if estimate.steps is None else "",
-            "steps": "" if estimate.steps is None else f"{estimate.steps:,}: {tokens} in {budget}",
+            # With a budget, the speed determines the tokens; with steps, it determines the time.
+            "budget": f"{duration}: {tokens}" if estimate.steps is None else "",
+            "steps": "" if estimate.steps is None else f"{estimate.steps:,}: {tokens} in {duration}",
         }
     )
     print_line("Only the prepared text was kept.")

@@ -29,8 +29,7 @@ def command(
     task: Annotated[
         str,
         argument(
-            "Recipe whose labels are probed, or a task made from the rows: length or shift; with columns of Universal "
-            "Dependencies also depth, relations or tense.",
+            "Recipe whose labels to probe, or length, shift, depth, relations or tense.",
             "RECIPE",
             **RECIPE_NAME,
         ),
@@ -44,17 +43,18 @@ def command(
         option(
             "Metric of the probes: accuracy, f1_macro, ...; for numbers, spearmanr, pearsonr or r2.",
             "METRIC",
-            "the first of the recipe's that fits",
+            "first suitable one of the recipe",
         ),
     ] = None,
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",
     output: PageOption = None,
 ) -> None:
-    """Show what each layer of an encoder knows, by linear probes.
+    """Measure what each layer of an encoder knows, with linear probes.
 
-    Prints each layer's score with its interval, and its selectivity: the lead over a control task. Vectors of all
-    layers are computed once and cached.
+    Prints each layer's score with its interval, and its selectivity, the difference from the score of a control task.
+    Vectors of all layers are computed once and cached. The tasks length and shift need only texts; depth, relations and
+    tense need columns of Universal Dependencies.
     """
     from bertkit.reports.probe import write_probe
     from bertkit.workflows.probe import load_probe_recipe, probe
@@ -65,15 +65,15 @@ def command(
 
 
 def print_probe(result: ProbeResult) -> None:
-    """Print the score of each layer with its baselines, and the center of gravity."""
+    """Print the score of each layer, the baselines, and the center of gravity."""
     from bertkit.reports.probe import count_items, describe_control
 
-    # A probe is a linear classifier on the frozen vectors of one layer: what it can read is there in a simple form.
+    # A probe is a linear classifier on the frozen vectors of one layer, so it finds what they encode in a simple form.
     probed = result.probed
     print_text(f"{result.task} in {result.model}: {result.about}")
     print_text(
-        f"  a probe learns from {count_items(probed.train_items, result.unit)} of {result.train_rows:,} rows; "
-        f"{count_items(probed.test_items, result.unit)} of {result.test_rows:,} others are scored"
+        f"  each probe is trained on {count_items(probed.train_items, result.unit)} of {result.train_rows:,} rows, "
+        f"and scored on {count_items(probed.test_items, result.unit)} of {result.test_rows:,} others"
     )
     # Layer 0 is the word embeddings. The best layer has a star.
     table = [
@@ -82,8 +82,7 @@ def print_probe(result: ProbeResult) -> None:
             result.metric: layer.score,
             "95% CI": layer.interval,
             "control": layer.control,
-            # Score minus control: what the layer knows, and not what the probe can memorize (Hewitt and
-            # Liang 2019).
+            # Score minus control: knowledge of the layer without what the probe memorizes (Hewitt and Liang 2019).
             "selectivity": format_difference(layer.selectivity),
         }
         for layer in probed.layers
@@ -91,7 +90,7 @@ def print_probe(result: ProbeResult) -> None:
     print_table("scores of a linear probe at each layer", table, len(table))
     print_notes(f"{name}: {score:.4f}" for name, score in probed.baselines.items())
     print_text(f"  control task: {describe_control(result.control, result.group)}")
-    # The center of gravity is the mean layer, weighted by how much each one contributes (Tenney et al. 2019).
-    # Syntax is usually lower than meaning.
+    # The center of gravity is the mean layer, weighted as in a probe that mixes all layers (Tenney et al. 2019). It is
+    # usually lower for syntax than for meaning.
     print_text(f"  best layer: {probed.best_layer}; center of gravity: {probed.center_of_gravity:.2f}")
     print_notes(f"note: {note}" for note in probed.notes)

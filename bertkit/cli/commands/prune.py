@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import (
-    ROWS,
+    ROW_OPTIONS,
     CheckpointRecipeOption,
     ScoringSetOption,
     argument,
@@ -18,12 +18,12 @@ from bertkit.cli.output import (
     format_difference,
     format_interval,
     format_rows,
-    format_scored,
-    print_gated,
+    format_score_interval,
     print_next,
     print_notes,
     print_table,
     print_text,
+    print_with_gates,
     size_cells,
 )
 from bertkit.reports.text import p_text
@@ -45,7 +45,7 @@ HeadsOption = Annotated[
 IntermediateOption = Annotated[int | None, option("Feed-forward neurons to keep per layer.", "N", "all")]
 
 
-@recipe_options(*ROWS, set_option=ScoringSetOption)
+@recipe_options(*ROW_OPTIONS, set_option=ScoringSetOption)
 def command(
     model: Annotated[str, argument("Run folder, or any checkpoint: directory or Hub name.", "MODEL")],
     output: Annotated[Path, output_option("Folder to write the pruned model to.", "DIR")],
@@ -56,10 +56,7 @@ def command(
     vocabulary: Annotated[
         list[str] | None,
         option(
-            "Keep only tokens that occur in this file or folder. The value `train` means the training rows, and `rows` "
-            "the training and validation rows. Repeatable.",
-            "FILE",
-            "all",
+            "Texts whose tokens to keep: file, folder, or `train` or `rows` of the data; repeatable.", "FILE", "all"
         ),
     ] = None,
     recipe: CheckpointRecipeOption = None,
@@ -68,7 +65,8 @@ def command(
     """Prune a checkpoint to fewer layers, heads, feed-forward neurons or tokens.
 
     All layers keep the same shape, so transformers can load the result. Size, speed and scores are compared with the
-    original model. Fine-tune or distill the result afterwards.
+    original model. Fine-tune or distill the result afterwards. For --vocabulary, `train` means the training rows, and
+    `rows` the training and validation rows.
     """
     from bertkit.compression.target_shape import make_shape
 
@@ -76,22 +74,20 @@ def command(
     from bertkit.workflows.prune import prune
 
     pruned = prune(model, output, shape, recipe=recipe, changes=changes, measured_rows=sample)
-    print_gated(pruned, print_pruned, pruned.gates)
+    print_with_gates(pruned, print_pruned, pruned.gates)
 
 
 def print_pruned(pruned: Pruned) -> None:
-    """Print the new shape, size, speed and scores before and after, and the next commands."""
+    """Print the new shape, the size, speed and scores of both models, and the next commands."""
     from bertkit.hardware.speed import describe_spreads
 
-    # The order follows a user's decisions: shape, cost, scores, and commands that train the model again.
     print_text(f"{pruned.folder}: pruned from {pruned.model}")
-    measured = f" (chosen on {format_rows(pruned.measured_rows)})" if pruned.measured_rows else ""
+    measured = f" (selected on {format_rows(pruned.measured_rows)})" if pruned.measured_rows else ""
     layers = None if pruned.layers is None else ", ".join(map(str, pruned.layers))
     shape = {"layers": layers, "heads per layer": pruned.heads, "feed-forward neurons per layer": pruned.intermediate}
     print_notes(f"{name}: {value}{measured}" for name, value in shape.items() if value is not None)
-    # In small and in multilingual models, the embeddings of the tokens are a large part of the size.
     if pruned.vocabulary is not None:
-        print_text(f"  tokens: {pruned.vocabulary:,} ({pruned.texts:,} texts split as before)")
+        print_text(f"  tokens: {pruned.vocabulary:,} ({pruned.texts:,} texts are split as before)")
     models = (("before", pruned.before), ("after", pruned.after))
     spreads = ["" if model.spread is None else f"{model.spread:.0%}" for _, model in models]
     sizes = [size_cells(*model) | {"spread": spread} for model, spread in zip(models, spreads, strict=True)]
@@ -101,16 +97,16 @@ def print_pruned(pruned: Pruned) -> None:
         title = f"{pruned.best_metric} on {format_rows(pruned.rows)} of {pruned.split} (95% CI)"
         metric = pruned.best_metric
         table = [
-            {"model": name, "score": format_scored(model.scores[metric], model.intervals.get(metric))}
+            {"model": name, "score": format_score_interval(model.scores[metric], model.intervals.get(metric))}
             for name, model in models
         ]
         print_table(title, table)
         # The difference is paired by rows, so its interval is narrower than the two intervals above suggest.
         change = pruned.differences[pruned.best_metric]
-        difference = f"{format_difference(change.difference)} ({format_interval(change.interval)})"
-        print_text(f"  after - before: {difference}, {change.test} p {p_text(change.p)}")
+        change_text = f"{format_difference(change.difference)} ({format_interval(change.interval)})"
+        print_text(f"  after - before: {change_text}, {change.test} p {p_text(change.p)}")
     if pruned.changed_rows:
-        print_text(f"  {format_rows(pruned.changed_rows)} of {pruned.split} have other tokens than before")
+        print_text(f"  {format_rows(pruned.changed_rows)} of {pruned.split} are split into other tokens than before")
     print_next(*_next_steps(pruned))
 
 
@@ -125,6 +121,6 @@ def _next_steps(pruned: Pruned) -> list[str]:
     distill = f"bertkit distill {recipe} --teacher {pruned.model} --model {pruned.folder}"
     return [
         f"bertkit finetune {recipe} --model {pruned.folder} --output {pruned.folder}-tuned",
-        # A teacher must have logits.
+        # A sentence model has no logits, so it cannot be the teacher.
         *([] if is_sentence_folder(Path(pruned.folder)) else [f"{distill} --output {pruned.folder}-distilled"]),
     ]

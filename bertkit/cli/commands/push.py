@@ -23,8 +23,8 @@ def command(
 ) -> None:
     """Push the model of a run to the Hugging Face Hub.
 
-    Sends weights, tokenizer, card, recipe, scores, calibration and exported graphs, but no rows, digests of rows,
-    predictions or checkpoints. Then transformers, `predict`, `eval` and `bertkit.load` load the model by its name.
+    Sends weights, tokenizer, card, recipe, scores, calibration and exported graphs, but no rows, row digests,
+    predictions or checkpoints. Afterwards, transformers, `predict`, `eval` and `bertkit.load` load the model by name.
     """
     from bertkit.workflows.push import push
 
@@ -43,6 +43,6 @@ def print_push(result: PushResult) -> None:
         print_text(f"  deleted from the repository: {', '.join(result.deleted)}")
     # A push of the same files makes no commit on the Hub.
     is_new = result.commit != result.before
-    print_text(f"  {'commit' if is_new else 'nothing has changed since commit'} {result.commit}")
+    print_text(f"  {'commit' if is_new else 'nothing changed since commit'} {result.commit}")
     name = quote(result.name)
     print_next(f"bertkit finetune RECIPE --model {name}" if result.is_pretrained else f"bertkit predict {name} FILE")

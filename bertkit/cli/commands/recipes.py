@@ -46,7 +46,7 @@ def show_recipe(recipe: RecipeArgument, changes: dict[str, Any]) -> None:
 
 def copy_recipe(
     recipe: RecipeArgument,
-    file: Annotated[Path, argument("New recipe; it must not exist.", "FILE")],
+    file: Annotated[Path, argument("File to write; it must not exist.", "FILE")],
 ) -> None:
     """Copy a recipe to a new file."""
     from bertkit.recipe import find_recipe
@@ -58,7 +58,7 @@ def copy_recipe(
     text = find_recipe(recipe).read_text(encoding="utf-8")
     # `exists` is false for a link to a missing file, which would be replaced.
     if file.exists() or file.is_symlink():
-        raise UsageError(f"{file} exists already", "nothing was written; choose another name")
+        raise UsageError(f"{file} exists already", "name another file; nothing was written")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -74,7 +74,7 @@ def check_recipe(recipe: RecipeArgument, changes: dict[str, Any]) -> None:
     from bertkit.recipe.records import PretrainRecipe
 
     loaded = load_any_recipe(recipe, changes)
-    # Loading checks keys and values. The objective or task checks its own options, metrics and columns.
+    # Loading the recipe checks keys and values; loading the task or objective checks options, metrics and columns.
     if isinstance(loaded, PretrainRecipe):
         from bertkit.pretraining.objectives import load_objective
 
@@ -87,8 +87,8 @@ def check_recipe(recipe: RecipeArgument, changes: dict[str, Any]) -> None:
 
 
 def write_guess(
-    file: Annotated[str, argument("File of rows.", "FILE")],
-    output: Annotated[Path | None, output_option("Write the recipe to this new file.", "FILE")] = None,
+    file: Annotated[str, argument("File with rows.", "FILE")],
+    output: Annotated[Path | None, output_option("File to write the recipe to; it must not exist.", "FILE")] = None,
 ) -> None:
     """Guess a recipe for a file from its first rows, with the reason for each column."""
     from bertkit.data.guess import guess_recipe
@@ -97,12 +97,13 @@ def write_guess(
 
     target = expand_path(output) if output else None
     if target and (target.exists() or target.is_symlink()):
-        raise UsageError(f"{target} exists already", "nothing was written; choose another name")
+        raise UsageError(f"{target} exists already", "name another file; nothing was written")
     guess = guess_recipe(file)
     recipe = {"extends": guess.extends, "data": {"source": file, "columns": guess.columns}}
     reasons = [f"{canonical} is {guess.columns[canonical]!r}: {reason}" for canonical, reason in guess.reasons.items()]
-    also = [f"the label might also be {', '.join(guess.alternatives)}"] if guess.alternatives else []
-    text = write_yaml(recipe, comment="\n# ".join([f"Guessed from {guess.rows:,} rows; check it.", *reasons, *also]))
+    if guess.alternatives:
+        reasons.append(f"the label might also be {', '.join(guess.alternatives)}")
+    text = write_yaml(recipe, comment="\n# ".join([f"Guessed from {guess.rows:,} rows; check it.", *reasons]))
     if target:
         write_text(target, text)
 

@@ -14,7 +14,7 @@ from bertkit.errors import BertkitError, UnavailableError, shorten
 ORDER = 25
 EXAMPLE = "bertkit rerun runs/cola"
 
-_DIGEST = 12  # hex digits of a checksum that are shown
+_CHECKSUM_LENGTH = 12  # hex digits that are printed
 
 
 def command(
@@ -41,12 +41,12 @@ def command(
 
 
 def print_rerun(result: Mapping[str, Any]) -> None:
-    """Print the scores of both runs, whether the weights are equal, and the differences that may explain others."""
+    """Print the scores of both runs, the differences that can explain others, and whether the weights are equal."""
     print_text(f"{result['run']}, repeated in {result['folder']}")
     table = []
     for score in result["scores"]:
         before, now = score["before"], score["now"]
-        # Scores are compared exactly, so tiny differences need two digits in scientific notation.
+        # Scores are compared exactly, so a tiny difference needs scientific notation.
         difference = "n/a" if before is None or now is None else f"{now - before:+.2g}"
         row = {"metric": f"{score['split']} {score['metric']}", "before": before, "now": now}
         table.append({**row, "difference": "none" if before == now else difference})
@@ -58,7 +58,6 @@ def print_rerun(result: Mapping[str, Any]) -> None:
     print_table("differences", differences)
     if not differences:
         print_text("  No difference in versions, machine, settings, data or model.")
-    # Runs of some kinds store no checksum of their weights; then nothing is claimed about them.
     weights = {True: "the same to the last bit", False: "different", None: "unknown, because the run has no checksums"}
     print_text(f"  Weights: {weights[result['weights_agree']]}.")
     if result["first_difference"] is not None:
@@ -69,13 +68,13 @@ def print_rerun(result: Mapping[str, Any]) -> None:
 
 def _shorten_value(value: object) -> str:
     text = "" if value is None else str(value)
-    is_digest = len(text) == 64 and set(text) <= set("0123456789abcdef")
-    return text[:_DIGEST] if is_digest else shorten(text, 60)
+    is_checksum = len(text) == 64 and set(text) <= set("0123456789abcdef")
+    return text[:_CHECKSUM_LENGTH] if is_checksum else shorten(text, 60)
 
 
 def _disagreement_error(result: Mapping[str, Any]) -> BertkitError:
     names = [item["what"] for item in result["differences"]]
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    remedy = f"restore these: {', '.join(names[:4])}{more}" if names else "nothing that is recorded differs"
-    message = f"the scores are not those of {shlex.quote(result['run'])}"  # dialect: ok
+    remedy = f"restore these: {', '.join(names[:4])}{more}" if names else "no recorded version or setting differs"
+    message = f"the scores differ from the scores of {shlex.quote(result['run'])}"
     return UnavailableError(message, remedy, file=result["folder"])

@@ -32,15 +32,15 @@ HELP = "List, show, tabulate and delete run folders."
 
 
 def list_runs(
-    folder: Annotated[Path, argument("Folder that holds run folders.", "FOLDER")] = Path("runs"),
+    folder: Annotated[Path, argument("Folder that contains the runs.", "FOLDER")] = Path("runs"),
     sort: Annotated[
         Literal["name", "recipe", "model", "state", "score", "time", "size", "date"],
-        option("Key to sort by: the best score, or the largest time, size or date, comes first.", "KEY"),
+        option("Sort key: name, recipe, model or state; or score, time, size or date, highest first.", "KEY"),
     ] = "name",
 ) -> None:
     """List run folders: their state, main score, time and size.
 
-    A folder of seeds is one row, with the mean of its scores. A damaged folder is a row with the reason.
+    A folder of seeds is one row, with the mean of its scores. A damaged run is a row, with the reason below.
     """
     from bertkit.storage.run_list import find_runs, sort_runs
 
@@ -58,7 +58,7 @@ def _print_runs(runs: list[RunSummary], folder: Path) -> None:
 
 
 def _run_cells(run: RunSummary, folder: Path) -> dict[str, Any]:
-    # A folder of seeds has the mean over its seeds, which must not be mistaken for the score of a single model.
+    # The score of a folder of seeds is a mean, which must not be mistaken for the score of one model.
     metric = f"mean {run.metric}" if run.seeds and run.metric else run.metric
     # A recipe has either epochs or steps.
     length = "-" if run.steps is None and run.epochs is None else f"{run.steps} steps"
@@ -103,7 +103,7 @@ def show_run(folder: Annotated[Path, argument("Run folder.", "RUN")]) -> None:
 
 def _describe_run(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
     machine, memory = record.get("machine", {}), record.get("peak_memory_bytes")
-    facts = {
+    values = {
         "run": run.folder,
         "state": run.state,
         "reason": run.reason,
@@ -119,7 +119,7 @@ def _describe_run(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
         "machine": ", ".join(f"{key} {value}" for key, value in machine.items() if key != "reason"),
         "versions": ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items()),
     }
-    return {name: value for name, value in facts.items() if value}
+    return {name: value for name, value in values.items() if value}
 
 
 def _list_scores(record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -144,18 +144,18 @@ def tabulate_runs(
     ],
     rows: Annotated[
         Literal["model", "folder"],
-        option("Meaning of a row: a pretrained model, or a folder on the command line.", "ROW"),
+        option("Content of a row: model (a pretrained model) or folder (each RUN).", "ROW"),
     ] = "model",
     format: Annotated[
         Literal["text", "markdown", "latex", "csv"] | None,
-        option("Format of the table.", "FORMAT", "text, or the format of --output"),
+        option("Table format: text, markdown, latex or csv.", "FORMAT", "text, or as in --output"),
     ] = None,
     output: Annotated[Path | None, output_option("File to write: .md, .tex or .csv.", "FILE")] = None,
 ) -> None:
     """Tabulate the scores of finished runs: a row for each model, a column for each task.
 
-    The table has 95% intervals, and means and standard deviations over seeds. A star marks a model that differs from
-    the model of the first row by a paired test on the same rows. CSV has a line per model and task.
+    The table has 95% intervals, and means and standard deviations over seeds. A star marks a score that differs
+    significantly from the first row in a paired test. CSV has a line per model and task.
     """
     name = _find_format(format, output)
     from bertkit.reports.table import FORMATS, describe_marks, make_grid
@@ -174,17 +174,17 @@ def tabulate_runs(
         if name != "text":
             print_line(FORMATS[name][1](table).rstrip("\n"))
             return
-        head, *lines = make_grid(table)
-        print_table("scores", [dict(zip(head, line, strict=True)) for line in lines], max_rows=len(lines))
+        header, *lines = make_grid(table)
+        print_table("scores", [dict(zip(header, line, strict=True)) for line in lines], max_rows=len(lines))
         print_notes([*describe_marks(table), *table.notes])
 
-    # `p` is computed on access, and so is not among the fields.
+    # `p` is a property, so `vars` does not include it.
     cells = [{**vars(cell), "p": cell.p} for cell in table.cells]
     print_result({**vars(table), "cells": cells}, show)
 
 
 def _find_format(format: str | None, output: Path | None) -> str:
-    """Return the named format, or the format that belongs to the ending of the file."""
+    """Return the format of the option, or else the format for the ending of the file."""
     from bertkit.reports.table import FORMATS
     from bertkit.storage.outputs import check_parent_exists
 
@@ -203,15 +203,15 @@ def remove_runs(
 ) -> None:
     """Delete run folders, with their models, checkpoints and scores.
 
-    Deletes nothing unless every folder is a run folder that no command is writing. If it is killed, repeat it.
+    Deletes nothing if one of the folders is not a run folder, or if a command is writing to it. If the command is
+    killed, repeat it.
     """
     from bertkit.storage.run_list import check_removable, remove_run
 
-    # A folder that is named twice would be missing at the second time.
+    # The second deletion of the same folder would fail.
     folders = list(dict.fromkeys(folders))
     for folder in folders:
         check_removable(folder)
-    # All folders are checked before the first one is deleted.
     if not yes and not _confirm_removal(folders):
         return
     for folder in folders:
@@ -221,7 +221,7 @@ def remove_runs(
 
 
 def _confirm_removal(folders: list[Path]) -> bool:
-    """Ask on stderr whether to delete folders; without a terminal, --yes is required."""
+    """Return whether the user confirms the deletion on stderr; without a terminal, --yes is required."""
     if not sys.stdin.isatty():
         raise UsageError("the deletion cannot be confirmed without a terminal", "add --yes")
     names = printable(", ".join(map(str, folders)))

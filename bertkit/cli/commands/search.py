@@ -1,4 +1,4 @@
-"""`bertkit search`: build an index of texts, change it, and find what is nearest to a query."""
+"""`bertkit search`: build and change an index of texts, and query it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from bertkit.cli.options import (
+    FROM_MODEL,
     ColumnOption,
     DataSettingsOption,
     DimensionOption,
@@ -38,7 +39,7 @@ HELP = (
 
 PassageTokensOption = Annotated[
     int | None,
-    option("Maximum tokens per passage, with special tokens and prompt.", "N", "256, or what the model reads"),
+    option("Maximum tokens per passage, with special tokens and prompt.", "N", "256, or the model's maximum"),
 ]
 OverlapOption = Annotated[
     int | None,
@@ -47,11 +48,7 @@ OverlapOption = Annotated[
 SkipEmptyOption = Annotated[bool, flag("--skip-empty", "Skip rows without text; otherwise, they are an error.")]
 TextsArgument = Annotated[
     str,
-    argument(
-        "Rows with the texts: csv, tsv, jsonl, json, parquet, conll, conllu or txt (one text per line); or a folder of "
-        "documents: txt, md, html.",
-        "FILE",
-    ),
+    argument("Rows (csv, tsv, jsonl, json, parquet, conll, conllu, txt) or a folder (txt, md, html).", "FILE"),
 ]
 DocumentPromptOption = Annotated[
     str | None, option("Name of the model's prompt for the texts.", "NAME", "document or passage, if the model has it")
@@ -61,7 +58,7 @@ DocumentPromptOption = Annotated[
 def build_index(
     file: TextsArgument,
     model: EncoderOption,
-    output: Annotated[Path, output_option("Folder of the index, to be created.", "INDEX")],
+    output: Annotated[Path, output_option("New folder for the index.", "INDEX")],
     column: ColumnOption = "text",
     skip_empty: SkipEmptyOption = False,
     pooling: PoolingOption = None,
@@ -71,7 +68,7 @@ def build_index(
     query_prompt: Annotated[
         str | None, option("Name of the model's prompt for queries.", "NAME", "query, if the model has it")
     ] = None,
-    similarity: Annotated[str | None, option("Similarity of vectors: cosine or dot.", "NAME", "the model's")] = None,
+    similarity: Annotated[str | None, option("Similarity of vectors: cosine or dot.", "NAME", FROM_MODEL)] = None,
     precision: PrecisionOption = "auto",
     passages: Annotated[
         bool, flag("--passages", "Split texts into passages that fit the model, and index the passages.")
@@ -82,7 +79,7 @@ def build_index(
 ) -> None:
     """Build an index of texts: their rows, vectors and words (BM25).
 
-    If a build is killed, the same command resumes it.
+    After an interruption, the same command resumes the build.
     """
     if not passages:
         passage_options = {"--passage-tokens": passage_tokens, "--overlap": overlap}
@@ -103,7 +100,7 @@ def build_index(
 
 
 def print_change(report: IndexReport, verb: str) -> None:
-    """Print how a command changed an index, its content, and how much of the text reaches the model."""
+    """Print the size of a changed index, and the fraction of the text that reaches the model."""
 
     def print_index(_: object) -> None:
         unit, coverage = "passage" if report.passages else "row", report.coverage
@@ -153,7 +150,7 @@ def delete_rows(
 ) -> None:
     """Delete rows from an index.
 
-    New rows can use their ids. To make the files smaller, build the index again.
+    New rows can reuse their ids. The files do not become smaller; for that, build the index again.
     """
     from bertkit.workflows.search import delete
 
@@ -162,10 +159,7 @@ def delete_rows(
 
 RerankOption = Annotated[
     str | None,
-    option(
-        "Model that reranks the best results: run folder of `rerank` or `late-interaction`, directory or Hub name.",
-        "MODEL",
-    ),
+    option("Reranker: run of the recipe `rerank` or `late-interaction`, directory or Hub name.", "MODEL"),
 ]
 CandidatesOption = Annotated[int, option("Number of results that --rerank scores.", "N", min=1)]
 
@@ -176,10 +170,10 @@ def query_index(
     file: Annotated[
         str | None, option("File with queries, one per row, in any format that `predict` reads; `-` for stdin.", "FILE")
     ] = None,
-    k: Annotated[int, option("Results per query.", "K", names=("-k", "--top"), min=1)] = 10,
+    k: Annotated[int, option("Number of results per query.", "K", names=("-k", "--top"), min=1)] = 10,
     rank_by: Annotated[
         Literal["vectors", "words", "hybrid"],
-        option("Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
+        option("Ranking: by vectors, words (BM25) or hybrid (reciprocal rank fusion of both).", "METHOD"),
     ] = "vectors",
     rerank: RerankOption = None,
     candidates: CandidatesOption = 100,
@@ -187,9 +181,9 @@ def query_index(
     model: MovedModelOption = None,
     prompt: Annotated[
         str | None,
-        option("Name of the prompt for queries, which must be the prompt of the index.", "NAME", "the index's"),
+        option("Name of the prompt for queries, which must be the one in the index.", "NAME", "from the index"),
     ] = None,
-    verify: Annotated[bool, flag("--verify", "Check the checksums of all files of the index first.")] = False,
+    verify: Annotated[bool, flag("--verify", "Verify the checksums of all index files first.")] = False,
     output: RecordsOption = None,
     changes: DataSettingsOption = None,
 ) -> None:
@@ -200,17 +194,16 @@ def query_index(
     """
     from bertkit.recipe.sections import expand_path
 
-    # Queries come from the command line or from a file.
     if (file is None) == (not queries):
-        message = "no query" if file is None else "queries and a --file"
-        raise UsageError(message, 'give e.g. "how to open a file", or --file')
+        message = "no query is given" if file is None else "QUERY and --file are both given"
+        raise UsageError(message, 'give either, e.g. "how to open a file"')
     from bertkit.vectors.reranker import Reranker
     from bertkit.vectors.search.index import Index
     from bertkit.vectors.search.ranking import SearchMethod
     from bertkit.vectors.search.rows import read_queries
     from bertkit.workflows.search import query
 
-    # Queries are read while they are answered, so that a file of any size needs no memory.
+    # Queries are read one at a time, so that a large file needs no memory.
     requests = (
         read_queries(file, column, read_data_options(column, changes))
         if file is not None
@@ -220,7 +213,7 @@ def query_index(
     opened = Index.open(expand_path(index), verify=verify)
     records = query(opened, requests, method, model=model, prompt=prompt)
     inputs = [] if file is None else [("the file of queries", expand_path(file))]
-    # An --output inside the index would damage it, so its files count as inputs.
+    # The files of the index count as inputs, because an --output inside the index would damage it.
     inputs += [("a file of the index", path) for path in opened.folder.rglob("*") if path.is_file()]
     print_records("results", records, output, inputs)
 
@@ -234,8 +227,7 @@ def evaluate_index(
     file: Annotated[
         str,
         argument(
-            "Rows with the columns `query`, `relevant` (id of a row or document, or a list) and, if ids differ in "
-            "relevance, `grade`.",
+            "Rows with the columns query, relevant (one or more ids) and optionally grade.",
             "FILE",
         ),
     ],
@@ -246,7 +238,8 @@ def evaluate_index(
 ) -> None:
     """Score the rankings of an index: by words, by vectors, by both, and reranked.
 
-    Prints nDCG@10, MRR@10, MAP@100 and recall, with 95% intervals over queries.
+    Prints nDCG@10, MRR@10, MAP@100 and recall, with 95% intervals over queries. The column `relevant` has ids of rows
+    or documents, and `grade` the degree of their relevance.
     """
     from bertkit.vectors.reranker import Reranker
     from bertkit.workflows.search import evaluate
@@ -259,7 +252,7 @@ def evaluate_index(
 
 def print_scores(result: SearchScores) -> None:
     """Print the scores of each ranking, and their intervals."""
-    # Relevance is known for documents, so passages of one document must not count several times.
+    # Gold relevance is per document, so passages of one document must not count several times.
     rows = "passages; documents are ranked by their best" if result.by_document else "rows"
     print_text(f"{result.index}: {result.queries:,} queries, {result.rows:,} {rows}")
     rankings = result.rankings
@@ -273,8 +266,7 @@ def print_scores(result: SearchScores) -> None:
             _SCORE: format_difference(ranking.gains[_SCORE]),
             "95% interval": ranking.gain_intervals[_SCORE],
         }
-        # The rankings are ordered from words to reranked, and each is compared with the previous one on the
-        # same queries.
+        # Rankings are in the order words, vectors, hybrid, reranked; each is compared with the previous one.
         for previous, ranking in pairwise(rankings)
     ]
     print_table("gains, query by query", gains)

@@ -15,14 +15,14 @@ ORDER = 56
 EXAMPLE = "bertkit serve runs/sst2 runs/ner --port 8000"
 
 OriginOption = Annotated[list[str] | None, option("Website whose pages may call the server (CORS); repeatable.", "URL")]
-DrainOption = Annotated[float, option("Seconds for which requests are still accepted after SIGTERM.", "SECONDS", min=0)]
+DrainOption = Annotated[float, option("Time after SIGTERM in which new requests are still accepted.", "SECONDS", min=0)]
 LogOption = Annotated[Literal["text", "json"], option("Format of the log on stderr; json has a line per request.")]
 
 
 def command(
     runs: Annotated[
         list[str],
-        argument("Run folders, folders of seeds, or folders of sentence-transformers; NAME=RUN names a model.", "RUN"),
+        argument("Runs, folders of seeds or sentence-transformers folders; NAME=RUN names a model.", "RUN"),
     ],
     recipe: Annotated[
         str | None, option("Recipe for models that bertkit did not train; it defines how rows are read.", "RECIPE")
@@ -31,10 +31,10 @@ def command(
     port: Annotated[int, option("Port; 0 for a free one.", "PORT", min=0, max=65535)] = 8000,
     api_key_file: Annotated[
         str | None,
-        option("File with the API key that requests must send.", "FILE", "the variable BERTKIT_API_KEY, if set"),
+        option("File with the API key that requests must send.", "FILE", "environment variable BERTKIT_API_KEY"),
     ] = None,
     cors_origin: OriginOption = None,
-    root_path: Annotated[str, option("URL path under which a proxy serves it, such as /bert.", "PATH")] = "",
+    root_path: Annotated[str, option("URL path under which a proxy publishes the server, such as /bert.", "PATH")] = "",
     queue: Annotated[int, option("Maximum rows that wait for a model; further ones get 429.", "ROWS", min=1)] = 1024,
     request_rows: Annotated[int, option("Maximum rows per request; larger ones get 413.", "ROWS", min=1)] = 256,
     body_bytes: Annotated[int, option("Maximum bytes per request; larger ones get 413.", "BYTES", min=1024)] = 1 << 20,
@@ -57,14 +57,13 @@ def command(
         log_json_lines()
     if is_json_wanted():
         raise UsageError("serve has no JSON output", "leave --json out; --log json writes the log as JSON")
-    # Options and packages are checked before models are loaded, which takes seconds.
     check_packages()
     from bertkit.server.batching import Limits
 
+    # The limits keep one client from filling the memory, or the queue that all clients share.
     limits = Limits(
         queue_rows=queue,
         request_rows=request_rows,
-        # Limits keep one client from filling the memory or the queue of all others.
         body_bytes=body_bytes,
         answer_seconds=timeout,
         batch_tokens=batch_tokens,
@@ -77,18 +76,18 @@ def command(
 
 
 def _check_root(path: str) -> str:
-    """Return a prefix of addresses without a slash at its end.
+    """Return a URL path without the slash at its end.
 
     Raises:
-        UsageError: If the path is not a prefix.
+        UsageError: If the text is not a URL path.
     """
     if path.strip("/") and not re.fullmatch(r"(/[\w.~-]+)+/?", path, re.ASCII):
-        raise UsageError(f"--root-path {path!r} is not a prefix of an address", "write it like /bert")
+        raise UsageError(f"--root-path {path!r} is not a URL path", "write e.g. --root-path /bert")
     return path.rstrip("/")
 
 
 def _read_key(file: str | None) -> str | None:
-    """Return the key from a file or the environment. An option would show it to all users of the machine."""
+    """Return the API key from a file or the environment, or None; other users could see the value of an option."""
     from bertkit.recipe.sections import expand_path
 
     if file is None:
@@ -96,7 +95,7 @@ def _read_key(file: str | None) -> str | None:
     try:
         key = expand_path(file).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
-        raise UsageError("--api-key-file names no file", "write a key into it, or name another", file=file) from None
+        raise UsageError("no such --api-key-file", "write a key into it, or name another file", file=file) from None
     if not key:
         raise UsageError("the file of the API key is empty", "write a key into it", file=file)
     return key

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.commands.finetune import number_values, print_unfinished
 from bertkit.cli.options import (
-    TRAINING,
+    TRAINING_OPTIONS,
     DryRunOption,
     JobsOption,
     RecipeArgument,
@@ -43,7 +43,7 @@ ORDER = 14
 EXAMPLE = 'bertkit sweep cola --model demo --data demo --space "training.learning_rate=log:1e-4..1e-2" --search random'
 
 
-@recipe_options("model", *TRAINING)
+@recipe_options("model", *TRAINING_OPTIONS)
 def command(
     recipe: RecipeArgument,
     changes: dict[str, Any],
@@ -51,14 +51,13 @@ def command(
     space: Annotated[
         list[str] | None,
         option(
-            "Recipe key to vary: KEY=16,32 (values), or KEY=int:2..4, KEY=float:0..0.3, KEY=log:1e-5..1e-4 (ranges); "
-            "repeatable.",
+            "Recipe key and its values, e.g. 16,32, int:2..4, float:0..0.3 or log:1e-5..1e-4; repeatable.",
             "KEY=VALUES",
             "BERT's grid of batch sizes, learning rates and epochs",
         ),
     ] = None,
     search: Annotated[str, option("Method that chooses the trials: grid, random or tpe (Optuna).", "METHOD")] = "grid",
-    trials: Annotated[int | None, option("Trials of a random or TPE search.", "N", "24, or the complete grid")] = None,
+    trials: Annotated[int | None, option("Number of trials (random, tpe).", "N", "24, or the complete grid")] = None,
     jobs: JobsOption = 1,
     worker: WorkerOption = False,
     dry_run: DryRunOption = False,
@@ -84,29 +83,27 @@ def command(
 
 
 def print_sweep(summary: SweepSummary) -> None:
-    """Print the trials of a sweep, the best first, learning curves, and what to expect from the best trial."""
+    """Print the trials of a sweep, the best first, learning curves, and the expected score of the best trial."""
     metric, names = summary.best_metric, short_names(summary.space)
     trials = format_count(len(summary.trials), "trial")
     print_text(f"{summary.recipe}, {summary.split}: {format_rows(summary.rows)}, {trials}, {summary.model}")
     _print_trials(summary, names)
     failures = group_by_reason({trial.name: trial.failure for trial in summary.trials if trial.status == "diverged"})
     print_notes(f"diverged: {', '.join(folders)}. {failure}" for failure, folders in failures.items())
-    # The fraction of the variance of the scores that a key explains on its own; the rest is other keys,
-    # interactions and seeds.
-    shares = [f"{names[key]} {share:.0%}" for key, share in summary.importance.items() if share is not None]
-    if shares:
-        print_text(f"  share of the variance of {metric}: {', '.join(shares)}")
-    # The best score of many trials is too good by the luck of the choice, so an estimate for new rows is next to it.
+    # Fraction of the variance that a key explains on its own; the rest is due to interactions and seeds.
+    importance = [f"{names[key]} {part:.0%}" for key, part in summary.importance.items() if part is not None]
+    if importance:
+        print_text(f"  explained variance of {metric}: {', '.join(importance)}")
+    # The best of many trials is best partly by luck, so an estimate for new rows follows.
     finished = summary.finished
     if len(finished) > 1:
-        best = format_number(finished[0].scores[metric])
-        print_text(f"  best of {len(finished)}: {metric} {best} ({summary.best}), chosen by the rows that score it")
+        best_score = format_number(finished[0].scores[metric])
+        print_text(f"  best of {len(finished)}: {metric} {best_score} ({summary.best}), selected on the scored rows")
         expected = f"n/a ({summary.no_selection})"
         if summary.selection is not None:
-            share = f"{summary.selection.chosen[0]:.0%}"
-            how = f"each of 200 resamples chooses anew, {share} of them alike"  # dialect: ok
-            expected = f"{format_number(summary.selection.estimate)} ({how})"
-        print_text(f"  to expect on other rows: {expected}")
+            method = f"{summary.selection.chosen[0]:.0%} of 200 resamples select the same trial"
+            expected = f"{format_number(summary.selection.estimate)} ({method})"
+        print_text(f"  expected on other rows: {expected}")
     if summary.expected_best:
         print_text(f"  expected best {metric} of k random trials: {number_values(summary.expected_best)}")
     if summary.unfinished:
@@ -150,18 +147,17 @@ def _print_trials(summary: SweepSummary, names: Mapping[str, str]) -> None:
 
 
 def short_names(space: dict[str, str]) -> dict[str, str]:
-    """Return recipe key -> its last part, or the complete key if two have the same last part.
+    """Return recipe key -> its last part, or the complete key if two keys have the same last part.
 
     >>> short_names({"training.epochs": "2,3", "training.seed": "1,2"})
     {'training.epochs': 'epochs', 'training.seed': 'seed'}
     """
-    # The table has a column per key, and complete keys would make it too wide.
-    ends = Counter(key.rpartition(".")[2] for key in space)
-    return {key: end if ends[end := key.rpartition(".")[2]] == 1 else key for key in space}
+    counts = Counter(key.rpartition(".")[2] for key in space)
+    return {key: name if counts[name := key.rpartition(".")[2]] == 1 else key for key in space}
 
 
 def print_sweep_plan(plan: Mapping[str, Any]) -> None:
-    """Print what a sweep would do."""
+    """Print the trials of a planned sweep, and the disk space that they need."""
     from bertkit.recipe.space import name_value
 
     rows = [
@@ -170,7 +166,7 @@ def print_sweep_plan(plan: Mapping[str, Any]) -> None:
     ]
     print_table(f"{plan['trials']} trials", rows, max_rows=len(rows))
     if not rows:
-        print_line(f"{plan['trials']} trials; each follows from the scores of those before")  # dialect: ok
+        print_line(f"{plan['trials']} trials; each one depends on the scores of the previous ones")
     disk = f"{plan['disk_bytes'] / 1e6:,.0f} MB in {plan['folder']}"
     print_plan({"rows": format_splits(plan["rows"]), "disk": disk})
     print_line("Nothing was trained or written.")

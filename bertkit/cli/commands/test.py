@@ -13,7 +13,7 @@ from bertkit.cli.options import (
     argument,
     option,
 )
-from bertkit.cli.output import print_gated, print_notes, print_table, print_text
+from bertkit.cli.output import print_notes, print_table, print_text, print_with_gates
 
 if TYPE_CHECKING:
     from bertkit.workflows.test import TestedBehavior
@@ -26,7 +26,7 @@ def command(
     run: TrainedArgument,
     cases: Annotated[
         Path | None,
-        argument("YAML file with tests; without it, the effects of small changes are counted.", "CASES"),
+        argument("YAML file with tests; without it, effects of small text changes are counted.", "CASES"),
     ] = None,
     limit: Annotated[int, option("Maximum rows per test.", "N", min=1)] = 500,
     split: PredictionsSplitOption = None,
@@ -35,8 +35,8 @@ def command(
 ) -> None:
     """Test a model's behavior: required answers, and changes that must or must not matter (CheckList).
 
-    Tests have their own rows, rows from templates, or the rows that the run was scored on. The exit code is 8 if more
-    rows of a test fail than it allows.
+    A test has its own rows, rows from templates, or the rows that the run was scored on. The exit code is 8 if more
+    rows of a test fail than the test allows.
     """
     from bertkit.workflows.test import run_tests
 
@@ -44,13 +44,12 @@ def command(
     if report is not None:
         from bertkit.reports.cases import write_cases
 
-        # JUnit has a case per row, so that a pipeline shows the rows that fail; a summary for people has a line
-        # per test.
+        # JUnit has a case per row, so that CI shows the failed rows; a summary for a pull request has a line per test.
         cases_by_row = [case for result in tested.results for case in result.list_cases()]
         write_cases(
             report, f"behavior of {tested.run}", cases_by_row if report.suffix.lower() == ".xml" else tested.gates
         )
-    print_gated(tested, _print_tested, tested.gates if cases else [])
+    print_with_gates(tested, _print_tested, tested.gates if cases else [])
 
 
 def _print_tested(tested: TestedBehavior) -> None:
@@ -71,4 +70,4 @@ def _print_tested(tested: TestedBehavior) -> None:
     for result in tested.results:
         for trial in result.trials[: min(result.failed, 2)]:
             print_text(f"    {result.name}: {trial.describe()}")
-    print_notes([f"nothing to change for: {', '.join(tested.left_out)}"] if tested.left_out else [])
+    print_notes([f"no row can be changed by: {', '.join(tested.left_out)}"] if tested.left_out else [])

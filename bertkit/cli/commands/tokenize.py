@@ -19,7 +19,7 @@ def command(
     source: Annotated[
         str,
         argument(
-            "Text to tokenize; or a file of texts to measure (csv, jsonl, parquet, txt, ...), or `-` for stdin.",
+            "Text, or file of texts to measure (csv, jsonl, parquet, txt, ...); `-` for stdin.",
             "TEXT|FILE",
         ),
     ],
@@ -37,7 +37,6 @@ def command(
     from bertkit.workflows.tokenize import is_file, measure_file, tokenize_text
 
     models = [model] if compare_with is None else [model, compare_with]
-    # A source that is not a file is a text: its tokens are shown, and nothing is counted.
     if not is_file(source):
         tokenized = tokenize_text(source, models, pair=pair)
         print_result({"tokenizers": tokenized}, lambda _: list(map(_print_tokens, tokenized)))
@@ -58,7 +57,7 @@ def _print_tokens(tokenized: TextTokens) -> None:
             "token": token.token,
             "id": str(token.id),
             "segment": token.segment if has_pair else "",
-            # Tokens with the same word are pieces of it, such as `token` and `##ization`.
+            # Tokens of one word, such as `token` and `##ization`, have the same index.
             "word": "special" if token.word is None else str(token.word),
             "characters": "" if token.start is None else f"{token.start}-{token.end}",
             "text": token.text,
@@ -73,35 +72,34 @@ def _print_tokens(tokenized: TextTokens) -> None:
         f"unknown: {tokenized.unknown:,}"
     )
     if tokenized.max_tokens is not None and len(tokenized.tokens) > tokenized.max_tokens:
-        print_text(f"  longer than the model reads: {len(tokenized.tokens) - tokenized.max_tokens:,} tokens are lost")
+        print_text(f"  truncated by the model: {len(tokenized.tokens) - tokenized.max_tokens:,} tokens")
 
 
-def _print_figures(source: str, figures: list[TextFigures]) -> None:
-    """Print a row per figure, and a column per tokenizer, because the choice is among tokenizers."""
+def _print_figures(source: str, tokenizers: list[TextFigures]) -> None:
+    """Print a table with a row per figure and a column per stats."""
     rows: dict[str, list[str]] = {
-        "algorithm": [model.type for model in figures],
-        "vocabulary": [f"{model.vocabulary:,}" for model in figures],
-        "vocabulary that occurs": [f"{model.vocabulary_seen:.1%}" for model in figures],
-        "maximal length": ["-" if model.max_tokens is None else f"{model.max_tokens:,}" for model in figures],
-        # A fertility of 1 means that every word is in the vocabulary (Rust et al. 2021).
-        "tokens per word (fertility)": [f"{model.fertility:.3f}" for model in figures],
-        "single-token words": [f"{model.coverage:.1%}" for model in figures],
-        "unknown tokens": [f"{model.unknown_rate:.3%}" for model in figures],
-        "tokens per text: mean": [f"{model.mean_length:.1f}" for model in figures],
-        "half up to": [f"{model.median_length:,}" for model in figures],
-        "99% up to": [f"{model.length_99:,}" for model in figures],
-        "longest": [f"{model.longest:,}" for model in figures],
+        "algorithm": [stats.type for stats in tokenizers],
+        "vocabulary": [f"{stats.vocabulary:,}" for stats in tokenizers],
+        "vocabulary that occurs": [f"{stats.vocabulary_seen:.1%}" for stats in tokenizers],
+        "maximum length": ["-" if stats.max_tokens is None else f"{stats.max_tokens:,}" for stats in tokenizers],
+        "tokens per word (fertility)": [f"{stats.fertility:.3f}" for stats in tokenizers],
+        "single-token words": [f"{stats.coverage:.1%}" for stats in tokenizers],
+        "unknown tokens": [f"{stats.unknown_rate:.3%}" for stats in tokenizers],
+        "tokens per text: mean": [f"{stats.mean_length:.1f}" for stats in tokenizers],
+        "tokens per text: median": [f"{stats.median_length:,}" for stats in tokenizers],
+        "tokens per text: 99% are up to": [f"{stats.length_99:,}" for stats in tokenizers],
+        "tokens per text: maximum": [f"{stats.longest:,}" for stats in tokenizers],
     }
-    for limit in sorted({limit for model in figures for limit in model.truncated}):
-        rows[f"texts over {limit:,} tokens"] = [_share(model.truncated.get(limit)) for model in figures]
-        rows[f"tokens lost beyond {limit:,}"] = [_share(model.lost.get(limit)) for model in figures]
-    names = [model.model for model in figures]
+    for limit in sorted({limit for stats in tokenizers for limit in stats.truncated}):
+        rows[f"texts over {limit:,} tokens"] = [_format_fraction(stats.truncated.get(limit)) for stats in tokenizers]
+        rows[f"tokens lost beyond {limit:,}"] = [_format_fraction(stats.lost.get(limit)) for stats in tokenizers]
+    names = [stats.model for stats in tokenizers]
     table = [{"figure": figure, **dict(zip(names, cells, strict=True))} for figure, cells in rows.items()]
-    print_text(f"{source}: {figures[0].texts:,} texts of {figures[0].words:,} words")
+    print_text(f"{source}: {tokenizers[0].texts:,} texts of {tokenizers[0].words:,} words")
     print_table("tokenizers", table, max_rows=60)
-    if any(model.max_tokens is None for model in figures):
-        print_line("  A dash is a maximal length that no file of the tokenizer states.")
+    if any(stats.max_tokens is None for stats in tokenizers):
+        print_line("  -: the files of the tokenizer state no maximum length.")
 
 
-def _share(value: float | None) -> str:
+def _format_fraction(value: float | None) -> str:
     return "-" if value is None else f"{value:.2%}"

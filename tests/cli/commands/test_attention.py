@@ -32,7 +32,7 @@ def test_json_has_all_weights(run, tiny_model):
 
 def test_mistakes_are_answered_in_one_line(run, tiny_model):
     for arguments, message in (
-        (("a", "--head", 1), "--head without --layer - name the layer too"),
+        (("a", "--head", 1), "--head without --layer - add --layer N"),
         (("a", "--layer", 2), "the model has 2 layers of 2 heads - count them from 0"),
         ((" ",), "a text without tokens - write something in it"),
         (("a", "-o", "page.txt"), "the page is HTML (page.txt) - name it page.txt.html"),

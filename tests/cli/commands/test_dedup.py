@@ -12,7 +12,7 @@ def test_the_threshold_is_printed_with_the_counts(capsys):
     print_duplicates(DedupResult(9, 7, COUNTS, {"a": 2}, 0.8))
     assert capsys.readouterr().out.splitlines() == [
         "9 rows: 2 repeat others, 7 stay",
-        "  2: the same meaning (cosine 0.8 and more)",
+        "  2: the same meaning (cosine 0.8 or more)",
     ]
 
 
@@ -21,9 +21,9 @@ def test_without_a_threshold_neighbors_are_shown(capsys):
     result = DedupResult(9, 9, dict.fromkeys(COUNTS, 0), {"a": 0}, curve=curve)
     print_duplicates(result)
     assert capsys.readouterr().out.splitlines() == [
-        "  cosine 0.90: 25.0% of the rows have a neighbor as near",
+        "  cosine 0.90: 25.0% of the rows have such a neighbor",
         "      a b",
         f"      {'c' * 77}...",
-        "  cosine 0.50: 100.0% of the rows have a neighbor as near",
+        "  cosine 0.50: 100.0% of the rows have such a neighbor",
         "9 rows: 0 repeat others, 9 stay",
     ]

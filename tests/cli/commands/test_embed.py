@@ -63,7 +63,7 @@ def test_a_file_becomes_a_file_and_never_itself(run, tiny_model):
     "arguments, message",
     [
         (("a", "b", "c"), "3 texts"),
-        (("a", " "), "an empty text"),
+        (("a", " "), "one of the texts is empty"),
         (("a", "b", "-o", "c.csv"), "--output with two texts"),
     ],
 )

@@ -148,10 +148,13 @@ def test_languages_stand_in_one_table_with_their_mean(capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--languages", "en,,de"], "--languages 'en,,de' has an empty name - name them with commas, e.g. en,de,fr"),
+        (
+            ["--languages", "en,,de"],
+            "--languages 'en,,de' has an empty name - separate names with one comma, e.g. en,de,fr",
+        ),
         (
             ["--languages", "en", "--set", "data.language=de"],
-            "--set data.language with --languages - leave one of them out",
+            "--languages and --set data.language are both given - leave one of them out",
         ),
         (["--languages", "en", "--data", "demo"], "no {language} in demo, so data.language=en has no effect"),
     ],
@@ -169,4 +172,4 @@ def test_a_checkpoint_must_be_named(run):
 
 def test_eval_without_a_run_says_how_to_name_one(run):
     ended = run("eval", "--model", "demo")
-    assert ended.code == 2 and ended.last.startswith("error: no run - name one, e.g. `bertkit eval runs/cola")
+    assert ended.code == 2 and ended.last.startswith("error: no run is named - write e.g. `bertkit eval runs/cola")

@@ -11,8 +11,11 @@ from bertkit.workflows.explain import ExplainedRow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "nothing to explain - give --text, --row column=value, --data FILE or --errors N"),
-        (["--text", "a", "--data", "b.csv"], "more than one of --text or --row, --data, --errors - give --text,"),
+        ([], "nothing to explain - give one of --text, --row COLUMN=VALUE, --data FILE and --errors N"),
+        (
+            ["--text", "a", "--data", "b.csv"],
+            "more than one of --text or --row, --data, --errors - give one of --text,",
+        ),
         (["--errors", "3", "--data", "b.csv"], "more than one of --text or --row, --data, --errors"),
         (["--errors", "3", "--limit", "3"], "--limit without --data"),
         (["--text", "a", "-o", "why.txt"], "the page is HTML (why.txt)"),
@@ -53,4 +56,4 @@ def test_words_are_listed_by_what_they_add(capsys):
     explain.print_row(make_row(is_complete=False, gap=0.5, steps=64))
     assert "NOT COMPLETE: the words miss the difference by 50.0% after 64 steps" in capsys.readouterr().out
     explain.print_row(ExplainedRow(0, {}, {"prediction": []}, []))
-    assert "nothing to explain: no word is read" in capsys.readouterr().out
+    assert "nothing to explain: the row has no words" in capsys.readouterr().out

@@ -30,8 +30,8 @@ PARITY = Parity(
 
 
 FLIPS = (
-    "labels that differ from the model's: 3 of 872 rows",
-    "labels that differ between a row alone and in a batch: 0 of 872 rows",
+    "labels that differ from the original model: 3 of 872 rows",
+    "labels that differ if a row is alone in its batch: 0 of 872 rows",
 )
 
 

@@ -46,7 +46,7 @@ def test_a_plan_has_the_time_and_memory_of_timed_steps_or_why_it_has_none(capsys
     lines = capsys.readouterr().out.splitlines()
     assert "time     12 min 34 s, without start-up, final scores and saving" in lines
     assert "memory   1,264 MB at peak" in lines
-    assert lines[-2] == "Time and memory are estimated from 10 steps, whose weights were discarded."
+    assert lines[-2] == "Time and memory are estimates from 10 steps of training."
     print_dry_run(replace(PLAN, seconds=24.0), runs=3)
     assert "time     24.0 s in each of 3 runs, without start-up, final scores and saving" in capsys.readouterr().out
     print_dry_run(replace(PLAN, notes=["bf16, batch 32: out of memory"]))

@@ -20,7 +20,7 @@ def test_scores_averages_and_what_is_missing_are_printed(capsys):
     assert ["average:", "BERT", "paper", "0.7500", "0.796", "0.821"] in cells
     assert ["average:", "leaderboard", "n/a"] in cells
     lacking = "cola matthews_correlation, sst2, mrpc, stsb, qqp, qnli, rte, wnli"
-    assert f"no score, so no average over all: {lacking}" in lines
+    assert f"no average over all tasks, because of missing scores: {lacking}" in lines
     assert "failed: stsb, no label" in lines
     assert "left out: sst2, mrpc, qqp, qnli, rte, wnli" in lines
     assert "submission: runs/glue/submission.zip, 1 of 2 files" in lines

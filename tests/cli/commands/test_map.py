@@ -59,11 +59,11 @@ def test_what_is_not_on_the_page_is_said(capsys):
     assert lines[12:] == [
         "  label 11: 500 (7.7%)",
         "  ... 1 more with --json",
-        "  layers; the most frequent label alone: 0.0769",
+        "  layers; baseline (most frequent label): 0.0769",
         "    layer  1st component  2nd component  silhouette (Euclidean)  nearest has the label      95% interval",
         "    6              25.0%          12.5%                   0.500                 0.7500  0.7000 to 0.8000",
-        "  labels are compared on 4,000 points",
-        "  the page has 6,000 of the points",
-        "  the page has 80 characters of 9 longer texts",
+        "  labels are compared on 4,000 of the points",
+        "  the page shows 6,000 of the points",
+        "  the page cuts 9 texts after 80 characters",
         "a: written",
     ]

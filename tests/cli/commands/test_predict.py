@@ -27,7 +27,7 @@ def test_a_row_is_read_from_assignments(text, assignments, row):
 
 
 def test_an_assignment_without_a_value_is_refused():
-    with pytest.raises(UsageError, match="--row good is not column=value"):
+    with pytest.raises(UsageError, match="--row good is not COLUMN=VALUE"):
         parse_row(None, ["good"])
 
 

@@ -28,7 +28,7 @@ def test_what_the_tokenizer_does_to_held_out_text(capsys):
         "  single-token words             80.8%",
         "  unknown tokens                0.120%",
         "  tokens per document             22.1",
-        "  vocabulary unused there        66.8%",
+        "  unused vocabulary              66.8%",
         "  warning: too little text",
     ]
 

@@ -15,7 +15,7 @@ def test_layers_are_a_table(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "relations in m: a & b"
     assert lines[1] == (
-        "  a probe learns from 900 pairs of words of 100 rows; 400 pairs of words of 50 others are scored"
+        "  each probe is trained on 900 pairs of words of 100 rows, and scored on 400 pairs of words of 50 others"
     )
     assert lines[6].split() == ["*", "2", "0.7000", "0.4000", "to", "0.8000", "0.3000", "+0.2000"]
     assert "  most frequent label: 0.2500" in lines

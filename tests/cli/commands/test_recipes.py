@@ -60,7 +60,7 @@ def test_the_folder_of_a_copy_is_created(run):
 def test_a_file_that_exists_is_never_overwritten(run):
     Path("mine.yaml").write_text("mine")
     ended = run("recipes", "copy", "cola", "mine.yaml")
-    expected = "error: mine.yaml exists already - nothing was written; choose another name"
+    expected = "error: mine.yaml exists already - name another file; nothing was written"
     assert (ended.code, ended.last) == (2, expected)
     assert Path("mine.yaml").read_text() == "mine"
 

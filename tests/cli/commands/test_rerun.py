@@ -38,6 +38,6 @@ def test_what_differs_is_named_and_ends_in_the_code_of_the_environment(capsys):
     assert "The logs differ from step 7 on." in out and "same to the last" not in out
     error = _disagreement_error(result)
     assert isinstance(error, UnavailableError) and error.exit_code == 5
-    assert str(error) == ("the scores are not those of 'a b' (c) - restore these: versions.torch, data.train")
-    with pytest.raises(UnavailableError, match="nothing that is recorded differs"):
+    assert str(error) == ("the scores differ from the scores of 'a b' (c) - restore these: versions.torch, data.train")
+    with pytest.raises(UnavailableError, match="no recorded version or setting differs"):
         raise _disagreement_error(make_rerun("a", "c", [score], False, 7, []))

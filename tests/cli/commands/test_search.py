@@ -92,7 +92,7 @@ def test_results_go_to_a_file_that_is_none_of_those_that_are_read(run, tiny_mode
 
 def test_one_source_of_queries(run):
     assert "no query" in run("search", "query", "index").last
-    assert "queries and a --file" in run("search", "query", "index", "a film", "--file", "queries.csv").last
+    assert "QUERY and --file are both given" in run("search", "query", "index", "a film", "--file", "queries.csv").last
 
 
 RANKINGS = [

@@ -16,7 +16,7 @@ from bertkit.errors import install_command
         (["runs/nix"], 4, "no such run: runs/nix"),
         (["{run}", "{run}"], 2, "two models are called 'run'"),
         (["{run}", "--json"], 2, "serve has no JSON output"),
-        (["{run}", "--api-key-file", "nowhere"], 2, "--api-key-file names no file (nowhere)"),
+        (["{run}", "--api-key-file", "nowhere"], 2, "no such --api-key-file (nowhere)"),
     ],
 )
 def test_mistakes_end_in_one_line(arguments, code, message, run, trained):
@@ -43,7 +43,7 @@ def test_a_prefix_that_is_none_is_refused(run, path):
     ended = run("serve", "runs/a", "--root-path", path)
     assert (ended.code, ended.last) == (
         2,
-        f"error: --root-path {path!r} is not a prefix of an address - write it like /bert",
+        f"error: --root-path {path!r} is not a URL path - write e.g. --root-path /bert",
     )
 
 

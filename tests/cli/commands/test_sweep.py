@@ -41,9 +41,9 @@ def test_the_table_the_best_and_its_luck_are_printed(capsys):
     assert lines[5].split() == ["0003", "0.001", "32", "n/a", "0.0", "s", "diverged"]
     assert lines[6:12] == [
         "diverged: trial-0003. the loss is nan",
-        "share of the variance of f1: learning_rate 25%",
-        "best of 2: f1 0.7000 (trial-0001), chosen by the rows that score it",
-        "to expect on other rows: 0.6500 (each of 200 resamples chooses anew, 50% of them alike)",
+        "explained variance of f1: learning_rate 25%",
+        "best of 2: f1 0.7000 (trial-0001), selected on the scored rows",
+        "expected on other rows: 0.6500 (50% of 200 resamples select the same trial)",
         "expected best f1 of k random trials: 1: 0.6500, 2: 0.7000",
         "",
     ]
@@ -68,8 +68,8 @@ def test_scores_by_training_rows_have_a_table_of_their_own(capsys):
 def test_what_is_not_known_is_said(capsys):
     print_sweep(summary_of([0.7, 0.6], selection=None, no_selection="too few rows", unfinished=2))
     out = capsys.readouterr().out
-    assert "to expect on other rows: n/a (too few rows)" in out
-    assert "2 more not finished: another process trains them" in out and "Next:" not in out
+    assert "expected on other rows: n/a (too few rows)" in out
+    assert "2 more not finished: other processes train them" in out and "Next:" not in out
 
 
 def test_keys_that_end_alike_keep_their_whole_names():
@@ -87,7 +87,7 @@ def test_a_plan_lists_its_trials(capsys):
     out = capsys.readouterr().out
     assert "2 trials" in out and "rows     train 400, validation 40" in out and "disk     3 MB in runs/a" in out
     print_sweep_plan({**plan, "settings": []})
-    assert "each follows from the scores of those before" in capsys.readouterr().out
+    assert "each one depends on the scores of the previous ones" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
