@@ -123,11 +123,11 @@ def _evaluate_all(
     # 1. Check the checkpoint once, because only the data of the recipes differs, and read the rows of each recipe.
     folder = None if output is None else expand_path(output)
     with stage("reading the data", total=len(recipes)):
-        saved = find_members(next(iter(recipes.values())))
-        split = split or _choose_split(saved)
+        info = find_members(next(iter(recipes.values())))
+        split = split or _choose_split(info)
         # The checkpoint's run may have held out rows of a file. They are held out again, so that only they are scored.
-        identity = saved.record.get("identity", {})
-        by_name = {name: replace(saved, recipe=as_recorded(recipe, identity)) for name, recipe in recipes.items()}
+        identity = info.record.get("identity", {})
+        by_name = {name: replace(info, recipe=as_recorded(recipe, identity)) for name, recipe in recipes.items()}
         splits = {
             name: resolve_overlap(part, splits_to_score(part, split, strict=strict), on_overlap)
             for name, part in by_name.items()
@@ -139,7 +139,7 @@ def _evaluate_all(
             claims.enter_context(_claimed(folder and folder / name, splits.get(name, {})))
 
         # 3. Load the checkpoint, and score.
-        checkpoint = _load_checkpoint(saved)
+        checkpoint = _load_checkpoint(info)
         return {
             name: score_splits(checkpoint, part, splits[name], folder and folder / name)
             for name, part in by_name.items()
@@ -157,57 +157,57 @@ def _claimed(folder: Path | None, splits: Mapping[str, Split]) -> Iterator[None]
         yield
 
 
-def _choose_split(saved: CheckpointInfo) -> str | None:
+def _choose_split(info: CheckpointInfo) -> str | None:
     """Return ``validation`` for a model without a run and a file without splits, else None, the split of the run.
 
     A model before training is compared with the run that trains it, so it is scored on the rows that the run holds out.
     """
-    if saved.record or saved.task.find_labels or unsplit_file(saved.recipe.data) is None:
+    if info.record or info.task.find_labels or unsplit_file(info.recipe.data) is None:
         return None
     log.info("scoring the rows that finetune would hold out of this file; --split all scores every row")
     return "validation"
 
 
-def _load_checkpoint(saved: CheckpointInfo) -> Checkpoint:
+def _load_checkpoint(info: CheckpointInfo) -> Checkpoint:
     """Load the model in each process of a launch, all in the precision that the first one chooses.
 
     Outputs in another precision would differ in rounding.
     """
-    with stage(f"loading {saved.recipe.model_name}"):
+    with stage(f"loading {info.recipe.model_name}"):
         if not is_launched():
-            return saved.load(inference=True)
+            return info.load(inference=True)
         join_process_group()
         if not runs.is_main_process():
             # The first process sends its precision as soon as it has loaded the model.
             precision, *_ = gather_from_all(None)
-            return saved.in_precision(precision).load(inference=True)
-        checkpoint = saved.load(inference=True)
+            return info.in_precision(precision).load(inference=True)
+        checkpoint = info.load(inference=True)
         gather_from_all(checkpoint.machine.precision)
         return checkpoint
 
 
 def score_splits(
-    checkpoint: Checkpoint, saved: CheckpointInfo, splits: dict[str, Split], folder: Path | None
+    checkpoint: Checkpoint, info: CheckpointInfo, splits: dict[str, Split], folder: Path | None
 ) -> list[EvalResult]:
     """Score a loaded checkpoint on splits, and write predictions and scores into the folder, if there is one."""
     # 1. Read the baselines that were fitted when the model was trained: rows to score must not influence them.
-    recipe, task, learned = saved.recipe, checkpoint.task, read_learned(saved)
+    recipe, task, learned = info.recipe, checkpoint.task, read_learned(info)
     output = folder if runs.is_main_process() else None
-    record = None if output is None else begin_evaluation(output, saved)
+    record = None if output is None else begin_evaluation(output, info)
     results, labels, files = [], list(checkpoint.context.labels), list[str]()
 
     # 2. Score split by split.
     for split in splits.values():
         start = time.perf_counter()
-        scored, member_tables = _score_split(checkpoint, saved, split)
+        scored, member_tables = _score_split(checkpoint, info, split)
         details = task.details(scored.predictions, split.rows, scored.context)
         compared_baselines = {} if learned is None else compare_baselines(task, learned, split.rows, scored.context)
         result = make_result(task, split, scored, details, compared_baselines)
         # Labels of the rows that the model does not have were added to the end, and are never predicted.
         unknown_labels = scored.context.labels[len(checkpoint.context.labels) :]
         warnings = describe_lacking(list(split.column(task.COLUMNS.gold)), unknown_labels) + scored.warnings
-        if _was_tuned_on(saved, split):
-            warnings += warn_of_tuned(name for name in saved.record.get("tuned", {}) if name not in recipe.options)
+        if _was_tuned_on(info, split):
+            warnings += warn_of_tuned(name for name in info.record.get("tuned", {}) if name not in recipe.options)
         result = replace(
             result,
             folder=None if folder is None else str(folder),
@@ -215,7 +215,7 @@ def score_splits(
             tables={**member_tables, **result.tables},
             seconds=time.perf_counter() - start,
         )
-        results.append(judge_result(recipe.gates, result, saved.member_folders or [saved.folder]))
+        results.append(judge_result(recipe.gates, result, info.member_folders or [info.folder]))
         labels += unknown_labels
         if output is not None:
             files += write_predictions(output, split, scored.predictions, details)
@@ -227,22 +227,22 @@ def score_splits(
     return results
 
 
-def _was_tuned_on(saved: CheckpointInfo, split: Split) -> bool:
+def _was_tuned_on(info: CheckpointInfo, split: Split) -> bool:
     """Return whether the run of a checkpoint tuned its options on these rows."""
-    data = saved.record.get("identity", {}).get("data", {})
+    data = info.record.get("identity", {}).get("data", {})
     first = next(filter(is_validation, data), None)
     return first is not None and split.fingerprint() == data[first]
 
 
 def _score_split(
-    checkpoint: Checkpoint, saved: CheckpointInfo, split: Split
+    checkpoint: Checkpoint, info: CheckpointInfo, split: Split
 ) -> tuple[EvalOutput, dict[str, list[dict[str, Any]]]]:
     """Score a split; for an ensemble, return a table with the scores of its members too."""
     if not checkpoint.members:
         return score_split(checkpoint, split), {}
     scored, members = score_ensemble(checkpoint, split)
     table = []
-    for saved_member, member in zip(saved.members, members, strict=True):
+    for saved_member, member in zip(info.members, members, strict=True):
         scores = {name: "n/a" if score is None else score for name, score in null_for_nan(member.scores).items()}
         table.append({"run": saved_member.folder.name, **scores})
     return scored, {"members of the ensemble": table}

@@ -66,20 +66,20 @@ def explain(
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
     # 1. Read the first rows: a wrong row is reported before the model is loaded.
-    saved = find_checkpoint(recipe)
+    info = find_checkpoint(recipe)
     gold = ""
     if errors is not None:
-        gold = saved.task.COLUMNS.gold
+        gold = info.task.COLUMNS.gold
         rows = _find_mistaken_rows(recipe.model, errors)
         chunks = iter([Chunk(str(recipe.model), 0, list(map(dict, rows)), rows)])
     else:
-        saved, records = open_rows(saved, source, row)
-        chunks = read_chunks(saved, take_first(records, limit), str(source or "--row"))
+        info, records = open_rows(info, source, row)
+        chunks = read_chunks(info, take_first(records, limit), str(source or "--row"))
     first = next(chunks)
 
     # 2. Load the model as for training, because explanations need gradients, and explain chunk by chunk.
-    with stage(f"loading {saved.recipe.model_name}"):
-        checkpoint = saved.load()
+    with stage(f"loading {info.recipe.model_name}"):
+        checkpoint = info.load()
     return explain_chunks(checkpoint, itertools.chain([first], chunks), gold, **settings)
 
 

@@ -127,20 +127,20 @@ def export(
     folder = expand_path(output)
     check_empty(folder)
     check_not_exported(hub.find_model(str(model)))
-    saved = open_trained(str(model), recipe, {"data.source": data, "data.limit": limit})
-    split, notes = find_split(saved, required=data is not None or not is_exact)
-    training_rows = _read_training_rows(saved, rows) if is_int8 else []
+    info = open_trained(str(model), recipe, {"data.source": data, "data.limit": limit})
+    split, notes = find_split(info, required=data is not None or not is_exact)
+    training_rows = _read_training_rows(info, rows) if is_int8 else []
 
     # 2. Load the model as it is traced: in float32 on the CPU, by the classes of transformers, with complete layers.
-    with stage(f"loading {saved.recipe.model_name}"):
+    with stage(f"loading {info.recipe.model_name}"):
         import torch
 
-        traced = replace(saved, recipe=saved.recipe.changed("training", cls_only_last_layer=False))
+        traced = replace(info, recipe=info.recipe.changed("training", cls_only_last_layer=False))
         machine = ComputeConfig("cpu", "fp32", torch.get_num_threads(), "CPU: fp32 (as models are traced)")
         machine.announce()
         before = traced.load(machine)
     if getattr(before.model, "query_table", None) is not None:
-        raise ModelError("queries have weights from a table, which a graph lacks", "use the folder", file=saved.folder)
+        raise ModelError("queries have weights from a table, which a graph lacks", "use the folder", file=info.folder)
     names = [
         name
         for name in ("input_ids", "attention_mask", "token_type_ids")
@@ -157,22 +157,22 @@ def export(
 
             file = graph_file(to, precision)
             metadata = {
-                "recipe": saved.recipe.name,
-                "task": saved.recipe.task,
+                "recipe": info.recipe.name,
+                "task": info.recipe.task,
                 "labels": json.dumps(before.context.labels),
             }
-            metadata["license"] = find_license(saved.folder) or "unknown"
+            metadata["license"] = find_license(info.folder) or "unknown"
             path = staging / file
             converted = convert(before.model, names, to, path, calibration=calibration, metadata=metadata)
-            described = describe_export(saved, before, converted, file, backend=to, precision=precision)
-            write_supporting_files(staging, saved, before, *copied)
+            described = describe_export(info, before, converted, file, backend=to, precision=precision)
+            write_supporting_files(staging, info, before, *copied)
             write_manifest(staging, described)  # The graph is opened in stage 4, which requires a manifest.
 
         # 4. Compare the graph, as `predict` opens it, with the model.
-        after = open_checkpoint(saved.recipe, saved.task, staging).load()
+        after = open_checkpoint(info.recipe, info.task, staging).load()
         parity = measure(before, after, TextGraph(before.model).on_arrays, split, notes, is_timed=timed)
         if not is_exact:
-            check_loss(parity, saved=saved, margin=margin)
+            check_loss(parity, info=info, margin=margin)
         elif not parity.largest <= TOLERANCE:
             message = f"the exported graph differs from the model by {parity.largest:.2g} of its largest output"
             raise ModelError(message, "nothing was written; try the other --to")
@@ -184,32 +184,32 @@ def export(
     # 5. Judge the graph by the gates of the recipe.
     scores = {name: score["after"] for name, score in parity.scores.items()}
     group = parity.split or "exported"
-    gates = judge_scores(saved.recipe.gates, group, scores, parity.intervals, parity.ece, size)
-    return ExportResult(saved.recipe.model, str(folder), saved.recipe.name, to, precision, size, parity, gates)
+    gates = judge_scores(info.recipe.gates, group, scores, parity.intervals, parity.ece, size)
+    return ExportResult(info.recipe.model, str(folder), info.recipe.name, to, precision, size, parity, gates)
 
 
-def find_split(saved: CheckpointInfo, *, required: bool) -> tuple[Split | None, list[str]]:
+def find_split(info: CheckpointInfo, *, required: bool) -> tuple[Split | None, list[str]]:
     """Read the first validation split of a recipe; if it is missing and not required, return None and a note."""
     try:
-        return next(iter(splits_to_score(saved, None).values())), []
+        return next(iter(splits_to_score(info, None).values())), []
     except (DataError, UnavailableError, UsageError) as error:
         if required:
             raise
         return None, [f"No scores: {error.message} - {error.remedy}; --data names other rows."]
 
 
-def _read_training_rows(saved: CheckpointInfo, count: int) -> list[Row]:
+def _read_training_rows(info: CheckpointInfo, count: int) -> list[Row]:
     """Read some training rows without their gold values, evenly spread because rows may be sorted by label.
 
     Raises:
         DataError: If there is no training row.
     """
-    splits = read_task_splits(saved.recipe, saved.task, lambda name: name == "train")
+    splits = read_task_splits(info.recipe, info.task, lambda name: name == "train")
     if not splits:
         raise DataError("no training rows, which determine the ranges of activations", "name some with --data")
     rows = splits["train"].rows
     spread = rows[:: max(1, len(rows) // count)][:count]
-    return [{name: value for name, value in row.items() if name != saved.task.COLUMNS.gold} for row in spread]
+    return [{name: value for name, value in row.items() if name != info.task.COLUMNS.gold} for row in spread]
 
 
 def encode_texts(
@@ -269,15 +269,15 @@ def measure(
     return Parity(largest, cosine, times, split.name, len(split.rows), notes=notes, **comparison)
 
 
-def check_loss(parity: Parity, *, saved: CheckpointInfo, margin: float) -> None:
+def check_loss(parity: Parity, *, info: CheckpointInfo, margin: float) -> None:
     """Check that a model in fewer bits gives about the same answers.
 
     Raises:
         MarginError: If the score may lose more than the margin, a label depends on the neighbors in the batch, or a
             vector has a cosine below `MIN_COSINE`.
     """
-    metric = saved.recipe.best_metric
-    score, highest = parity.scores[metric], find_metric(saved.task.METRICS, metric).to_score(1.0)
+    metric = info.recipe.best_metric
+    score, highest = parity.scores[metric], find_metric(info.task.METRICS, metric).to_score(1.0)
     # A loss that the rows cannot rule out counts, so the end of the interval decides and not the score.
     ends = score["interval"] or [score["difference"], score["difference"]]
     loss = max(ends) if is_lower_better(metric) else -min(ends)
@@ -304,7 +304,7 @@ _IN_RECORD = ("status", "identity", "machine", "tuned", "split_file", "baselines
 
 
 def describe_export(
-    saved: CheckpointInfo, before: Checkpoint, converted: Converted, file: str, *, backend: str, precision: str
+    info: CheckpointInfo, before: Checkpoint, converted: Converted, file: str, *, backend: str, precision: str
 ) -> Export:
     """Return the description of a graph for the manifest."""
     return Export(
@@ -312,30 +312,30 @@ def describe_export(
         backend=backend,
         file=file,
         precision=precision,
-        task=saved.recipe.task,
+        task=info.recipe.task,
         tokenizer=tokenizer_settings(before.context.tokenizer),
         options=dict(before.context.recipe.options),
-        record=select_entries(saved.record, *_IN_RECORD),
+        record=select_entries(info.record, *_IN_RECORD),
         versions=runs.versions(),
     )
 
 
-def write_supporting_files(folder: Path, saved: CheckpointInfo, before: Checkpoint, *more: str) -> None:
+def write_supporting_files(folder: Path, info: CheckpointInfo, before: Checkpoint, *more: str) -> None:
     """Write the tokenizer, the config, the recipe, and the files of the run that scoring needs."""
     # The folder must serve `eval` and `predict` without the run, so all that they read of a run is copied.
     before.context.tokenizer.save_pretrained(folder)
-    shutil.copyfile(saved.folder / "config.json", folder / "config.json")
-    copied = [saved.folder / name for name in (*_COPIED, *more)]
-    if is_sentence_folder(saved.folder):
-        copied += [saved.folder / path / "config.json" for _, _, path in read_entries(saved.folder / MODULES)]
-        copied += list(saved.folder.glob("sentence_*_config.json"))
+    shutil.copyfile(info.folder / "config.json", folder / "config.json")
+    copied = [info.folder / name for name in (*_COPIED, *more)]
+    if is_sentence_folder(info.folder):
+        copied += [info.folder / path / "config.json" for _, _, path in read_entries(info.folder / MODULES)]
+        copied += list(info.folder.glob("sentence_*_config.json"))
     for file in filter(Path.is_file, copied):
-        target = folder / file.relative_to(saved.folder)
+        target = folder / file.relative_to(info.folder)
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(file, target)
-    write_yaml(saved.restore_limit(saved.recipe).model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
+    write_yaml(info.restore_limit(info.recipe).model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
     # A calibration has the fingerprint of its weights, which differs for an exported model.
-    calibration = read_calibration(saved.folder, saved.recipe.task)
+    calibration = read_calibration(info.folder, info.recipe.task)
     if calibration is not None:
         write_calibration(folder, replace(calibration, model=fingerprint(folder)))
 

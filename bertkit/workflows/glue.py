@@ -258,8 +258,8 @@ def _make_file(folder: Path, task: GlueTask, file: LeaderboardFile, recipe: Reci
 
     # 3. Predict, and write the file and then its origin.
     log.info(f"{file.name}: predicting {file.rows:,} rows")
-    saved = find_checkpoint(recipe.model_copy(update={"model": str(run)}))
-    predictions = list(answer(saved, read_chunks(saved, records, file.name)))
+    info = find_checkpoint(recipe.model_copy(update={"model": str(run)}))
+    predictions = list(answer(info, read_chunks(info, records, file.name)))
     lines = submission_lines(task, file, recipe.labels or (), predictions)
     write_text(target, "\n".join([_HEADER, *lines, ""]))
     origins[file.name] = {**identity, "sha256": file_fingerprint(target)}

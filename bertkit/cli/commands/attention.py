@@ -52,7 +52,7 @@ def show_attention(
 
     if layer is None:
         check_unused_options({"--head": head}, "without --layer", "name the layer too")
-    attended = show(text, model, pair=pair, max_tokens=max_length, at=(layer or 0, head or 0), output=output)
+    attended = show(text, model, pair=pair, max_tokens=max_length, first_head=(layer or 0, head or 0), output=output)
     if output is not None:
         print_file(output, 1)
         return
