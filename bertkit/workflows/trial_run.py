@@ -205,7 +205,7 @@ def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
         with stages.stage("export to onnx", is_optional=True):
             from bertkit.workflows.export import export
 
-            export(run, stages.folder / "exported", limit=SMOKE_ROWS, timed=False)
+            export(run, stages.folder / "exported", limit=SMOKE_ROWS, measure_speed=False)
     return result, stages.error
 
 
