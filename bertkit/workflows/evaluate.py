@@ -99,8 +99,8 @@ def average_languages(results: Mapping[str, Sequence[EvalResult]], metric: str) 
     """Average a metric over languages with equal weights: once if each language has one split, else once per split.
 
     Returns:
-        ``metric``, ``splits``, ``score`` and ``interval`` of each mean. A single language, or an undefined score, has no
-        mean. The interval treats rows of different languages as independent.
+        ``metric``, ``splits``, ``score`` and ``interval`` of each mean. A single language, or an undefined score, has
+        no mean. The interval treats rows of different languages as independent.
     """
     splits = list(dict.fromkeys(result.split for group in results.values() for result in group))
     means = []
