@@ -66,7 +66,7 @@ def test_a_run_whose_best_metric_is_undefined_keeps_the_step_with_the_lowest_los
     result = json.loads(ended.out)["results"][0]
     assert result["scores"]["spearmanr"] is None and result["scores"]["mean_absolute_error"] > 0
     assert result["undefined"]["scores"]["spearmanr"] == reason
-    assert f"spearmanr is undefined ({reason}): the step with the lowest loss was chosen." in result["warnings"]
+    assert f"spearmanr is undefined ({reason}), so the step with the lowest loss was selected." in result["warnings"]
     losses = {
         entry["step"]: entry["eval_loss"]
         for entry in read_lines(Path("runs/regress/metrics.jsonl"))
