@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "BertkitError": "errors",
     "Embedder": "vectors.embedder",
-    "Finetuned": "workflows.api",
+    "FinetuneResults": "workflows.api",
     "LoadedModel": "workflows.api",
     "Progress": "progress",
     "Reranker": "vectors.reranker",

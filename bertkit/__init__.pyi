@@ -8,7 +8,7 @@ from bertkit.recipe.space import parse_sweep_space as parse_sweep_space
 from bertkit.vectors.embedder import Embedder as Embedder
 from bertkit.vectors.reranker import Reranker as Reranker
 from bertkit.vectors.sparse import SparseEmbedder as SparseEmbedder
-from bertkit.workflows.api import Finetuned as Finetuned
+from bertkit.workflows.api import FinetuneResults as FinetuneResults
 from bertkit.workflows.api import LoadedModel as LoadedModel
 from bertkit.workflows.api import finetune as finetune
 from bertkit.workflows.api import load as load
@@ -28,7 +28,7 @@ __version__: str
 __all__ = [
     "BertkitError",
     "Embedder",
-    "Finetuned",
+    "FinetuneResults",
     "LoadedModel",
     "Progress",
     "Reranker",

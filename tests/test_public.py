@@ -44,7 +44,7 @@ def heard(entry: dict[str, object]) -> None:
     print(entry.get("loss"))
 
 
-def train(rows: list[dict[str, str]], folder: Path) -> bertkit.Finetuned:
+def train(rows: list[dict[str, str]], folder: Path) -> bertkit.FinetuneResults:
     finetuned = bertkit.finetune(
         "classify",
         model="demo",

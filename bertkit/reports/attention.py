@@ -21,48 +21,48 @@ WARNING = Markup(
 _LEVELS = 255
 
 
-def write_attention(file: Path, attended: Any, rollout: np.ndarray, at: tuple[int, int] = (0, 0)) -> None:
-    """Write a page that opens from disk with all heads of a text: lines and rollout.
+def write_attention(file: Path, attention: Any, first_head: tuple[int, int] = (0, 0)) -> None:
+    """Write a page that opens from disk: all heads of a text, and attention rollout.
 
-    Weights are square roots in bytes, compressed: a page of 144 heads and 128 tokens has at most 3.3 MB.
+    Weights are stored as their square roots, one compressed byte per weight: a page of 144 heads and 128 tokens has at
+    most 3.3 MB.
 
     Args:
         file: Page to write.
-        attended: The text, as `bertkit.analysis.attention.attend` returns it.
-        rollout: (layers, tokens, tokens).
-        at: Layer and head to begin with.
+        attention: Result of `bertkit.analysis.attention.attend`.
+        first_head: Layer and head that the page shows first.
     """
-    layers, heads, tokens, _ = attended.weights.shape
+    layers, heads, tokens, _ = attention.weights.shape
     data = {
-        "tokens": [{"text": token.text, "segment": token.segment} for token in attended.tokens],
+        "tokens": [{"text": token.text, "segment": token.segment} for token in attention.tokens],
         "layers": layers,
         "heads": heads,
-        "weights": pack(attended.weights),
-        "rollout": pack(rollout),
-        "layer": at[0],
-        "head": at[1],
+        "weights": pack(attention.weights),
+        "rollout": pack(attention.rollout),
+        "layer": first_head[0],
+        "head": first_head[1],
     }
-    # "<" is escaped, so no text can end the element that holds the data.
+    # Escape "<", so that no text can end the element that holds the data.
     embedded = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     write_page(
         file,
         "attention.html.j2",
         scripts=("attention.js",),
         data=Markup(embedded),
-        model=attended.model,
+        model=attention.model,
         warning=WARNING,
         layers=layers,
         heads=heads,
         tokens=tokens,
-        is_pair=any(token.segment == 1 for token in attended.tokens),
+        is_pair=any(token.segment == 1 for token in attention.tokens),
         precision=1 / _LEVELS,
     )
 
 
 def pack(weights: np.ndarray) -> str:
     """Return the square roots of weights in [0, 1] as bytes, compressed by zlib, as base64."""
-    # The weights 0.0001, 0.01, 0.25 and 1 become 3, 26, 128 and 255. Most weights are small, and need the finest steps:
-    # without the square root, 0.0001 would become 0, like the weight of a token that is never read.
+    # The weights 0.0001, 0.01, 0.25 and 1 become 3, 26, 128 and 255. Most weights are small: without the square root,
+    # 0.0001 would be rounded to 0.
     levels = np.rint(np.sqrt(np.clip(weights, 0, 1)) * _LEVELS).astype(np.uint8)
     return base64.b64encode(zlib.compress(levels.tobytes())).decode()
 
@@ -72,7 +72,7 @@ def write_heads(file: Path, result: Any, patterns: Mapping[str, str]) -> None:
 
     Args:
         file: Page to write.
-        result: The measured heads, as `bertkit.analysis.attention_heads.measure_heads` returns them.
-        patterns: Name of each pattern -> description of the tokens that are attended to.
+        result: Result of `bertkit.analysis.attention_heads.measure_heads`.
+        patterns: Name of a pattern -> description of the tokens that it attends to.
     """
     write_page(file, "attention_heads.html.j2", page=result, patterns=patterns, warning=WARNING)

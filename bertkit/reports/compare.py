@@ -18,25 +18,25 @@ from bertkit.reports.text import is_finite, score_text
 MAX_CURVES = svg.COLORS  # in one picture, because more curves would share colors
 
 
-def write_compared(file: Path, compared: Any, logs: Mapping[str, Sequence[Log]]) -> None:
-    """Write the page with everything inline.
+def write_comparison(file: Path, comparison: Any, logs: Mapping[str, Sequence[Log]]) -> None:
+    """Write the page as one file.
 
     Args:
         file: Page to write.
-        compared: Result of `bertkit.workflows.compare.compare`.
+        comparison: Result of `bertkit.workflows.compare.compare`.
         logs: Name of a system -> training log of each of its runs.
     """
-    systems, metric = compared.systems, compared.best_metric
-    # The best metric comes first, because the headline and the verdict are about it.
+    systems, metric = comparison.systems, comparison.best_metric
+    # Put the best metric first, because the headline and the verdict are about it.
     metrics = list(dict.fromkeys([metric, *systems[0].scores]))
     write_page(
         file,
         "compare.html.j2",
-        page=compared,
+        page=comparison,
         verdict=partial(name_worse, baseline=systems[0].name, metric=metric),
         worse_side="right" if is_lower_better(metric) else "left",
         headline=_draw_headline(systems, metric),
-        differences=_draw_differences(compared.differences, metric),
+        differences=_draw_differences(comparison.differences, metric),
         curves=_draw_curves(logs, metric),
         max_curves=MAX_CURVES,
         metrics=metrics,
@@ -45,7 +45,7 @@ def write_compared(file: Path, compared: Any, logs: Mapping[str, Sequence[Log]])
 
 
 def name_worse(comparison: Any, name: str, *, baseline: str, metric: str) -> str:
-    """Return a sentence that names the worse system by the best metric, and whether the difference is significant."""
+    """Return a sentence that names the system with the worse best metric, and whether the difference is significant."""
     if not comparison.difference:
         return f"Neither is worse in {metric}."
     is_worse = (comparison.difference > 0) == is_lower_better(metric)
@@ -62,9 +62,9 @@ def _draw_headline(systems: Sequence[Any], metric: str) -> Markup | None:
     for system in systems:
         value, seeds = system.scores.get(metric), system.seed_scores.get(metric)
         # A range over seeds is not an interval, but it shows at a glance whether two systems overlap.
-        ends = (min(seeds), max(seeds)) if seeds else system.intervals.get(metric) or (value, value)
-        if is_finite(value, *ends):
-            spans.append(svg.Span(system.name, score_text(value), value, ends[0], ends[1], system is systems[0]))
+        low, high = (min(seeds), max(seeds)) if seeds else system.intervals.get(metric) or (value, value)
+        if is_finite(value, low, high):
+            spans.append(svg.Span(system.name, score_text(value), value, low, high, system is systems[0]))
     return svg.interval_strip(spans, name=f"{metric} of each system") if spans else None
 
 
@@ -75,7 +75,7 @@ def _draw_differences(differences: Mapping[str, Mapping[str, Any]], metric: str)
 
 
 def _draw_curves(logs: Mapping[str, Sequence[Log]], metric: str) -> list[tuple[str, Markup]]:
-    """Draw the logs of the first systems, of each its first run, as (caption, picture)."""
+    """Draw the log of the first run of each system, for at most `MAX_CURVES` systems, as (caption, picture)."""
     panels = {
         f"{metric} on the evaluation rows": f"eval_{metric}",
         "Training loss": "loss",
@@ -83,6 +83,6 @@ def _draw_curves(logs: Mapping[str, Sequence[Log]], metric: str) -> list[tuple[s
         "Learning rate": "learning_rate",
     }
     # One curve per system, because the curves of all seeds would be indistinguishable.
-    first = {name: run_logs[0] for name, run_logs in list(logs.items())[:MAX_CURVES] if run_logs}
-    panel_lines = {caption: {name: (log, key) for name, log in first.items()} for caption, key in panels.items()}
+    first_logs = {name: run_logs[0] for name, run_logs in list(logs.items())[:MAX_CURVES] if run_logs}
+    panel_lines = {caption: {name: (log, key) for name, log in first_logs.items()} for caption, key in panels.items()}
     return draw_logs(panel_lines)

@@ -53,14 +53,14 @@ class Ablation(RunSet):
     Args:
         folder: Folder of all runs.
         names: Run folders of the pretrainings.
-        search: Grid over keys of the pretraining recipe.
+        space: Grid over keys of the pretraining recipe.
         points: Variant -> its values of these keys.
         recipes: Variant -> its pretraining recipe.
         tasks: Name of a task -> its recipe and changes.
         failures: Variant -> the error that ended it.
     """
 
-    search: SweepSpace
+    space: SweepSpace
     points: dict[str, SweepPoint]
     recipes: dict[str, PretrainRecipe]
     tasks: dict[str, TaskRecipe]
@@ -82,14 +82,14 @@ class Ablation(RunSet):
         log.info(f"{variant}: pretraining, {self.names.index(name) + 1} of {len(self.names)}")
         pretrain_corpus(read_pretrain_data(self.recipes[variant], self.folder / name), restart=False)
 
-    def pretrained(self, variant: str) -> Path:
+    def encoder_folder(self, variant: str) -> Path:
         """Return the run folder of a pretraining."""
         return self.folder / _PRETRAINED / variant
 
-    def task_recipe(self, task: str, variant: str) -> Recipe:
+    def load_task_recipe(self, task: str, variant: str) -> Recipe:
         """Load the recipe of a fine-tuning of an encoder."""
         name, changes = self.tasks[task]
-        return load_recipe(name, {**changes, "model": str(self.pretrained(variant))})
+        return load_recipe(name, {**changes, "model": str(self.encoder_folder(variant))})
 
 
 def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[dict[str, Any], BertkitError | None]:
@@ -101,35 +101,34 @@ def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[dict[str, Any], Bertkit
         The content of ``ablation.json`` with the ``folder``, and the error of the first variant that failed.
     """
     with job.lock():
-        # 1. Read all rows and texts: an ablation takes days, so a wrong row of the last task must not end it.
+        # 1. Read all rows and texts: a wrong row of the last task must not end an ablation after days.
         _check_inputs(job)
 
         # 2. Pretrain the variants.
         job.failures |= train_all(job)
 
-        # 3. Fine-tune task by task, so that a table is complete as soon as its task is done. A variant that has failed
-        #    is left out of all further tasks.
+        # 3. Fine-tune task by task, so that the table of a task is complete early. Skip variants that have failed.
         for task, variant in product(job.tasks, job.recipes):
             if variant not in job.failures:
                 log.info(f"{variant}: {task}")
-                with continue_on_error(variant, job.failures, fatal=UsageError), _for_another(job):
+                with continue_on_error(variant, job.failures, fatal=UsageError), _suggest_output(job):
                     folder = job.folder / task / variant
-                    _, diverged = finetune_seeds(job.task_recipe(task, variant), seeds, output=folder)
-                    if diverged is not None:
-                        raise diverged
+                    _, error = finetune_seeds(job.load_task_recipe(task, variant), seeds, output=folder)
+                    if error is not None:
+                        raise error
 
         # 4. Compare the variants, which also writes a page per task. The summary comes last.
         summary = {
-            "space": {axis.key: axis.text for axis in job.search.axes},
+            "space": {axis.key: axis.text for axis in job.space.axes},
             "seeds": list(seeds),
             "variants": [_describe_variant(job, variant) for variant in job.points],
             "tasks": list(filter(None, (_compare_variants(job, task, seeds) for task in job.tasks))),
         }
-        recipe = next(iter(job.recipes.values())).name
+        recipe_name = next(iter(job.recipes.values())).name
         with disk_errors(job.folder):
-            header = {"schema_version": _SCHEMA, "command": runs.command(), "recipe": recipe}
+            header = {"schema_version": _SCHEMA, "command": runs.command(), "recipe": recipe_name}
             write_json(job.folder / SUMMARY, {**header, **summary})
-    return {"recipe": recipe, "folder": str(job.folder), **summary}, first_failure(job.failures)
+    return {"recipe": recipe_name, "folder": str(job.folder), **summary}, first_failure(job.failures)
 
 
 def dry_run(job: Ablation, seeds: Sequence[int]) -> dict[str, Any]:
@@ -143,7 +142,7 @@ def dry_run(job: Ablation, seeds: Sequence[int]) -> dict[str, Any]:
     estimates = dict[str, Estimate]()
     for name, recipe in job.recipes.items():
         try:
-            estimates[name] = estimate(recipe, output=job.pretrained(name))
+            estimates[name] = estimate(recipe, output=job.encoder_folder(name))
         except BertkitError as error:
             raise error.with_prefix(name) from None
     finetunings = len(job.recipes) * len(rows) * len(seeds)
@@ -151,21 +150,21 @@ def dry_run(job: Ablation, seeds: Sequence[int]) -> dict[str, Any]:
 
 
 def check_ablation(
-    name: str, search: SweepSpace, tasks: Sequence[TaskRecipe], changes: Mapping[str, Any], output: str | Path | None
+    name: str, space: SweepSpace, tasks: Sequence[TaskRecipe], changes: Mapping[str, Any], output: str | Path | None
 ) -> Ablation:
     """Load all recipes, and check the folder, before anything is read.
 
-    `search` is a grid over keys of the pretraining recipe; its first point is what the others are compared with.
+    `space` is a grid over keys of the pretraining recipe. The other points are compared with its first point.
     """
     # 1. Check the options against each other.
     if not tasks:
-        raise UsageError("no task to compare the encoders by", "name a recipe: --finetune sst2")
-    for axis in search.axes:
+        raise UsageError("--finetune is missing", "name a recipe to compare the encoders on: --finetune sst2")
+    for axis in space.axes:
         if axis.key in changes:
             raise UsageError(f"{axis.key} is both set and varied", "leave one of them out")
 
-    # 2. Load the recipes of all variants and tasks: a wrong value is an error now, and not after hours of training.
-    points = name_variants(list(search.points(0)))
+    # 2. Load the recipes of all variants and tasks, so that a wrong value is an error before the training.
+    points = name_variants(list(space.points(0)))
     recipes = {}
     for variant, point in points.items():
         try:
@@ -181,12 +180,12 @@ def check_ablation(
         # Each task has a folder of its name, next to the folder of the pretrainings.
         if task_name in tasks_by_name or task_name == _PRETRAINED:
             message = f"--finetune: two recipes are called {task_name}"
-            raise UsageError(message, "give one another name: --finetune 'RECIPE name=other'")
+            raise UsageError(message, "rename one: --finetune 'RECIPE name=other'")
         tasks_by_name[task_name] = task, settings
 
     # 3. Check the folder.
     folder = runs.run_folder(output, f"{next(iter(recipes.values())).name}-ablation")
-    job = Ablation(folder, [f"{_PRETRAINED}/{variant}" for variant in recipes], search, points, recipes, tasks_by_name)
+    job = Ablation(folder, [f"{_PRETRAINED}/{variant}" for variant in recipes], space, points, recipes, tasks_by_name)
     job.check()
     return job
 
@@ -200,19 +199,19 @@ def _check_inputs(job: Ablation) -> dict[str, dict[str, int]]:
     Raises:
         BertkitError: If rows or texts are missing or wrong, or a run in the folder has other settings.
     """
-    # The encoders are not pretrained yet. Rows do not depend on the encoder, so any variant can stand for all.
-    rows = {task: read_rows(job.task_recipe(task, next(iter(job.recipes)))) for task in job.tasks}
+    # The encoders are not pretrained yet. Rows do not depend on the encoder, so the recipe of any variant will do.
+    rows = {task: read_rows(job.load_task_recipe(task, next(iter(job.recipes)))) for task in job.tasks}
     for variant, recipe in job.recipes.items():
-        inputs = read_pretrain_data(recipe, job.pretrained(variant))
-        with _for_another(job):
+        inputs = read_pretrain_data(recipe, job.encoder_folder(variant))
+        with _suggest_output(job):
             runs.check_run_folder(inputs.plan.folder, inputs.plan.identity)
         held_out_features(inputs.corpus["validation"], inputs.objective, inputs.context)
     return rows
 
 
 @contextmanager
-def _for_another(job: Ablation) -> Iterator[None]:
-    """Replace the remedy of an error about a folder with other runs by the option of this command."""
+def _suggest_output(job: Ablation) -> Iterator[None]:
+    """Replace the remedy of an error about a folder with other runs: suggest a new --output of this command."""
     try:
         yield
     except UsageError as error:
@@ -221,12 +220,12 @@ def _for_another(job: Ablation) -> Iterator[None]:
 
 
 def name_variants(points: Sequence[SweepPoint]) -> dict[str, SweepPoint]:
-    """Name the points of a grid by their values, as folder names; a number has its key before it.
+    """Return folder name -> point of a grid. The name joins the values; a number follows its key.
 
     >>> list(name_variants([{"objective": "mlm", "options.mask_rate": 0.15}, {"size": "a/b"}]))
     ['mlm-mask_rate=0.15', 'b']
     """
-    # Names that occur twice, or that would be `.` or `..`, end with the index of their point.
+    # Append the index of the point to names that occur twice, or that would be `.` or `..`.
     names = ["-".join(_name_setting(key, value) for key, value in point.items()) for point in points]
     counts = Counter(names)
     return {
@@ -242,7 +241,7 @@ def _name_setting(key: str, value: object) -> str:
 
 def _describe_variant(job: Ablation, name: str) -> dict[str, Any]:
     """Describe a variant by its settings and, if it is finished, by the result of its pretraining."""
-    record, error = runs.read_record(job.pretrained(name)), job.failures.get(name)
+    record, error = runs.read_record(job.encoder_folder(name)), job.failures.get(name)
     result: dict[str, Any] = {"scores": {}, "parameters": 0, "steps": 0, "tokens": 0, "seconds": 0.0}
     if record is not None and record["status"] == "finished":
         result = {key: record["result"][key] for key in result}
@@ -250,21 +249,20 @@ def _describe_variant(job: Ablation, name: str) -> dict[str, Any]:
 
 
 def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> dict[str, Any] | None:
-    """Compare the variants on a task with the first of them, or return None if fewer than two can be compared.
+    """Compare the variants on a task with the first variant, or return None if fewer than two have finished.
 
-    ``failures`` of a variant are the seeds that count as failed. ``baseline`` is the score of the null model, which
-    reads nothing.
+    In the result, ``failures`` has the failed seeds of a variant, and ``baseline`` the score of the null model.
     """
-    # 1. Compare what has finished: a single run, or for several seeds, a folder with at least two finished runs.
+    # 1. Compare the variants whose run has finished or, with several seeds, at least two of their runs.
     paths, results = {}, []
     for variant in job.recipes:
         folder = job.folder / task / variant
         records = [runs.read_record(seed_folder(folder, seed)) or {} for seed in seeds]
-        finished = [record["results"][0] for record in records if record.get("status") == "finished"]
-        results += finished
-        if len(seeds) == 1 and finished:
+        seed_results = [record["results"][0] for record in records if record.get("status") == "finished"]
+        results += seed_results
+        if len(seeds) == 1 and seed_results:
             paths[variant] = seed_folder(folder, seeds[0])
-        elif len(finished) > 1:
+        elif len(seed_results) > 1:
             paths[variant] = folder
     if len(paths) < 2:
         log.warning(f"{task}: nothing to compare, because fewer than two encoders were fine-tuned")
@@ -272,9 +270,9 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> dict[st
     comparison = compare(list(paths.values()))
     metric, scores, notes = comparison.best_metric, list[dict[str, Any]](), list[str]()
 
-    # 2. Add what the comparison lacks: the seeds that failed, and the score of a model that reads nothing.
+    # 2. Add the failed seeds and the score of the null model, which the comparison lacks.
     for variant, system in zip(paths, comparison.systems, strict=True):
-        # A failed seed still counts for the mean: to leave it out would favor unstable encoders.
+        # Failed seeds count in the mean: without them, unstable encoders would be favored.
         summary = read_seeds(job.folder / task / variant) or {}
         failures = {run["seed"]: run["failure"] for run in summary.get("runs", ()) if run["failure"]}
         difference = comparison.differences.get(system.name, {}).get(metric)
@@ -298,21 +296,19 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> dict[st
     # 3. Write the page.
     page = job.folder / f"{task}.html"
     with disk_errors(job.folder), lock_output(page):
-        failed = [f"failed: {variant}. {error}" for variant, error in job.failures.items()]
-        write_page(page, replace(comparison, notes=[*failed, *notes]))
+        failure_notes = [f"failed: {variant}. {error}" for variant, error in job.failures.items()]
+        write_page(page, replace(comparison, notes=[*failure_notes, *notes]))
     header = {"recipe": task, "split": comparison.split, "rows": comparison.rows, "metric": metric}
     return {**header, "scores": scores, "notes": notes, "baseline": baseline}
 
 
 def find_unlearned(task: str, means: Sequence[float], baselines: Baselines, metric: str) -> list[str]:
-    """Return a note if no mean score beats the null baseline, so that no encoder has learned the task.
+    """Return a note if no encoder has learned the task: no mean score beats the null baseline.
 
     >>> find_unlearned("cola", [0.0, 0.1], {"most frequent label": {"f1": 0.0}}, "f1")
     []
     """
     if not all(find_unbeaten({metric: mean}, baselines, metric) for mean in means):
         return []
-    reason = f"No encoder has learned {task}: no mean score beats a baseline"
-    effect = "so these differences say nothing."  # dialect: ok
-    remedy = f"Pretrain for more --steps, or fine-tune for longer: --finetune '{task} training.epochs=10'."
-    return [f"{reason}, {effect} {remedy}"]
+    message = f"No encoder has learned {task}: no mean score beats a baseline, so the differences mean nothing."
+    return [f"{message} Pretrain for more --steps, or fine-tune longer: --finetune '{task} training.epochs=10'."]

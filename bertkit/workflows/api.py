@@ -42,9 +42,9 @@ from bertkit.workflows.predict import answer, load_to_predict
 if TYPE_CHECKING:
     from bertkit.workflows.explain import ExplainedRow
 
-_MAX_SHOWN = 50  # rows of a table in a notebook
+_MAX_TABLE_ROWS = 50  # in a notebook
 # Models compute one at a time, in any thread: each uses all cores, and the settings of torch apply to the process.
-_COMPUTING = threading.RLock()
+_COMPUTE_LOCK = threading.RLock()
 
 Changes = Mapping[str, Any]
 """Dotted keys of a recipe -> values, as for ``--set``: ``{"options.abstain_below": 0.8}``."""
@@ -54,13 +54,13 @@ class Predictions(list[dict[str, Any]]):
     """Records of predicted rows, in order; a notebook shows them as a table."""
 
     def _repr_html_(self) -> str:
-        names = list(dict.fromkeys(name for record in self[:_MAX_SHOWN] for name in record))
+        names = list(dict.fromkeys(name for record in self[:_MAX_TABLE_ROWS] for name in record))
         head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
         rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(_as_text(record.get(name)))}</td>" for name in names) + "</tr>"
-            for record in self[:_MAX_SHOWN]
+            "<tr>" + "".join(f"<td>{html.escape(_format_value(record.get(name)))}</td>" for name in names) + "</tr>"
+            for record in self[:_MAX_TABLE_ROWS]
         )
-        more = f"<p>{len(self) - _MAX_SHOWN:,} more</p>" if len(self) > _MAX_SHOWN else ""
+        more = f"<p>{len(self) - _MAX_TABLE_ROWS:,} more</p>" if len(self) > _MAX_TABLE_ROWS else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
 
 
@@ -74,7 +74,7 @@ class LoadedModel:
 
     def __init__(self, source: Recipe) -> None:
         self.source = source
-        self._by_columns: dict[tuple[str, ...], CheckpointInfo] = {}
+        self._infos: dict[tuple[str, ...], CheckpointInfo] = {}
 
     def __repr__(self) -> str:
         return f"bertkit.load({self.source.model!r})"
@@ -82,26 +82,26 @@ class LoadedModel:
     @property
     def recipe(self) -> Recipe:
         """Recipe that determines how rows are read."""
-        return self.saved.recipe
+        return self.checkpoint_info.recipe
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the labels in the order of the model's outputs, or an empty tuple if it predicts no labels."""
-        return self.saved.labels
+        return self.checkpoint_info.labels
 
     @cached_property
-    def saved(self) -> CheckpointInfo:
+    def checkpoint_info(self) -> CheckpointInfo:
         """Checkpoint on disk."""
         return find_members(self.source)
 
     @cached_property
     def _checkpoint(self) -> Checkpoint:
-        return load_to_predict(self.saved)
+        return load_to_predict(self.checkpoint_info)
 
     @cached_property
-    def _to_explain(self) -> Checkpoint:
-        """The model loaded again as it was trained, because explanations need gradients."""
-        return self.saved.load()
+    def _trainable_checkpoint(self) -> Checkpoint:
+        """The model loaded again as for training, because explanations need gradients."""
+        return self.checkpoint_info.load()
 
     def load(self) -> LoadedModel:
         """Load the weights now, not with the first row, and return this model.
@@ -109,7 +109,7 @@ class LoadedModel:
         Raises:
             BertkitError: If the model does not exist, its head is untrained, or its weights are damaged.
         """
-        with _COMPUTING:
+        with _COMPUTE_LOCK:
             _ = self._checkpoint
         return self
 
@@ -130,8 +130,8 @@ class LoadedModel:
             progress: Shows the progress of the work; by default a bar, in notebooks only.
 
         Returns:
-            A record per row, in order, as the command writes them; or the dataframe with the columns that the
-            command adds to a file of columns, without rounding.
+            A dictionary per row, in order, as the command writes them; for a DataFrame, a copy with the columns that
+            the command adds to a CSV file, unrounded.
 
         Raises:
             DataError: If a column is missing or a value has a wrong type; the error names the row.
@@ -168,17 +168,17 @@ class LoadedModel:
         Raises:
             DataError: If a row is wrong, or if the model was trained on it.
         """
-        saved, split = self.saved, None
+        info, split = self.checkpoint_info, None
         if rows is not None:
             records, split = as_records(rows), ALL
-            columns = saved.task.COLUMNS
-            # The caller has chosen the rows, so neither a column of splits nor a limit of the recipe selects from them.
-            data = map_canonical_names(list(records[0]) if records else [], [*columns.names], saved.recipe.data)
+            columns = info.task.COLUMNS
+            # Score all rows that the caller passed: ignore the split column and the limit of the recipe.
+            data = map_canonical_names(list(records[0]) if records else [], [*columns.names], info.recipe.data)
             data = data.with_rows({ALL: records}).model_copy(update={"split_column": None, "limit": None})
-            saved = replace(saved, recipe=saved.recipe.model_copy(update={"data": data}))
-        splits = resolve_overlap(saved, splits_to_score(saved, split, strict=False), on_overlap)
-        with _COMPUTING:
-            return score_splits(self._ready(), saved, splits, None)[0]
+            info = replace(info, recipe=info.recipe.model_copy(update={"data": data}))
+        splits = resolve_overlap(info, splits_to_score(info, split, strict=False), on_overlap)
+        with _COMPUTE_LOCK:
+            return score_splits(self._prepare(), info, splits, None)[0]
 
     @with_progress
     def explain(
@@ -196,51 +196,50 @@ class LoadedModel:
         records = self._read_rows(rows)
         if not records:
             return []
-        with _COMPUTING:
-            saved = self._saved_for(tuple(records[0]))
-            # Another model may have set the matrix products of torch, which are global, to its own precision.
-            self._to_explain.use_machine()
-            chunks = read_chunks(saved, enumerate(records, 1), ROWS)
-            return list(explain_chunks(self._to_explain, chunks, **settings))
+        with _COMPUTE_LOCK:
+            info = self._get_info(tuple(records[0]))
+            # The precision of matrix products is global in torch, so another model may have changed it.
+            self._trainable_checkpoint.use_machine()
+            chunks = read_chunks(info, enumerate(records, 1), ROWS)
+            return list(explain_chunks(self._trainable_checkpoint, chunks, **settings))
 
     def _read_rows(self, rows: DataFrame | Rows) -> list[dict[str, Any]]:
-        task = self.saved.task
-        inputs = [name for name, is_needed in row_columns(task, self.recipe).items() if is_needed]
-        return as_records(rows, inputs, task.COLUMNS)
+        task = self.checkpoint_info.task
+        input_columns = [name for name, is_needed in row_columns(task, self.recipe).items() if is_needed]
+        return as_records(rows, input_columns, task.COLUMNS)
 
-    def _saved_for(self, names: tuple[str, ...]) -> CheckpointInfo:
-        """Return the checkpoint with a recipe that reads rows of these columns, and warn of columns that it ignores."""
-        # Programs call `predict` for one row after the other, and a warning once per row would be noise.
-        if names not in self._by_columns:
-            saved = self.saved
-            data = map_canonical_names(names, [*row_columns(saved.task, saved.recipe), "id"], saved.recipe.data)
-            reader = replace(saved, recipe=saved.recipe.model_copy(update={"data": data}))
+    def _get_info(self, names: tuple[str, ...]) -> CheckpointInfo:
+        """Return the checkpoint with a recipe that reads these columns. Warn once about columns that it ignores."""
+        if names not in self._infos:
+            info = self.checkpoint_info
+            data = map_canonical_names(names, [*row_columns(info.task, info.recipe), "id"], info.recipe.data)
+            reader = replace(info, recipe=info.recipe.model_copy(update={"data": data}))
             warn_of_unread(names, reader)
-            self._by_columns[names] = reader
-        return self._by_columns[names]
+            self._infos[names] = reader
+        return self._infos[names]
 
     def _predict(self, records: list[dict[str, Any]], layout: FileLayout | None = None) -> Iterator[dict[str, Any]]:
         if not records:
             return
-        with _COMPUTING:
-            checkpoint, saved = self._ready(), self._saved_for(tuple(records[0]))
-            chunks = read_chunks(saved, enumerate(records, 1), ROWS)
-            yield from answer(saved, chunks, checkpoint, layout)
+        with _COMPUTE_LOCK:
+            checkpoint, info = self._prepare(), self._get_info(tuple(records[0]))
+            chunks = read_chunks(info, enumerate(records, 1), ROWS)
+            yield from answer(info, chunks, checkpoint, layout)
 
-    def _ready(self) -> Checkpoint:
+    def _prepare(self) -> Checkpoint:
         """Return the loaded model after setting torch's matrix products to its precision."""
         self._checkpoint.use_machine()
         return self._checkpoint
 
     def _predict_columns(self, records: list[dict[str, Any]]) -> dict[str, list[Any]]:
-        predicted = list(self._predict(records, PLAIN))
+        predictions = list(self._predict(records, PLAIN))
         columns = {"id", *(records[0] if records else ())}
-        names = dict.fromkeys(name for record in predicted for name in record if name not in columns)
-        return {name: [record.get(name) for record in predicted] for name in names}
+        names = dict.fromkeys(name for record in predictions for name in record if name not in columns)
+        return {name: [record.get(name) for record in predictions] for name in names}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the source of the model without its weights, so that another process loads the model itself."""
-        return {"source": self.source, "_by_columns": {}}
+        return {"source": self.source, "_infos": {}}
 
 
 def load(model: str | Path, recipe: str | Recipe | None = None, *, changes: Changes | None = None) -> LoadedModel:
@@ -259,7 +258,7 @@ def load(model: str | Path, recipe: str | Recipe | None = None, *, changes: Chan
         BertkitError: Any other error; see `bertkit.errors`.
     """
     folder = expand_path(model)
-    # The path is absolute because a worker process may have another working folder.
+    # Make the path absolute, because a worker process can have another working folder.
     name = str(folder.absolute()) if folder.is_dir() else str(model)
     if isinstance(recipe, Recipe):
         return LoadedModel(recipe.model_copy(update={"model": name})).load()
@@ -268,15 +267,15 @@ def load(model: str | Path, recipe: str | Recipe | None = None, *, changes: Chan
     return LoadedModel(load_recipe(recipe, {**(changes or {}), "model": name})).load()
 
 
-def _as_text(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_as_text(inner)}" for name, inner in value.items())
+        return ", ".join(f"{name} {_format_value(inner)}" for name, inner in value.items())
     return "" if value is None else str(value)
 
 
-class Finetuned(list[EvalResult]):
+class FinetuneResults(list[EvalResult]):
     """Results of the validation splits. The first split chose the best checkpoint."""
 
     def __init__(self, results: Iterable[EvalResult], folder: Path) -> None:
@@ -299,7 +298,7 @@ class Finetuned(list[EvalResult]):
         return load(self.folder)
 
     def _repr_html_(self) -> str:
-        cells = [(result.split, name, _with_interval(result, name)) for result in self for name in result.scores]
+        cells = [(result.split, name, _format_score(result, name)) for result in self for name in result.scores]
         rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
         return f"<p>{html.escape(str(self.folder))}</p><table>{rows}</table>"
 
@@ -317,7 +316,7 @@ def finetune(
     restart: bool = False,
     expect_run: str | Path | None = None,
     progress: Progress | None = None,
-) -> Finetuned:
+) -> FinetuneResults:
     """Fine-tune an encoder, or resume the same run, or return the scores of a finished one.
 
     Args:
@@ -345,10 +344,9 @@ def finetune(
     if isinstance(data, (str, Path)):
         settings["data.source"] = str(data)
     if in_memory and not isinstance(recipe, Recipe):
-        # Rows in memory replace the source that the recipe names.
         settings.setdefault("data.source", "")
 
-    # 2. Load the recipe. It determines how columns and labels are read, also for rows in memory.
+    # 2. Load the recipe, which determines how columns and labels are read. Rows in memory replace its source.
     loaded = _load_recipe(recipe, settings)
     if in_memory:
         loaded = with_rows(loaded, data)
@@ -356,7 +354,7 @@ def finetune(
     # 3. Train.
     with use_progress(None if events is None else MetricsListener(events)):
         results = finetune_recipe(loaded, expect_run=expect_run, output=output, restart=restart)
-        return Finetuned(results, run_folder(output, loaded.name))
+        return FinetuneResults(results, run_folder(output, loaded.name))
 
 
 def _load_recipe(recipe: str | Path | Recipe, changes: Mapping[str, Any]) -> Recipe:
@@ -364,8 +362,8 @@ def _load_recipe(recipe: str | Path | Recipe, changes: Mapping[str, Any]) -> Rec
     if not isinstance(recipe, Recipe):
         return load_recipe(str(recipe), changes)
     if changes:
-        message = f"a loaded recipe and changes of it: {', '.join(changes)}"
-        raise UsageError(message, "give the name of the recipe, or make the changes with load_recipe(NAME, CHANGES)")
+        message = f"changes of a loaded recipe: {', '.join(changes)}"
+        raise UsageError(message, "pass the name of the recipe, or load it with load_recipe(NAME, CHANGES)")
     return recipe
 
 
@@ -375,23 +373,23 @@ def with_rows(recipe: Recipe, data: Any) -> Recipe:
     Raises:
         DataError: If `data` does not contain rows.
     """
-    # A mapping is a `DatasetDict` of splits, or by mistake a batch of columns, as pandas and datasets accept them.
+    # A mapping has splits, like a `DatasetDict`. Reject a mapping of columns, which pandas and datasets accept.
     if is_dataframe(data) or not isinstance(data, Mapping):
         rows = {ALL: as_records(data)}
     elif any(isinstance(values, list) and values and isinstance(values[0], (str, float)) for values in data.values()):
-        message = f"a dictionary of columns: {', '.join(map(str, data))}"
-        raise DataError(message, "give datasets.Dataset.from_dict(DATA), or a list of one dictionary per row")
+        message = f"data is a dictionary of columns: {', '.join(map(str, data))}"
+        raise DataError(message, "pass datasets.Dataset.from_dict(DATA), or a list of one dictionary per row")
     else:
-        # Splits may have the names that files have, such as "dev"; several names can mean the same split.
+        # Accept the split names that files have, such as "dev"; several names can mean the same split.
         sources = {str(name): as_records(source) for name, source in data.items()}
         splits = find_splits(sources, {})
         rows = {split: list(chain(*map(sources.__getitem__, names))) for split, names in splits.items()}
     if rows == {ALL: []}:
-        raise DataError("there are no rows", "give some")
+        raise DataError("data has no rows", "pass at least one row")
     return recipe.model_copy(update={"data": recipe.data.with_rows(rows)})
 
 
-def _with_interval(result: EvalResult, name: str) -> str:
+def _format_score(result: EvalResult, name: str) -> str:
     score, interval = result.scores[name], result.intervals.get(name)
-    ends = f" ({interval[0]:.4f} to {interval[1]:.4f})" if interval else ""
-    return "undefined" if score is None else f"{score:.4f}{ends}"
+    suffix = f" ({interval[0]:.4f} to {interval[1]:.4f})" if interval else ""
+    return "undefined" if score is None else f"{score:.4f}{suffix}"

@@ -22,7 +22,7 @@ def show(
     *,
     pair: str | None = None,
     max_tokens: int = 128,
-    at: tuple[int, int] = (0, 0),
+    first_head: tuple[int, int] = (0, 0),
     output: Path | None = None,
 ) -> AttendedText:
     """Compute the attention of all heads of an encoder in a text, or in a pair of texts.
@@ -31,8 +31,8 @@ def show(
         text: Input of the encoder.
         model: A run or any other checkpoint.
         pair: Second text.
-        max_tokens: Maximum tokens of the input; the result grows with their square.
-        at: Layer and head that the page shows first.
+        max_tokens: Maximum tokens of the input; the size of the result grows quadratically.
+        first_head: Layer and head that the page shows first.
         output: Page to write, which opens from disk.
 
     Raises:
@@ -43,12 +43,12 @@ def show(
     with stage(f"loading {model}"):
         from bertkit.analysis.attention import attend, load_attention_model
 
-        loaded = load_attention_model(folder, model)
+        encoder = load_attention_model(folder, model)
 
-    # 2. Compute the attention, which is an array (layers, heads, tokens, tokens).
-    attended = attend(loaded, text, pair, max_tokens=max_tokens)
-    layers, heads = attended.weights.shape[:2]
-    if at[0] >= layers or at[1] >= heads:
+    # 2. Compute the attention weights. Shape: (layers, heads, tokens, tokens).
+    attention = attend(encoder, text, pair, max_tokens=max_tokens)
+    layers, heads = attention.weights.shape[:2]
+    if first_head[0] >= layers or first_head[1] >= heads:
         raise UsageError(f"the model has {layers} layers of {heads} heads", "count them from 0")
 
     # 3. Write the page.
@@ -56,8 +56,8 @@ def show(
         from bertkit.reports.attention import write_attention
 
         with lock_output(output):
-            write_attention(output, attended, attended.rollout, at)
-    return attended
+            write_attention(output, attention, first_head)
+    return attention
 
 
 def measure(
@@ -69,13 +69,13 @@ def measure(
         file: Rows of texts or of words; ``-`` for standard input.
         model: A run or any other checkpoint.
         data: Columns, format and limit of the rows.
-        max_tokens: Maximum tokens of a row; longer rows are left out.
+        max_tokens: Maximum tokens per row; longer rows are skipped.
         output: Page to write, which opens from disk.
 
     Raises:
         BertkitError: If the model, a row or a setting is wrong; see `bertkit.errors`.
     """
-    # 1. Read the rows before the model is loaded: a wrong column is reported at once.
+    # 1. Read the rows. A wrong column is an error before the model is loaded.
     folder = hub.find_model(model)
     from bertkit.analysis.syntax import parse_row
 
@@ -83,7 +83,7 @@ def measure(
     name = "standard input" if file == "-" else file
     column = settings.columns.get("text", "text")
     if not isinstance(column, str):
-        raise UsageError("a text has one column", "name it with --column")
+        raise UsageError("data.columns.text must be a single column", "name it with --column")
     with stage(f"reading {name}", total=1):
         records = take_first(read_records(file, settings), settings.limit)
         rows = [parse_row(record, column, name) for record in records]
@@ -94,13 +94,13 @@ def measure(
     with stage(f"loading {model}"):
         from bertkit.analysis.attention import PATTERNS, load_attention_model, measure_heads
 
-        loaded = load_attention_model(folder, model)
-    measured = measure_heads(loaded, rows, name, max_tokens=max_tokens)
+        encoder = load_attention_model(folder, model)
+    heads = measure_heads(encoder, rows, name, max_tokens=max_tokens)
 
     # 3. Write the page.
     if output is not None:
         from bertkit.reports.attention import write_heads
 
         with lock_output(output):
-            write_heads(output, measured, PATTERNS)
-    return measured
+            write_heads(output, heads, PATTERNS)
+    return heads

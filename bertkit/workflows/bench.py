@@ -32,8 +32,9 @@ from bertkit.training.stopping import StopFlag, handle_signals
 from bertkit.workflows.finetune import load_model, training_job
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 
-_SOME_ROWS, _SOME_STEPS, _SOME_SECONDS = 8192, 10, 30.0  # limits of a measurement before a run
-_EVALUATED = 8192  # tokens of the validation rows that the forward pass is timed on
+# Limits of the measurement before a run.
+_MAX_ROWS, _MAX_STEPS, _MAX_SECONDS = 8192, 10, 30.0
+_EVAL_TOKENS = 8192  # in the validation rows that the forward pass is timed on
 
 
 @dataclass(frozen=True)
@@ -78,16 +79,16 @@ class Bench:
 
 @dataclass(frozen=True)
 class _EncodedRows:
-    """Features of each split, or of a part of its rows."""
+    """Features of all rows of each split, or of a sample of them."""
 
     features: Mapping[str, list[Feature]]
     seconds: float
-    """Time that tokenizing took."""
+    """Time for tokenizing."""
     scale: Mapping[str, float]
-    """Split -> number of rows of a run for each row that has features."""
+    """Split -> rows of the complete run per encoded row; 1 if all rows are encoded."""
 
 
-class _Stoppable(ProgressWrapper):
+class _StoppableProgress(ProgressWrapper):
     """Progress that raises an error after a signal, so that temporary folders are removed."""
 
     def __init__(self, stop: StopFlag) -> None:
@@ -130,7 +131,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
             message = f"a batch of {recipe.training.batch_size} is larger than all {len(train)} training rows"
             raise UsageError(message, f"give --batch-size at most {len(train)}")
 
-    # 3. Find the precisions to measure. The detection of the hardware runs a trial, so each precision is detected once.
+    # 3. Find the precisions to measure. Detect each only once, because `detect_machine` runs a trial.
     detect = partial(detect_machine, model_type=data.plan.model_type, widths=data.plan.widths)
     machines = dict[str, list[ComputeConfig]]()
     for precision in dict.fromkeys(recipe.training.precision for recipe in recipes):
@@ -140,7 +141,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
         machines[precision] = [detect("fp32"), machine] if compares_fp32 else [machine]
 
     # 4. Measure.
-    with handle_signals() as stop, use_progress(_Stoppable(stop)):
+    with handle_signals() as stop, use_progress(_StoppableProgress(stop)):
         speeds = [
             _measure(replace(data, recipe=recipe), replace(context, recipe=recipe), rows, machine, steps)
             for recipe in recipes
@@ -151,24 +152,24 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | No
     return Bench(recipe.name, recipe.model, device, threads, len(train), tokens, recipe.training.epochs, speeds)
 
 
-def measure_some(data: FinetuneData, context: TaskContext, model: Model) -> Speed:
+def measure_sample(data: FinetuneData, context: TaskContext, model: Model) -> Speed:
     """Time a few training steps of a model on some rows of a run, and estimate the time for all of its rows.
 
     Raises:
         BertkitError: If the first steps of the run fail.
     """
-    # Every n-th row, because files can be sorted by label or length; -(-a // b) rounds a / b up.
+    # Take every n-th row, because files can be sorted by label or length; -(-a // b) rounds a / b up.
     splits = {
-        name: split.select(range(0, len(split.rows), -(-len(split.rows) // _SOME_ROWS)))
+        name: split.select(range(0, len(split.rows), -(-len(split.rows) // _MAX_ROWS)))
         for name, split in data.splits.items()
     }
     machine = find_machine(data.plan)
     machine.announce()
-    with handle_signals() as stop, use_progress(_Stoppable(stop)):
+    with handle_signals() as stop, use_progress(_StoppableProgress(stop)):
         rows = _encode(replace(data, splits=splits), context)
         scale = {name: len(split.rows) / len(splits[name].rows) for name, split in data.splits.items()}
         sample, rows = replace(data, splits=splits), replace(rows, scale=scale)
-        return _measure(sample, context, rows, machine, _SOME_STEPS, _SOME_SECONDS, model)
+        return _measure(sample, context, rows, machine, _MAX_STEPS, _MAX_SECONDS, model)
 
 
 def _encode(data: FinetuneData, context: TaskContext) -> _EncodedRows:
@@ -195,7 +196,7 @@ def _measure(
         rows: Encoded rows.
         machine: Device and precision.
         steps: Maximum number of steps to time.
-        seconds: Maximum seconds after which no further step is timed.
+        seconds: Time limit; after it, no further step is timed.
         model: Model to train, or None to load it.
     """
     from bertkit.modeling.depths import configure_layers
@@ -203,26 +204,26 @@ def _measure(
 
     use_matmul_backend(machine)
     training, validation = context.recipe.training, data.validation.name
-    # Preparing may add to features, so each measurement changes copies.
+    # `precompute` can add values to features, so each measurement gets copies.
     features = {name: [dict(feature) for feature in split] for name, split in rows.features.items()}
     speed = Speed(machine.precision, training.batch_size)
     try:
         with _temporary_cache():
             # 1. Load the model.
-            knows_memory = restart_peak_memory(machine.device)
+            can_measure_memory = restart_peak_memory(machine.device)
             model = (load_model(data, context) if model is None else model).to(machine.device)
             if training.layer_keys:
                 configure_layers(model, training)
             checkpoint = Checkpoint(model, data.task, context, machine)
 
-            # 2. Prepare the features. The family may run the encoder once, and then has nothing to train.
+            # 2. Prepare the features. Some tasks only run the encoder here, and train nothing.
             start = time.perf_counter()
-            is_complete = data.task.precompute(model, features, context, partial(run_part, checkpoint))
-            preparing = rows.seconds + time.perf_counter() - start
+            trains_nothing = data.task.precompute(model, features, context, partial(run_part, checkpoint))
+            prepare_seconds = rows.seconds + time.perf_counter() - start
 
             # 3. Train for some steps.
-            timed = []
-            if is_complete:
+            timed_steps = []
+            if trains_nothing:
                 speed = replace(speed, notes=(f"{context.recipe.name} trains nothing: it only prepares and evaluates",))
             else:
                 few_steps = training_to_time(training, len(features["train"]), steps)
@@ -230,17 +231,17 @@ def _measure(
                 start = time.perf_counter()
                 with training_job(timed_data, checkpoint, features["train"], lambda model, step: {}) as job:
                     # Teachers have predicted all rows when the block starts.
-                    preparing += time.perf_counter() - start
-                    timed = time_steps(job, few_steps, machine, steps=steps, seconds=seconds)
+                    prepare_seconds += time.perf_counter() - start
+                    timed_steps = time_steps(job, few_steps, machine, steps=steps, seconds=seconds)
 
             # 4. Evaluate a sample of all lengths. The first pass warms up.
-            sample = features[validation][:: max(1, _count_tokens(features[validation]) // _EVALUATED)]
+            sample = features[validation][:: max(1, _count_tokens(features[validation]) // _EVAL_TOKENS)]
             for _ in range(2):
                 start = time.perf_counter()
                 run_model(checkpoint, sample, "evaluating")
-                evaluating_rate = len(sample) / (time.perf_counter() - start)
-            memory = peak_memory(machine.device) if knows_memory else None
-            # A run loads the weights of its best checkpoint at the end, next to the weights in memory.
+                rows_per_second = len(sample) / (time.perf_counter() - start)
+            memory = peak_memory(machine.device) if can_measure_memory else None
+            # At its end, a run loads the weights of its best checkpoint in addition to the weights in memory.
             if memory is not None and machine.device == "cpu":
                 memory += loaded_weight_bytes(data.model_folder)
     except (MemoryError, RuntimeError) as error:
@@ -248,15 +249,15 @@ def _measure(
             raise
         return replace(speed, notes=(f"{speed.precision}, batch {speed.batch_size}: out of memory",))
 
-    # 5. Estimate the time of all rows; `rows.scale` is above 1 if only a part of them has features.
-    speed = replace(speed, peak_memory_bytes=memory, evaluation_rows_per_second=evaluating_rate)
-    preparing *= rows.scale["train"]
-    evaluating = rows.scale[validation] * len(features[validation]) / evaluating_rate
-    if not timed:
-        return replace(speed, recipe_seconds=preparing + evaluating)
+    # 5. Estimate the time of all rows; `rows.scale` is above 1 if only a sample of them is encoded.
+    speed = replace(speed, peak_memory_bytes=memory, evaluation_rows_per_second=rows_per_second)
+    prepare_seconds *= rows.scale["train"]
+    evaluation_seconds = rows.scale[validation] * len(features[validation]) / rows_per_second
+    if not timed_steps:
+        return replace(speed, recipe_seconds=prepare_seconds + evaluation_seconds)
     # Medians of steps: a mean would include the pauses that other programs cause.
-    tokens_per_second = 1 / median(step.seconds / sum(step.lengths) for step in timed)
-    tokens = sum(sum(step.lengths) for step in timed)
+    tokens_per_second = 1 / median(step.seconds / sum(step.lengths) for step in timed_steps)
+    tokens = sum(sum(step.lengths) for step in timed_steps)
     epoch_seconds = rows.scale["train"] * _count_tokens(features["train"]) / tokens_per_second
     train_rows = round(rows.scale["train"] * len(features["train"]))
     total_steps = training.total_steps(train_rows)
@@ -264,27 +265,27 @@ def _measure(
     evaluations = training.evaluations(total_steps, train_rows)
     return replace(
         speed,
-        steps=len(timed),
+        steps=len(timed_steps),
         tokens_per_second=tokens_per_second,
-        rows_per_second=tokens_per_second * sum(step.rows for step in timed) / tokens,
-        padding_share=1 - tokens / sum(step.padded for step in timed),
+        rows_per_second=tokens_per_second * sum(step.rows for step in timed_steps) / tokens,
+        padding_share=1 - tokens / sum(step.padded for step in timed_steps),
         epoch_seconds=epoch_seconds,
-        recipe_seconds=preparing + epochs * epoch_seconds + evaluations * evaluating,
+        recipe_seconds=prepare_seconds + epochs * epoch_seconds + evaluations * evaluation_seconds,
     )
 
 
 @contextmanager
 def _temporary_cache() -> Iterator[None]:
-    """Set a temporary cache inside the `with` block: no later training reads the hidden states of a bench."""
-    before = os.environ.get("BERTKIT_CACHE")
+    """Use a temporary cache inside the `with` block, so that no later training reads these hidden states."""
+    previous_cache = os.environ.get("BERTKIT_CACHE")
     with TemporaryDirectory(prefix="bertkit-bench-") as folder:
         os.environ["BERTKIT_CACHE"] = folder
         try:
             yield
         finally:
             del os.environ["BERTKIT_CACHE"]
-            if before is not None:
-                os.environ["BERTKIT_CACHE"] = before
+            if previous_cache is not None:
+                os.environ["BERTKIT_CACHE"] = previous_cache
 
 
 def _count_tokens(features: Features) -> int:

@@ -47,7 +47,7 @@ class CheckResult:
     unread: list[str] = field(default_factory=list)
     """Columns of the data that are not read."""
     removed: dict[str, int] = field(default_factory=dict)
-    """Reason for which rows are not in the cleaned copy -> their number."""
+    """Reason -> number of rows that the cleaned copy leaves out for it."""
 
 
 def check(
@@ -59,7 +59,7 @@ def check(
         recipe: Recipe with the data, the task and the model.
         label_errors: Whether to search for wrong labels, by vectors of the model.
         fix: New folder for a copy of the files without the rows that can be removed.
-        needs_model: Whether a missing model is an error; otherwise the checks that need it are omitted.
+        needs_model: Whether a missing model is an error. By default, checks that need a model are left out without it.
 
     Raises:
         BertkitError: If the data cannot be read or the copy cannot be written; see `bertkit.errors`.
@@ -71,74 +71,73 @@ def check(
     with nullcontext() if folder is None else lock_output_folder(folder):
         # 2. Read all splits. A row that cannot be read becomes a finding, and the next row is read.
         with stage("reading the data", total=1):
-            readings = read_all(recipe, task)
-        checked = CheckResult(
+            reading = read_all(recipe, task)
+        result = CheckResult(
             recipe=recipe.name,
             source=recipe.data.source or "the recipe's files",
-            rows={name: len(split.rows) for name, split in readings.splits.items()},
-            findings=[*describe_faults(readings.faults), *readings.findings],
-            left_out=readings.left_out,
-            unread=list(find_unread(readings.splits)),
+            rows={name: len(split.rows) for name, split in reading.splits.items()},
+            findings=[*describe_faults(reading.faults), *reading.findings],
+            left_out=reading.left_out,
+            unread=list(find_unread(reading.splits)),
         )
-        # The following checks need splits with rows, and the train split.
-        readings.splits = {name: split for name, split in readings.splits.items() if split.rows}
-        if "train" not in readings.splits:
-            checked.left_out.append("everything else: no training row can be read")
-            return checked
+        reading.splits = {name: split for name, split in reading.splits.items() if split.rows}
+        if "train" not in reading.splits:
+            result.left_out.append("everything else: no training row can be read")
+            return result
 
-        # 3. Check the rows: gold values, labels, repeated rows, words that give the label away. The cheap checks come
-        #    first; tokens need a tokenizer, and label errors the vectors of a model.
+        # 3. Check the rows: gold values, labels, repeated rows, words that give the label away. These checks need no
+        #    model.
         with stage("comparing rows", total=1):
-            repeats = find_repeats(readings.splits, task.COLUMNS)
-        splits, gold = readings.splits, task.COLUMNS.gold
+            repeats = find_repeats(reading.splits, task.COLUMNS)
+        splits, gold = reading.splits, task.COLUMNS.gold
         for split in splits.values():
             texts = [f"{split.name}: {warning}" for warning in split.warnings]
-            checked.findings.extend(Finding("warn", "labels", "odd_gold", text) for text in texts)
+            result.findings.extend(Finding("warn", "labels", "odd_gold", text) for text in texts)
         if gold:
-            checked.findings.extend(count_gold(splits, gold))
+            result.findings.extend(count_gold(splits, gold))
         if task.HAS_LABEL_NAMES:
-            guessed_labels = () if recipe.labels else readings.labels
-            checked.findings.extend(find_label_faults(splits, gold, recipe.labels, guessed_labels))
-            skew = describe_skew(splits["train"], gold, recipe.labels or readings.labels, recipe)
-            checked.findings.extend(Finding("warn", "labels", "skewed_labels", text) for text in skew)
-        checked.findings.extend(repeats.findings)
+            guessed_labels = () if recipe.labels else reading.labels
+            result.findings.extend(find_label_faults(splits, gold, recipe.labels, guessed_labels))
+            skew = describe_skew(splits["train"], gold, recipe.labels or reading.labels, recipe)
+            result.findings.extend(Finding("warn", "labels", "skewed_labels", text) for text in skew)
+        result.findings.extend(repeats.findings)
         with stage("looking for shortcuts", total=1):
-            checked.findings.extend(find_shortcuts(splits, task, recipe, readings.labels))
-            checked.findings.extend(find_shift(splits, task.COLUMNS))
+            result.findings.extend(find_shortcuts(splits, task, recipe, reading.labels))
+            result.findings.extend(find_shift(splits, task.COLUMNS))
 
-        # 4. Check tokens and labels with the model.
-        _check_tokens(checked, readings, recipe, task, needs_model=needs_model)
-        _check_labels(checked, readings, recipe, task, is_requested=label_errors)
+        # 4. Check the number of tokens with the tokenizer, and the labels with the vectors of the model.
+        _check_tokens(result, reading, recipe, task, needs_model=needs_model)
+        _check_labels(result, reading, recipe, task, is_requested=label_errors)
 
         # 5. Write the copy, without the rows that the checks found.
         if folder is not None:
-            removable = find_removable(splits, repeats, readings.faults)
-            checked.removed.update(write_copies(sources, recipe.data, removable, folder))
-        return checked
+            removable = find_removable(splits, repeats, reading.faults)
+            result.removed.update(write_copies(sources, recipe.data, removable, folder))
+        return result
 
 
-def _check_tokens(result: CheckResult, readings: ReadResult, recipe: Recipe, task: Task, *, needs_model: bool) -> None:
+def _check_tokens(result: CheckResult, reading: ReadResult, recipe: Recipe, task: Task, *, needs_model: bool) -> None:
     """Add the findings that need the tokenizer; only with `needs_model`, a missing model is an error."""
     try:
         with hub.without_weights():
             folder = hub.find_model(recipe.model)
-        context = TaskContext(recipe, load_tokenizer(folder), readings.labels)
+        context = TaskContext(recipe, load_tokenizer(folder), reading.labels)
     except UnavailableError as error:
         if needs_model:
             raise
         result.unavailable.append(f"tokens: {error.message}; name an available model with --model")
     else:
         with stage("counting tokens", total=1):
-            result.findings.extend(find_lost_tokens(readings.splits, task, context))
+            result.findings.extend(find_lost_tokens(reading.splits, task, context))
 
 
-def _check_labels(result: CheckResult, readings: ReadResult, recipe: Recipe, task: Task, *, is_requested: bool) -> None:
-    """Add the label errors on request: the search computes vectors of all texts, which takes long."""
+def _check_labels(result: CheckResult, reading: ReadResult, recipe: Recipe, task: Task, *, is_requested: bool) -> None:
+    """Add label errors if they are requested. The search takes long, because it computes vectors of all texts."""
     if not is_requested:
         result.left_out.append("label errors: --label-errors searches for them, which computes vectors of all texts")
         return
     try:
-        errors = find_label_errors(readings.splits, task.COLUMNS, Embedder(recipe.model))
+        errors = find_label_errors(reading.splits, task.COLUMNS, Embedder(recipe.model))
     except UnavailableError as error:
         result.unavailable.append(f"label errors: {error.message}; {error.remedy}")
         return

@@ -46,7 +46,7 @@ class ClusterResult:
     noise: int
     """Number of rows in no cluster: rows outside of the dense regions of HDBSCAN, and rows without text."""
     silhouettes: dict[int, float] = field(default_factory=dict)
-    """Number of clusters -> mean silhouette; empty unless the number was chosen by it."""
+    """Number of clusters -> mean silhouette; empty unless the silhouette determined the number."""
 
 
 def cluster(
@@ -66,7 +66,7 @@ def cluster(
         texts: File with the texts.
         source: Source of the vectors.
         method: Clustering method, ``kmeans`` or ``hdbscan``.
-        count: Number of clusters of k-means; None chooses it by silhouette. HDBSCAN determines its number itself.
+        count: Number of clusters of k-means; None chooses it by silhouette. HDBSCAN needs no number.
         min_size: Minimum number of rows per cluster of HDBSCAN.
         seed: Random seed of k-means and of samples.
         output: File for the rows with ``cluster`` and ``topic``.
@@ -80,39 +80,39 @@ def cluster(
     if method == "hdbscan" and count is not None:
         raise UsageError("--clusters with --method hdbscan", "HDBSCAN finds their number: set --min-size instead")
     _ = source.embedder
-    contents = _read_texts(texts)
-    # Rows without text have no vector, so all arrays below leave them out.
-    rows_with_text = [row for row, text in enumerate(contents) if text]
-    texts_with_text = [contents[row] for row in rows_with_text]
+    all_texts = _read_texts(texts)
+    # Rows without text have no vector, so the arrays below leave them out.
+    rows_with_text = [row for row, text in enumerate(all_texts) if text]
+    nonempty_texts = [all_texts[row] for row in rows_with_text]
     if count is not None and count > len(rows_with_text):
         raise UsageError(f"--clusters {count}, but {len(rows_with_text):,} rows have text", "request fewer clusters")
-    with ExitStack() as claims:
-        # 2. Claim the outputs, so that outputs that cannot be written are rejected before the work.
+    with ExitStack() as locks:
+        # 2. Lock the outputs, so that an output that cannot be written is an error before the work.
         if output is not None:
-            claims.enter_context(lock_output(output))
+            locks.enter_context(lock_output(output))
         if save is not None:
-            claims.enter_context(lock_output_folder(save))
+            locks.enter_context(lock_output_folder(save))
 
         # 3. Compute the vectors, cluster them, and name each cluster by its most typical words.
-        vectors = source.read(texts_with_text, np.array(rows_with_text), [len(contents)])
+        vectors = source.read(nonempty_texts, np.array(rows_with_text), [len(all_texts)])
         silhouettes: dict[int, float] = {}
         if method == "kmeans" and count is None:
             count, silhouettes = choose_count(vectors, seed)
         with stage("clustering"):
-            clustering, clusters = fit_clusters(vectors, method, count or 0, min_size=min_size, seed=seed)
-            # The cluster -1 of HDBSCAN means noise, and has neither size nor topic.
-            sizes, words = np.bincount(clusters[clusters >= 0]).tolist(), find_words(texts_with_text, clusters)
-            examples = find_examples(vectors, clusters, find_centroids(vectors, clusters), texts_with_text)
+            clustering, labels = fit_clusters(vectors, method, count or 0, min_size=min_size, seed=seed)
+            # HDBSCAN labels noise with -1, which is not a cluster.
+            sizes, words = np.bincount(labels[labels >= 0]).tolist(), find_words(nonempty_texts, labels)
+            examples = find_examples(vectors, labels, find_centroids(vectors, labels), nonempty_texts)
             topics = [
-                Topic(index, size, words[index], [texts_with_text[row] for row in examples[index]])
+                Topic(index, size, words[index], [nonempty_texts[row] for row in examples[index]])
                 for index, size in enumerate(sizes)
             ]
 
-        # 4. Write the folder and the rows. The folder gets its name when the stack closes, after the rows are written.
-        #    So a killed command leaves no folder, and the same command can be repeated.
+        # 4. Write the folder and the rows. The folder gets its name last, when the stack closes, so a killed command
+        #    leaves no folder and can be repeated.
         if save is not None:
-            claims.enter_context(disk_errors(save.parent))
-            staging = claims.enter_context(stage_folder(save))
+            locks.enter_context(disk_errors(save.parent))
+            staging_folder = locks.enter_context(stage_folder(save))
             metadata = {
                 "method": method,
                 "seed": seed,
@@ -123,18 +123,18 @@ def cluster(
                 "dimension": vectors.shape[1],
                 "vectors": source.describe(),
             }
-            save_clusters(staging, SavedClusters(clustering, topics, metadata))
-            _write_map(staging, vectors, clusters, texts_with_text, topics)
-        noise = _write_rows(output, texts, contents, clusters, topics)
-        return ClusterResult(method, len(contents), topics, noise, silhouettes)
+            save_clusters(staging_folder, SavedClusters(clustering, topics, metadata))
+            _write_map(staging_folder, vectors, labels, nonempty_texts, topics)
+        noise = _write_rows(output, texts, all_texts, labels, topics)
+        return ClusterResult(method, len(all_texts), topics, noise, silhouettes)
 
 
 def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output: Path | None = None) -> ClusterResult:
-    """Assign the texts of a file to the clusters of a folder; each joins the cluster of the nearest point.
+    """Assign each text of a file to the cluster of the nearest point, with clusters from a folder.
 
     Args:
         texts: File with the texts.
-        source: Source of the vectors; by default, the model that the clusters were made with.
+        source: Source of the vectors; by default, the model of the clusters.
         folder: Folder that `cluster` saved.
         output: File for the rows with ``cluster`` and ``topic``.
 
@@ -143,31 +143,32 @@ def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output
         BertkitError: If a file or an option is wrong; see `bertkit.errors`.
     """
     # 1. Read the clusters and the texts, and check that both have the same prompt.
-    saved = load_clusters(folder)
+    clusters = load_clusters(folder)
+    settings = clusters.settings
     if source is None:
-        if saved.settings["model"] is None:
-            raise UsageError("the clusters were made of vectors in a file", "give --vectors for these rows, too")
-        source = VectorSource(saved.settings["model"], prefix=saved.settings["prompt"])
+        if settings["model"] is None:
+            raise UsageError("the clusters were computed from a file of vectors", "give --vectors for these rows, too")
+        source = VectorSource(settings["model"], prefix=settings["prompt"])
     _check_outputs(texts, source, output, None)
-    contents = _read_texts(texts)
-    if source.model is not None and saved.settings["prompt"] != source.prompt_text:
-        message = f"the clusters were made with the prompt {saved.settings['prompt']!r}, not {source.prompt_text!r}"
+    all_texts = _read_texts(texts)
+    if source.model is not None and settings["prompt"] != source.prompt_text:
+        message = f"the clusters were made with the prompt {settings['prompt']!r}, not {source.prompt_text!r}"
         raise UsageError(message, "leave --model out to use the same")
 
     with nullcontext() if output is None else lock_output(output):
         # 2. Compute the vectors. The model is checked before, the dimension afterwards.
-        described = source.describe()
-        check_same_vectors(saved, described, None, folder)
-        rows_with_text = [row for row, text in enumerate(contents) if text]
-        vectors = source.read([contents[row] for row in rows_with_text], np.array(rows_with_text), [len(contents)])
-        check_same_vectors(saved, described, vectors, folder)
+        vector_info = source.describe()
+        check_same_vectors(clusters, vector_info, None, folder)
+        rows_with_text = [row for row, text in enumerate(all_texts) if text]
+        vectors = source.read([all_texts[row] for row in rows_with_text], np.array(rows_with_text), [len(all_texts)])
+        check_same_vectors(clusters, vector_info, vectors, folder)
 
-        # 3. Assign them, and write the rows.
-        labels = saved.clustering.assign(vectors)
-        sizes = np.bincount(labels[labels >= 0], minlength=len(saved.topics)).tolist()
-        topics = [replace(topic, rows=sizes[topic.cluster]) for topic in saved.topics]
-        noise = _write_rows(output, texts, contents, labels, topics)
-        return ClusterResult(saved.settings["method"], len(contents), topics, noise)
+        # 3. Assign the texts, and write the rows.
+        labels = clusters.clustering.assign(vectors)
+        sizes = np.bincount(labels[labels >= 0], minlength=len(clusters.topics)).tolist()
+        topics = [replace(topic, rows=sizes[topic.cluster]) for topic in clusters.topics]
+        noise = _write_rows(output, texts, all_texts, labels, topics)
+        return ClusterResult(settings["method"], len(all_texts), topics, noise)
 
 
 def _check_outputs(texts: TextFile, source: VectorSource, output: Path | None, save: Path | None) -> None:
@@ -176,8 +177,8 @@ def _check_outputs(texts: TextFile, source: VectorSource, output: Path | None, s
         check_empty(save, *([] if output is None else [output]))
     if output is not None:
         find_writer(output)
-        vectors = [("the file with the vectors", file) for file in source.files]
-        check_not_inputs(output, [("the file to cluster", texts.path), *vectors])
+        vector_files = [("the file with the vectors", file) for file in source.files]
+        check_not_inputs(output, [("the file to cluster", texts.path), *vector_files])
 
 
 def _read_texts(texts: TextFile) -> list[str]:
@@ -186,26 +187,26 @@ def _read_texts(texts: TextFile) -> list[str]:
     Raises:
         DataError: If no row has text, or a column has the name of a column of the output.
     """
-    contents: list[str] = []
+    all_texts: list[str] = []
     for row in texts:
-        if not contents:
+        if not all_texts:
             check_clash(row.record, ("cluster", "topic"), "the output has", texts.name)
-        contents.append(row.text)
-    empty = sum(not text for text in contents)
-    if empty == len(contents):
+        all_texts.append(row.text)
+    num_empty = sum(not text for text in all_texts)
+    if num_empty == len(all_texts):
         raise DataError("no row has text", "name another --column", file=texts.name, column=texts.column)
-    if empty:
-        log.info(f"rows without text, in no cluster: {empty:,}")
-    return contents
+    if num_empty:
+        log.info(f"rows without text, in no cluster: {num_empty:,}")
+    return all_texts
 
 
 def _write_rows(
-    output: Path | None, texts: TextFile, contents: Sequence[str], labels: Labels, topics: Sequence[Topic]
+    output: Path | None, texts: TextFile, all_texts: Sequence[str], labels: Labels, topics: Sequence[Topic]
 ) -> int:
-    """Write all rows with their clusters, and return how many are in none; `labels` has only the rows with text."""
-    # For the texts ["a", "", "b"] and the labels [1, 0], the rows have the clusters [1, -1, 0].
-    filled_labels = iter(labels.tolist())
-    row_labels = [next(filled_labels) if text else -1 for text in contents]
+    """Write all rows with their clusters, and return the number of rows in none; `labels` skips rows without text."""
+    # For the texts ["a", "", "b"] and the labels [1, 0], the row labels are [1, -1, 0].
+    next_label = iter(labels.tolist())
+    row_labels = [next(next_label) if text else -1 for text in all_texts]
 
     def records() -> Iterator[dict[str, Any]]:
         for index, (row, label) in enumerate(zip(texts, row_labels, strict=True)):
@@ -218,7 +219,7 @@ def _write_rows(
 
 
 def _write_map(folder: Path, vectors: Matrix, labels: Labels, texts: Sequence[str], topics: Sequence[Topic]) -> None:
-    """Write map.parquet with the coordinates of all rows with text, and map.html with their picture."""
+    """Write the coordinates of all rows with text to map.parquet, and a page that draws them, map.html."""
     from bertkit.reports.map import MapLayer, MapPage, MapPoint, write_map
 
     plane = project(vectors)

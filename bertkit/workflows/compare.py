@@ -1,4 +1,4 @@
-"""Compare finished runs by their stored predictions: differences, their intervals and p values, and their rows."""
+"""Compare finished runs by their stored predictions: scores, differences with intervals and p-values, and rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from bertkit.tokens.feature_cache import encode_split
 
 @dataclass(frozen=True)
 class ComparedSystem:
-    """A compared run or folder of seeds, with its scores: means over seeds if it has several."""
+    """A compared run or folder of seeds. The scores of a folder are means over its seeds."""
 
     name: str
     seeds: list[int | None]
@@ -63,7 +63,7 @@ class Comparison:
     split: str
     rows: int
     units: int
-    """Number of rows, or of queries if these were resampled."""
+    """Number of resampled units: rows, or queries of a ranking."""
     best_metric: str
     systems: list[ComparedSystem]
     differences: dict[str, dict[str, Difference]]
@@ -71,7 +71,7 @@ class Comparison:
     changes: dict[str, Changes]
     """Name of a system -> rows and slices in which it differs from the baseline."""
     settings: list[dict[str, str]]
-    """Settings that differ between the runs: `setting`, and the value of each system by its name."""
+    """Settings that differ between the runs: ``setting``, and name of a system -> its value."""
     notes: list[str]
     folders: dict[str, list[str]]
     """Name of a system -> the folders of its runs."""
@@ -83,20 +83,20 @@ def compare(
     *,
     recipe: Recipe | None = None,
     split: str | None = None,
-    on: str | None = None,
+    data: str | None = None,
     by: str | None = None,
     max_rows: int = 5,
     gate: WorseGate | None = None,
 ) -> Comparison:
-    """Compare runs with the first of them; see `bertkit.metrics.paired`.
+    """Compare runs with the first run; see `bertkit.metrics.paired`.
 
     Args:
         paths: At least two run folders, folders of seeds, or outputs of `bertkit eval --output`.
         recipe: Recipe whose metrics are compared; by default the first run's.
         split: Split whose predictions are compared; by default the first validation split.
-        on: File or another source of rows. The runs are scored on its rows, except the training rows of any run.
+        data: File or another source of rows that the runs are scored on, without the training rows of any run.
         by: Column of the data to slice by.
-        max_rows: Number of rows that are won, and lost, to show.
+        max_rows: Maximum number of won rows, and of lost rows, to show.
         gate: Largest acceptable loss, in all rows and in each slice of `by`.
 
     Raises:
@@ -107,34 +107,36 @@ def compare(
     if len({expand_path(path).resolve() for path in paths}) < len(paths):
         raise UsageError("a run is named twice", "name each run only once")
 
-    # 1. Read the stored predictions; no model is loaded. With `on`, the models answer the rows of the file instead.
+    # 1. Read the stored predictions; no model is loaded. With `data`, the models predict the rows of the file instead.
     with stage("reading the predictions", total=1):
-        systems = [read_system(path, None if on else split) for path in paths]
+        systems = [read_system(path, None if data else split) for path in paths]
         _check_seeds(systems)
     notes: list[str] = []
-    if on is not None:
-        systems, run_recipe, notes = predict_unseen(systems, on, split)
+    if data is not None:
+        systems, run_recipe, notes = predict_unseen(systems, data, split)
         recipe = recipe.model_copy(update={"data": run_recipe.data}) if recipe else run_recipe
 
-    # 2. Read the rows. Scores are paired, so all systems are sorted into the order of the first system's rows.
+    # 2. Read the rows. Scores are paired, so sort the rows of all systems into the order of the first system.
     with stage("reading the rows", total=1):
         scorer, reference = find_scorer(systems, recipe), systems[0].runs[0]
         systems = [
             replace(system, runs=[align(run, reference, scorer.task) for run in system.runs]) for system in systems
         ]
         rows = read_rows(reference, scorer.task)
-        extra = {} if by is None else {by: read_column(by, scorer, systems[0].runs[0], rows)}
+        slice_columns = {} if by is None else {by: read_column(by, scorer, systems[0].runs[0], rows)}
 
-    # 3. Compare predictions with gold values once: all resamples only index and add up these arrays.
-    sides = [
+    # 3. Compare predictions with gold values once; resamples only index and sum these arrays.
+    system_scores = [
         SystemScores([run.predictions for run in system.runs], [scorer.compare(run, rows) for run in system.runs])
         for system in systems
     ]
-    scorer, left_out = _leave_out_unstored(scorer, systems, sides)
+    scorer, metric_notes = _drop_unstored_metrics(scorer, systems, system_scores)
     positive = find_positive_label(scorer.task, scorer.recipe, scorer.labels)
-    notes += [*left_out, *describe_positive_label(scorer.recipe.metrics, positive)]
+    notes += [*metric_notes, *describe_positive_label(scorer.recipe.metrics, positive)]
     if gate:
-        gate.choose(scorer, sides[0])  # An unknown metric is an error before the resampling, which takes longer.
+        gate.choose(
+            scorer, system_scores[0]
+        )  # An unknown metric is an error before the resampling, which takes longer.
     notes += [f"{system.name}: left out {', '.join(system.unfinished)}." for system in systems if system.unfinished]
     notes += [ONE_SEED] * (not systems[0].has_seeds and any(system.runs[0].seed is not None for system in systems))
 
@@ -142,29 +144,30 @@ def compare(
     names = _short_names([system.name for system in systems])
     differences: dict[str, dict[str, Difference]] = {}
     changes: dict[str, Changes] = {}
-    for name, side in zip(names[1:], sides[1:], strict=True):
+    for name, scores in zip(names[1:], system_scores[1:], strict=True):
         with stage(f"comparing {name} with {names[0]}", total=1):
-            differences[name] = compare_systems(scorer, sides[0], side)
-            changes[name] = find_changes(scorer, rows, (sides[0], side), extra, max_rows)
+            differences[name] = compare_systems(scorer, system_scores[0], scores)
+            changes[name] = find_changes(scorer, rows, (system_scores[0], scores), slice_columns, max_rows)
     # Gates correct p values themselves, so they read the uncorrected ones.
-    gates = judge_systems(scorer, rows, dict(zip(names, sides, strict=True)), differences, extra, gate)
-    # With several systems, some p-value is low by chance. So the tests of a metric are corrected together (Holm 1979).
+    scores_by_name = dict(zip(names, system_scores, strict=True))
+    gates = judge_systems(scorer, rows, scores_by_name, differences, slice_columns, gate)
+    # With several systems, some p-value is low by chance, so correct all tests of a metric together (Holm 1979).
     corrected: dict[str, dict[str, Difference]] = {name: {} for name in differences}
     for metric in differences[names[1]]:
         family = correct_differences([by_metric[metric] for by_metric in differences.values()])
         for name, difference in zip(differences, family, strict=True):
             corrected[name][metric] = difference
 
-    # 5. Collect the result. Seeds share their settings, so the first run of a system shows them.
+    # 5. Collect the result. The seeds of a system have the same settings, so read them from its first run.
     first_runs = {name: system.runs[0] for name, system in zip(names, systems, strict=True)}
     return Comparison(
         recipe=scorer.recipe.name,
         task=scorer.recipe.task,
-        split=on or systems[0].runs[0].split,
+        split=data or systems[0].runs[0].split,
         rows=len(rows),
-        units=count_examples(sides[0].row_scores[0]),
+        units=count_examples(system_scores[0].row_scores[0]),
         best_metric=scorer.recipe.best_metric,
-        systems=[_describe_system(scorer, *parts) for parts in zip(names, systems, sides, strict=True)],
+        systems=[_describe_system(scorer, *parts) for parts in zip(names, systems, system_scores, strict=True)],
         differences=corrected,
         changes=changes,
         settings=count_trained({name: run.file.parent for name, run in first_runs.items()})
@@ -191,41 +194,43 @@ def _check_seeds(systems: Sequence[StoredSystem]) -> None:
             raise UsageError(message, "repeat the command that trains them", file=system.name)
 
 
-def _leave_out_unstored(
-    scorer: StoredPredictionScorer, systems: Sequence[StoredSystem], sides: Sequence[SystemScores]
+def _drop_unstored_metrics(
+    scorer: StoredPredictionScorer, systems: Sequence[StoredSystem], system_scores: Sequence[SystemScores]
 ) -> tuple[StoredPredictionScorer, list[str]]:
-    """Leave out the metrics that stored predictions do not determine: those that differ from the record of their run.
+    """Drop the metrics whose score from the stored predictions differs from the recorded score of a run.
+
+    Such a metric needs more than the stored predictions, for example probabilities.
+
+    Returns:
+        The scorer without these metrics, and notes about them.
 
     Raises:
-        DataError: If the best metric would be left out.
+        DataError: If the best metric would be dropped.
     """
-    # A metric can need more than the stored predictions, such as probabilities. So each run is scored again.
-    changed: dict[str, StoredRun] = {}
-    for system, side in zip(systems, sides, strict=True):
-        for run, row_scores in zip(system.runs, side.row_scores, strict=True):
-            changed |= dict.fromkeys(find_changed_scores(run, scorer.score(row_scores)), run)
-    unchanged = [name for name in scorer.recipe.metrics if name not in changed]
-    best = scorer.recipe.best_metric
-    if best in changed:
-        message = f"the stored predictions do not give the {best} that the run recorded"
+    runs_by_metric: dict[str, StoredRun] = {}
+    for system, scores in zip(systems, system_scores, strict=True):
+        for run, row_scores in zip(system.runs, scores.row_scores, strict=True):
+            runs_by_metric |= dict.fromkeys(find_changed_scores(run, scorer.score(row_scores)), run)
+    metrics = [name for name in scorer.recipe.metrics if name not in runs_by_metric]
+    best_metric = scorer.recipe.best_metric
+    if best_metric in runs_by_metric:
+        message = f"the stored predictions do not give the {best_metric} that the run recorded"
         remedy = "score the model again with `bertkit eval --output DIR`, and compare that folder"
-        raise DataError(message, remedy, file=changed[best].file)
-    recipe = scorer.recipe.model_copy(update={"metrics": unchanged})
-    notes = [f"{', '.join(changed)}: left out, because stored predictions do not determine it."] if changed else []
-    return replace(scorer, recipe=recipe), notes
+        raise DataError(message, remedy, file=runs_by_metric[best_metric].file)
+    notes = [f"{name}: left out, because stored predictions do not determine it." for name in runs_by_metric]
+    return replace(scorer, recipe=scorer.recipe.model_copy(update={"metrics": metrics})), notes
 
 
 def _describe_system(
-    scorer: StoredPredictionScorer, name: str, system: StoredSystem, side: SystemScores
+    scorer: StoredPredictionScorer, name: str, system: StoredSystem, system_scores: SystemScores
 ) -> ComparedSystem:
-    """Collect the scores of a system, with the intervals over rows of a single run."""
-    per_run = [scorer.score(row_scores) for row_scores in side.row_scores]
-    scores = {metric: float(np.mean([scores[metric] for scores in per_run])) for metric in per_run[0]}
+    """Collect the scores of a system; only a single run gets intervals over rows."""
+    run_scores = [scorer.score(row_scores) for row_scores in system_scores.row_scores]
+    scores = {metric: float(np.mean([scores[metric] for scores in run_scores])) for metric in run_scores[0]}
     if system.has_seeds:
-        seed_scores = {metric: [float(scores[metric]) for scores in per_run] for metric in scores}
+        seed_scores = {metric: [float(scores[metric]) for scores in run_scores] for metric in scores}
         return ComparedSystem(name, [run.seed for run in system.runs], scores, {}, seed_scores)
-    row_scores = side.row_scores[0]
-    intervals = find_intervals(scorer.task.METRICS, per_run[0], row_scores, scorer.score)
+    intervals = find_intervals(scorer.task.METRICS, run_scores[0], system_scores.row_scores[0], scorer.score)
     return ComparedSystem(name, [system.runs[0].seed], scores, intervals.ends)
 
 
@@ -237,27 +242,27 @@ def _short_names(names: Sequence[str]) -> list[str]:
     """
     parts = [Path(name).parts for name in names]
     # Count the parent folders that all paths share. The loop ends because no two paths are equal.
-    shared = 0
-    while len({name_parts[: shared + 1] for name_parts in parts}) == 1:
-        shared += 1
+    num_shared = 0
+    while len({name_parts[: num_shared + 1] for name_parts in parts}) == 1:
+        num_shared += 1
     return [
-        str(Path(*name_parts[shared:])) if len(name_parts) > shared else name
+        str(Path(*name_parts[num_shared:])) if len(name_parts) > num_shared else name
         for name_parts, name in zip(parts, names, strict=True)
     ]
 
 
-def write_page(file: Path, compared: Comparison) -> None:
+def write_page(file: Path, comparison: Comparison) -> None:
     """Write a page with scores, curves, settings and rows of compared runs."""
-    from bertkit.reports.compare import write_compared
+    from bertkit.reports.compare import write_comparison
 
-    logs = {name: [read_log(Path(folder)) for folder in folders] for name, folders in compared.folders.items()}
-    write_compared(file, compared, logs)
+    logs = {name: [read_log(Path(folder)) for folder in folders] for name, folders in comparison.folders.items()}
+    write_comparison(file, comparison, logs)
 
 
 def predict_unseen(
     systems: Sequence[StoredSystem], source: str, split: str | None
 ) -> tuple[list[StoredSystem], Recipe, list[str]]:
-    """Predict the rows of a source that no run of the systems was trained on, each run with its own recipe and columns.
+    """Predict the rows of a source that no run was trained on. Each run reads them with its own recipe and columns.
 
     Args:
         systems: Runs with their models.
@@ -265,8 +270,8 @@ def predict_unseen(
         split: Split of the source.
 
     Returns:
-        The systems with these predictions instead of the stored ones; the recipe of the first run with this source; and
-        notes on rows that were left out, and on labels that a run does not have.
+        Systems with these predictions instead of the stored ones; recipe of the first run with this source; and notes
+        on rows that were left out, and on labels that a run does not have.
 
     Raises:
         UsageError: If a system is a file of predictions, whose model is unknown.
@@ -284,59 +289,63 @@ def predict_unseen(
             data = recipe.data.model_copy(update={"files": {}, "limit": None})
             checkpoints[-1].append(find_checkpoint(recipe.model_copy(update={"data": data})))
 
-    # 2. Read the rows once per run, because each recipe has its own columns. A label that one run lacks is still a
-    #    label of the rows, so all runs read them with the labels of all runs.
-    labels = tuple(dict.fromkeys(name for members in checkpoints for saved in members for name in saved.labels))
+    # 2. Read the rows once per run, because recipes can have different columns. Accept the labels of all runs: a row
+    #    whose label one run lacks is scored too.
+    labels = tuple(dict.fromkeys(name for members in checkpoints for info in members for name in info.labels))
     splits: list[list[Split]] = []
     with stage(f"reading {source}", total=1):
         for members in checkpoints:
             splits.append([])
-            for saved in members:
-                split_name = split or (ALL if unsplit_file(saved.recipe.data) else "validation")
-                to_score = splits_to_score(replace(saved, labels=labels), split_name)
-                splits[-1].append(resolve_overlap(replace(saved, labels=labels), to_score, "mark")[split_name])
+            for info in members:
+                split_name = split or (ALL if unsplit_file(info.recipe.data) else "validation")
+                to_score = splits_to_score(replace(info, labels=labels), split_name)
+                splits[-1].append(resolve_overlap(replace(info, labels=labels), to_score, "mark")[split_name])
 
-    # 3. Leave out the training rows of any run, so that every system answers the same rows. Lines of the file identify
-    #    rows, because each run has read the same file.
-    trained = [{part.lines[row] for part in parts for row in part.training_rows} for parts in splits]
-    seen, count = set().union(*trained), len(splits[0][0].rows)
-    counts = ", ".join(f"{system.name} {len(lines):,}" for system, lines in zip(systems, trained, strict=True))
+    # 3. Leave out the training rows of any run, so that every system answers the same rows. All runs read the same
+    #    file, so line numbers identify rows.
+    training_lines = [{part.lines[row] for part in parts for row in part.training_rows} for parts in splits]
+    excluded_lines, count = set().union(*training_lines), len(splits[0][0].rows)
+    counts = ", ".join(f"{system.name} {len(lines):,}" for system, lines in zip(systems, training_lines, strict=True))
     notes = []
-    if seen:
-        notes.append(f"left out of {source}: {len(seen):,} of {count:,} rows that a run was trained on ({counts}).")
-    if len(seen) == count:
-        message = f"all {count:,} rows are training rows of one run or another ({counts})"
-        raise DataError(message, "name a file with rows that are new to all of them: --data FILE", file=source)
+    if excluded_lines:
+        notes.append(
+            f"left out of {source}: {len(excluded_lines):,} of {count:,} rows that a run was trained on ({counts})."
+        )
+    if len(excluded_lines) == count:
+        message = f"all {count:,} rows are training rows of a run ({counts})"
+        raise DataError(message, "name a file with rows that are new to all runs: --data FILE", file=source)
 
     # 4. Predict the remaining rows.
-    predicted = []
+    predicted_systems = []
     for system, members, parts in zip(systems, checkpoints, splits, strict=True):
-        runs = [_predict_rows(*job, seen, labels) for job in zip(system.runs, members, parts, strict=True)]
-        predicted.append(replace(system, runs=runs))
-        if missing := [name for name in labels if name not in members[0].labels]:
-            notes.append(f"{system.name} does not know {shorten(', '.join(missing))}: it answers no such row right.")
+        run_parts = zip(system.runs, members, parts, strict=True)
+        runs = [_predict_rows(run, info, split, excluded_lines, labels) for run, info, split in run_parts]
+        predicted_systems.append(replace(system, runs=runs))
+        if missing_labels := [name for name in labels if name not in members[0].labels]:
+            names = shorten(", ".join(missing_labels))
+            notes.append(f"{system.name} was not trained on {names}: rows with these labels count as wrong.")
     recipe = checkpoints[0][0].recipe
-    return predicted, recipe.model_copy(update={"labels": list(labels)}) if recipe.labels else recipe, notes
+    return predicted_systems, recipe.model_copy(update={"labels": list(labels)}) if recipe.labels else recipe, notes
 
 
 def _predict_rows(
-    run: StoredRun, saved: CheckpointInfo, split: Split, left_out: set[int], labels: Sequence[str]
+    run: StoredRun, info: CheckpointInfo, split: Split, excluded_lines: set[int], labels: Sequence[str]
 ) -> StoredRun:
-    """Predict rows as `eval` does, but without their gold values: a run need not have all labels."""
-    indices = [index for index, line in enumerate(split.lines) if line not in left_out]
+    """Predict rows as `eval` does. Gold values are ignored, because a run may lack some of the labels."""
+    indices = [index for index, line in enumerate(split.lines) if line not in excluded_lines]
     rows = split.select(indices)
-    inputs = rows.without(saved.task.COLUMNS.gold)
-    with stage(f"loading {saved.recipe.model_name}"):
-        checkpoint = saved.load(inference=True)
-    features = encode_split(inputs, checkpoint.context, saved.task.encode)
+    inputs = rows.without(info.task.COLUMNS.gold)
+    with stage(f"loading {info.recipe.model_name}"):
+        checkpoint = info.load(inference=True)
+    features = encode_split(inputs, checkpoint.context, info.task.encode)
     outputs, _ = run_model(checkpoint, features, f"scoring {run.name}")
-    predictions = decode_rows(saved.task, outputs, features, inputs.rows, checkpoint.context)
+    predictions = decode_rows(info.task, outputs, features, inputs.rows, checkpoint.context)
     records = offload_to_disk(
         {"id": index, **row, **prediction}
         for index, row, prediction in zip(indices, rows.rows, predictions, strict=True)
     )
-    # The result looks like a stored run of these rows, with the labels of all systems.
+    # Return a stored run of these rows, with the labels of all systems.
     record: RunRecord = {**run.record, "split": split.name, "identity": {**run.record["identity"]}}
-    if saved.task.HAS_LABEL_NAMES:
+    if info.task.HAS_LABEL_NAMES:
         record["identity"]["labels"] = list(labels)
     return replace(run, record=record, predictions=records)

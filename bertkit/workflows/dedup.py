@@ -22,18 +22,19 @@ from bertkit.vectors.vector_files import Matrix, to_unit_length
 
 @dataclass(frozen=True)
 class DedupResult:
-    """Number of duplicates by kind."""
+    """Numbers of kept rows and of duplicates."""
 
     rows: int
     """Number of rows in the file before cleaning."""
     kept: int
+    """Number of rows that remain."""
     duplicates: dict[str, int]
     """``exact``, ``near`` and ``meaning`` -> number of removed rows."""
     of_files: dict[str, int]
     """File -> number of removed rows that duplicate one of its rows."""
     threshold: float | None = None
     curve: list[dict[str, Any]] = field(default_factory=list)
-    """Cosines with the fraction of rows that have such a neighbor, and an example; empty with a threshold."""
+    """Fraction of rows with a neighbor at each cosine, and an example; empty if a threshold is given."""
     written: list[str] = field(default_factory=list)
 
 
@@ -49,7 +50,7 @@ def dedup(
     report: Path | None = None,
     dry_run: bool = False,
 ) -> DedupResult:
-    """Find the rows of a file that repeat others, and write the file without them.
+    """Find the duplicate rows of a file, and write the file without them.
 
     Args:
         texts: The file to clean.
@@ -58,9 +59,9 @@ def dedup(
         near_threshold: Minimum fraction of five-character sequences that two long texts share; 1 compares only complete
             texts.
         threshold: Minimum cosine of duplicates in meaning; None only measures how similar the rows are.
-        keep: Row of a group of duplicates that is kept: ``first``, ``longest`` or ``best:COLUMN``.
+        keep: Row to keep of each group of duplicates: ``first``, ``longest`` or ``best:COLUMN``.
         output: File for the remaining rows.
-        report: File for all groups of duplicates, with one row of a file per line.
+        report: File for the groups of duplicates, one row per line.
         dry_run: Whether to check that `output` can be written, but not to write it.
 
     Raises:
@@ -73,59 +74,60 @@ def dedup(
     outputs = [file for file in (output, report) if file is not None]
     _check_source(source, threshold, len(against) + 1, has_output=output is not None)
     _check_outputs(outputs, texts, against, source)
-    with ExitStack() as claims:
-        # 2. Claim the outputs, so that outputs that cannot be written are rejected before the work.
+    with ExitStack() as locks:
+        # 2. Lock the outputs, so that an output that cannot be written is an error before the work.
         for file in outputs:
-            claims.enter_context(lock_output(file))
+            locks.enter_context(lock_output(file))
 
-        # 3. Compare the rows, from cheap to expensive: equal digests, similar signatures of the wording, then vectors
-        #    of the rows that remain. The rows of all files are numbered in one sequence, the file to clean last.
+        # 3. Compare the rows by digests, then by signatures of the wording, then the remaining rows by vectors, which
+        #    cost most. Row numbers continue from file to file; the file to clean is last.
         all_rows = duplicate_search.scan_rows([*against, texts], keep, with_signatures=near_threshold < 1)
         duplicates = duplicate_search.find_repeated_texts(all_rows, near_threshold)
-        by_meaning: dict[str, Any] = {}
+        meaning_fields: dict[str, Any] = {}
         if source is not None:
             remaining = duplicate_search.get_remaining_rows(all_rows, duplicates)
             vectors = _read_vectors(all_rows, remaining, source)
-            # Without a threshold, no row is removed by meaning; the curve shows how many each threshold would remove.
+            # Without a threshold, remove no row by meaning, but show how many rows each threshold would remove.
             if threshold is None:
-                by_meaning["curve"] = _draw_curve(all_rows, remaining, vectors)
+                meaning_fields["curve"] = _compute_curve(all_rows, remaining, vectors)
             else:
-                by_meaning["threshold"] = threshold
+                meaning_fields["threshold"] = threshold
                 duplicates += duplicate_search.find_similar_rows(remaining, vectors, threshold, all_rows.fixed)
 
-        # 4. Follow chains of duplicates to a row that is kept, and write the outputs.
+        # 4. Follow each chain of duplicates to the row to keep, and write the outputs.
         removed = duplicate_search.resolve_chains(duplicates, all_rows.fixed)
         if report is not None:
             write_records(group_rows(all_rows, removed), report)
         if output is not None and not dry_run:
-            _write_clean(all_rows, removed, output)
+            _write_remaining_rows(all_rows, removed, output)
 
-        # 5. Count the removed rows, also by the file that has the kept row. For files of 3 and 2 rows, `ends` is
-        #    [3, 5], so `searchsorted` returns file 0 for row 2, and file 1 for row 3.
-        reasons, ends = Counter(duplicate.reason for duplicate in removed.values()), np.cumsum(all_rows.totals)
-        kept_in = Counter(
-            int(np.searchsorted(ends, duplicate.kept_row, side="right")) for duplicate in removed.values()
+        # 5. Count the removed rows by reason, and by the file of the kept row. For files of 3 and 2 rows, `file_stops`
+        #    is [3, 5], so `searchsorted` returns file 0 for row 2, and file 1 for row 3.
+        reason_counts = Counter(duplicate.reason for duplicate in removed.values())
+        file_stops = np.cumsum(all_rows.totals)
+        file_counts = Counter(
+            int(np.searchsorted(file_stops, duplicate.kept_row, side="right")) for duplicate in removed.values()
         )
         return DedupResult(
             rows=all_rows.totals[-1],
             kept=all_rows.totals[-1] - len(removed),
-            duplicates={reason: reasons[reason] for reason in ("exact", "near", "meaning")},
-            of_files={file.name: kept_in[index] for index, file in enumerate(all_rows.files)},
+            duplicates={reason: reason_counts[reason] for reason in ("exact", "near", "meaning")},
+            of_files={file.name: file_counts[index] for index, file in enumerate(all_rows.files)},
             written=[str(file) for file in outputs if file != output or not dry_run],
-            **by_meaning,
+            **meaning_fields,
         )
 
 
 def _check_source(source: VectorSource | None, threshold: float | None, files: int, *, has_output: bool) -> None:
-    """Check that the source of vectors fits the options, and has a file of vectors per file of rows."""
+    """Check the options for vectors, and that there is one file of vectors per file of rows."""
     if source is None:
         if threshold is not None:
             raise UsageError("--threshold without vectors", "name a --model, or a file with --vectors")
         return
     _ = source.embedder  # An unknown model is an error now.
     if has_output and threshold is None:
-        message = "no --threshold: from which cosine on are texts duplicates?"
-        raise UsageError(message, "leave --output out to see how many rows each would remove")
+        message = "--threshold is missing, the minimum cosine of duplicates"
+        raise UsageError(message, "leave --output out to see how many rows each threshold would remove")
     if source.files and len(source.files) != files:
         message = f"{len(source.files)} files of vectors for {files} files of rows"
         raise UsageError(message, "give --vectors for FILE, then for each --against")
@@ -135,39 +137,39 @@ def _check_outputs(
     outputs: Sequence[Path], texts: TextFile, against: Sequence[TextFile], source: VectorSource | None
 ) -> None:
     """Check that the outputs are different files, and that no output is an input."""
-    reads = [("the file to clean", texts.path)]
-    reads += [("a file of --against", file.path) for file in against]
-    reads += [("a file with vectors", file) for file in (source.files if source else ())]
+    inputs = [("the file to clean", texts.path)]
+    inputs += [("a file of --against", file.path) for file in against]
+    inputs += [("a file with vectors", file) for file in (source.files if source else ())]
     for file in outputs:
         find_writer(file)
-        check_not_inputs(file, reads)
-    # Links are resolved: the second output would overwrite the first.
+        check_not_inputs(file, inputs)
+    # Resolve links: the second output would overwrite the first.
     if len({file.resolve() for file in outputs}) < len(outputs):
         raise UsageError("two outputs have the same name", "name different files")
 
 
 def _read_vectors(all_rows: ScannedRows, rows: Rows, source: VectorSource) -> Matrix:
-    """Return the vectors of some rows, scaled to length 1, in the order of these rows.
+    """Return the vectors of `rows`, scaled to length 1, in the order of `rows`.
 
-    Files are read from their start, so vectors are computed by ascending row. For the rows [4, 0, 2], `ascending` is
-    [0, 2, 4], and `searchsorted` returns [2, 0, 1], by which the vectors are sorted back.
+    Files are read from start to end, so vectors are computed in ascending order. For the rows [4, 0, 2], `sorted_rows`
+    is [0, 2, 4], and `searchsorted` returns [2, 0, 1], which restores the order.
     """
     is_read = np.zeros(len(all_rows.digests), dtype=bool)
     is_read[rows] = True
-    ascending = np.flatnonzero(is_read)
+    sorted_rows = np.flatnonzero(is_read)
     texts = (row.text for index, _, row in all_rows.read() if is_read[index])
-    # --vectors names the vectors of the file to clean first, but its rows are numbered last.
-    ordered = replace(source, files=(*source.files[1:], *source.files[:1]))
-    vectors = ordered.read(texts, ascending, all_rows.totals)
-    return to_unit_length(vectors[np.searchsorted(ascending, rows)])
+    # The first --vectors belong to the file to clean, whose rows are numbered last.
+    reordered_source = replace(source, files=(*source.files[1:], *source.files[:1]))
+    vectors = reordered_source.read(texts, sorted_rows, all_rows.totals)
+    return to_unit_length(vectors[np.searchsorted(sorted_rows, rows)])
 
 
-def _draw_curve(all_rows: ScannedRows, rows: Rows, vectors: Matrix) -> list[dict[str, Any]]:
+def _compute_curve(all_rows: ScannedRows, rows: Rows, vectors: Matrix) -> list[dict[str, Any]]:
     """Return the fraction of rows with a neighbor at each threshold, and the texts of its farthest pair."""
     if len(rows) < 2:
         return []
     steps = measure_similarity(vectors)
-    # Pairs have indices into `rows`. Only the texts of these pairs are kept in memory.
+    # Keep only the texts of the example pairs in memory. A pair has two indices into `rows`.
     positions = {int(rows[position]): position for step in steps for position in step.pair or ()}
     texts = {positions[index]: row.text for index, _, row in all_rows.read() if index in positions}
     curve = []
@@ -177,11 +179,13 @@ def _draw_curve(all_rows: ScannedRows, rows: Rows, vectors: Matrix) -> list[dict
     return curve
 
 
-def _write_clean(all_rows: ScannedRows, removed: Mapping[int, Duplicate], output: Path) -> None:
-    """Write the rows that are not removed, with the types of a Parquet file, or the dialect of a csv or tsv file."""
-    cleaned = all_rows.files[-1]
-    if cleaned.path.suffix == output.suffix == ".parquet":
-        copy_parquet(cleaned.path, output, [row not in removed for row in range(all_rows.fixed, len(all_rows.digests))])
+def _write_remaining_rows(all_rows: ScannedRows, removed: Mapping[int, Duplicate], output: Path) -> None:
+    """Write the rows that are not removed, with the column types or the CSV dialect of the original file."""
+    original = all_rows.files[-1]
+    if original.path.suffix == output.suffix == ".parquet":
+        copy_parquet(
+            original.path, output, [row not in removed for row in range(all_rows.fixed, len(all_rows.digests))]
+        )
         return
-    records = (row.record for index, row in enumerate(cleaned, all_rows.fixed) if index not in removed)
-    write_records(records, output, follow_source(PLAIN, output, cleaned.path, cleaned.data))
+    records = (row.record for index, row in enumerate(original, all_rows.fixed) if index not in removed)
+    write_records(records, output, follow_source(PLAIN, output, original.path, original.data))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
 from shlex import quote
 from statistics import fmean
@@ -49,24 +50,25 @@ _ERRORS: dict[str, type[BertkitError]] = {
 """Group of findings -> type of the error that a failed check of the group causes in a run."""
 _SHM = Path("/dev/shm")
 _GB, _MB = 10**9, 10**6
-# The optimizer steps of BERT base take 2 GB of memory, and its run folder up to 4 GB of disk.
-_LITTLE_MEMORY, _MIN_MEMORY = 4 * _GB, _GB
-_LITTLE_SPACE, _MIN_SPACE, _MIN_FILES = 5 * _GB, 200 * _MB, 1000
-# Docker gives 64 MiB; loader processes pass batches through shared memory.
+# BERT base needs 2 GB of memory for its optimizer steps, and up to 4 GB of disk space for its run folder.
+_LOW_MEMORY, _MIN_MEMORY = 4 * _GB, _GB
+_LOW_SPACE, _MIN_SPACE, _MIN_FILES = 5 * _GB, 200 * _MB, 1000
+# Docker's default is 64 MiB; loader processes pass batches through shared memory.
 _MIN_SHM = 100 * _MB
-_SLOW_SYNC = 0.5  # seconds per file; a checkpoint has a dozen files
+_MAX_SYNC_SECONDS = 0.5  # per file; a checkpoint has a dozen files
 _HUB_TIMEOUT = 3.0  # seconds
-_SIDE = 64  # rows and columns of the matrices that the device multiplies
-_TRUNCATED = 0.01  # a larger fraction of truncated rows is worth a warning
-# The limits below judge the curves of a training. Most are fractions of the first loss, because the scale of a loss
-# depends on the task: about 0.7 for two labels, about 10 for the tokens of a vocabulary.
-_TINY_RATE = 1e-6  # a learning rate below it is too low to make a loss rise
-_MIN_LINES, _PARTS = 15, 5  # log lines, and parts of them whose means are compared
-_STUCK = 0.8  # fraction of the first loss; a last loss above it has barely fallen
-_RISE, _PEAK, _LITTLE = 0.1, 0.05, 0.05  # fractions of the first loss; smaller rises do not count
-_GENERALIZATION = 0.1  # fraction of the lowest validation loss; a larger rise above it is overfitting
-_LATE = 2 / 3  # fraction of the steps; after an earlier best step, the remaining steps were wasted
-_STILL = 0.1  # fraction of the first loss; with a larger last fall of the validation loss, more steps would help
+_MATRIX_SIZE = 64
+_MAX_TRUNCATED = 0.01  # fraction of the rows
+
+# Limits for the curves of a training. Most are fractions of the first loss, because the scale of a loss depends on the
+# task: about 0.7 for two labels, about 10 for the tokens of a vocabulary.
+_MIN_LINES, _NUM_PARTS = 15, 5  # log lines, and parts of them whose mean losses are compared
+_TINY_RATE = 1e-6  # a lower learning rate cannot make the loss rise
+_FLAT = 0.8  # a training loss that ends above this fraction of the first loss has barely fallen
+_MIN_RISE, _MIN_PEAK, _MIN_EVAL_RISE = 0.1, 0.05, 0.05  # fractions of the first loss
+_MAX_GENERALIZATION = 0.1  # fraction of the lowest validation loss; a larger rise is overfitting
+_LATE_STEP = 2 / 3  # fraction of all steps; if the best step is earlier, the later steps were wasted
+_MIN_LAST_FALL = 0.1  # fraction of the first loss; if the validation loss last fell by more, more steps would help
 
 
 @dataclass(frozen=True)
@@ -79,16 +81,16 @@ class Diagnosis:
 
     @property
     def error(self) -> BertkitError | None:
-        """The first fault as the error that it ends a run with, or None if nothing would stop a run."""
+        """Error that the first fault would cause in a run, or None if nothing would stop a run."""
         faults = [finding for finding in self.findings if finding.level == "fail"]
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         return _ERRORS.get(faults[0].group, BertkitError)(f"{faults[0].text}{more}") if faults else None
 
 
-def judge(group: str, name: str, text: str, *, warn: str = "", fail: str = "") -> Finding:
-    """Make a finding that ends in its remedy: `fail` if it would stop a run, `warn` if it is doubtful.
+def make_finding(group: str, name: str, text: str, *, warn: str = "", fail: str = "") -> Finding:
+    """Return a finding with its remedy: `fail` if it would stop a run, `warn` if it is doubtful.
 
-    >>> judge("disks", "space", "3 MB are free", fail="free some space").text
+    >>> make_finding("disks", "space", "3 MB are free", fail="free some space").text
     '3 MB are free - free some space'
     """
     remedy = fail or warn
@@ -97,7 +99,7 @@ def judge(group: str, name: str, text: str, *, warn: str = "", fail: str = "") -
 
 
 def examine_machine() -> list[Finding]:
-    """Check everything that a run needs, and continue after each fault."""
+    """Check everything that a run needs. Checks after a fault still run."""
     findings = list[Finding]()
     for check in (check_packages, check_device, check_memory, check_disks, check_hub):
         with stage(check.__name__.replace("_", " ").replace("check", "checking"), total=1):
@@ -109,18 +111,18 @@ def check_packages() -> Iterator[Finding]:
     """Compare the installed versions of packages with the versions that bertkit requires."""
     from packaging.requirements import Requirement
 
-    requirements, unmet = list[str](), list[str]()
-    # `requires` lists extras too; a marker such as `extra == "serve"` is false without the extra.
-    # The copy of bertkit in a package is not installed, and has no metadata.
+    requirements, problems = list[str](), list[str]()
+    # The copy of bertkit in a package has no metadata, because it is not installed.
     for distribution in metadata.distributions(name="bertkit"):
         requirements = distribution.requires or []
-    for required in map(Requirement, requirements):
-        if not required.marker or required.marker.evaluate({"extra": ""}):
-            version = _find_version(required.name)
-            if version is None or not required.specifier.contains(version, prereleases=True):
-                unmet.append(f"bertkit needs {required.name}{required.specifier}, here is {version or 'none'}")
-    text = "; ".join(unmet) or ", ".join(f"{name} {version}" for name, version in runs.versions().items())
-    yield judge("packages", "versions", text, fail=install_command() if unmet else "")
+    for package in map(Requirement, requirements):
+        # A marker such as `extra == "serve"` is false without the extra.
+        if not package.marker or package.marker.evaluate({"extra": ""}):
+            version = _find_version(package.name)
+            if version is None or not package.specifier.contains(version, prereleases=True):
+                problems.append(f"bertkit requires {package.name}{package.specifier}, installed is {version or 'none'}")
+    text = "; ".join(problems) or ", ".join(f"{name} {version}" for name, version in runs.versions().items())
+    yield make_finding("packages", "versions", text, fail=install_command() if problems else "")
 
 
 def _find_version(package: str) -> str | None:
@@ -136,43 +138,43 @@ def check_device() -> Iterator[Finding]:
 
     try:
         device = find_device()
-        is_right = _multiply(device)
+        is_right = _can_multiply(device)
     except (UnavailableError, RuntimeError) as error:  # RuntimeError comes from a driver or a missing kernel.
-        yield judge("device", "device", error_summary(error), fail="--device cpu computes without it")
+        yield make_finding("device", "device", error_summary(error), fail="--device cpu computes without it")
         return
     memory = f", {device.memory / _GB:,.1f} GB" if device.memory else ""
-    text = f"{device.name}{memory}: a product and its gradient are {'right' if is_right else 'wrong'}"
-    yield judge("device", "device", text, fail="" if is_right else "--device cpu computes without it")
-    yield judge("device", "precision", f"for the sizes of BERT base, {detect_hardware('auto').reason}")
+    text = f"{device.name}{memory}: a matrix product and its gradient are {'correct' if is_right else 'wrong'}"
+    yield make_finding("device", "device", text, fail="" if is_right else "--device cpu computes without it")
+    yield make_finding("device", "precision", f"for the sizes of BERT base, {detect_hardware('auto').reason}")
 
 
-def _multiply(device: Device) -> bool:
+def _can_multiply(device: Device) -> bool:
     """Return whether a product of two matrices and its gradient are correct."""
     import torch
 
-    # Each number of the product sums 64 times 1 * 2, and each number of the gradient sums a row of 64 twos.
-    matrix = torch.ones(_SIDE, _SIDE, device=device.type, requires_grad=True)
-    product = matrix @ torch.full((_SIDE, _SIDE), 2.0, device=device.type)
+    # All values are 128: a value of the product sums 64 times 1 * 2, a value of the gradient a row of 64 twos.
+    matrix = torch.ones(_MATRIX_SIZE, _MATRIX_SIZE, device=device.type, requires_grad=True)
+    product = matrix @ torch.full((_MATRIX_SIZE, _MATRIX_SIZE), 2.0, device=device.type)
     gradient = torch.autograd.grad(product.sum(), matrix)[0]
-    return all(bool((values == 2 * _SIDE).all()) for values in (product, gradient))
+    return all(bool((values == 2 * _MATRIX_SIZE).all()) for values in (product, gradient))
 
 
 def check_memory() -> Iterator[Finding]:
-    """Compare the memory and the processors that this process can use with the needs of a run.
+    """Check the memory and the processors that this process can use.
 
-    Control groups (containers) and affinity can leave a process less than the machine has.
+    Control groups (containers) and affinity can restrict a process to a part of the machine.
     """
     if memory := read_memory():
         total, free = memory
-        remedy = "end other programs, raise the container's limit, or take a smaller model or --batch-size"
-        fail, warn = (remedy if free < minimum else "" for minimum in (_MIN_MEMORY, _LITTLE_MEMORY))
+        remedy = "end other programs, raise the container's limit, or use a smaller model or --batch-size"
+        fail, warn = (remedy if free < minimum else "" for minimum in (_MIN_MEMORY, _LOW_MEMORY))
         text = f"{free / _GB:,.1f} of {total / _GB:,.1f} GB are free"
-        yield judge("memory", "memory", text, fail=fail, warn=warn)
+        yield make_finding("memory", "memory", text, fail=fail, warn=warn)
     threads, load = available_threads(), os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     limit = f" ({threads.reason})" if threads.reason else ""
-    text = f"{threads.text}{limit}; in the last minute, {load:.1f} threads of all programs wanted a core"
+    text = f"{threads.text}{limit}; load average of the last minute: {load:.1f}"
     remedy = "wait until other programs end" if load > (os.cpu_count() or 1) + 1 else ""
-    yield judge("memory", "processors", text, warn=remedy)
+    yield make_finding("memory", "processors", text, warn=remedy)
 
 
 def check_disks() -> Iterator[Finding]:
@@ -182,8 +184,10 @@ def check_disks() -> Iterator[Finding]:
         yield from _check_folder(name, folder)
     if _SHM.is_dir() and (free := files.free_space(_SHM)[0]) is not None:
         remedy = "docker run --shm-size=1g" if free < _MIN_SHM else ""
-        yield judge("disks", "shared memory", f"{_SHM}: {free / _MB:,.0f} MB are free", warn=remedy)
-    yield judge("disks", "cache size", f"cache {cache}: {count_bytes(cache) / _MB:,.0f} MB, which may be deleted")
+        yield make_finding("disks", "shared memory", f"{_SHM}: {free / _MB:,.0f} MB are free", warn=remedy)
+    yield make_finding(
+        "disks", "cache size", f"cache {cache}: {count_bytes(cache) / _MB:,.0f} MB, which may be deleted"
+    )
 
 
 def _check_folder(name: str, folder: Path) -> Iterator[Finding]:
@@ -191,22 +195,22 @@ def _check_folder(name: str, folder: Path) -> Iterator[Finding]:
     label, (free, inodes) = f"{name} {folder}", files.free_space(folder)
     if free is not None:
         is_full = free < _MIN_SPACE or (inodes is not None and inodes < _MIN_FILES)
-        remedy = "delete files" if is_full or free < _LITTLE_SPACE else ""
+        remedy = "delete files" if is_full or free < _LOW_SPACE else ""
         more = "any number of" if inodes is None else f"{inodes:,}"
         text = f"{label}: {free / _GB:,.1f} GB are free, and {more} files can be created"
-        yield judge("disks", f"space of the {name}", text, fail=remedy if is_full else "", warn=remedy)
+        yield make_finding("disks", f"space of the {name}", text, fail=remedy if is_full else "", warn=remedy)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         seconds, has_locks = _try_folder(folder)
     except OSError as error:
         remedy = files.REMEDIES.get(error.errno or 0, "use another folder (BERTKIT_CACHE, --output)")
         text = f"{label}: a file cannot be written: {error.strerror}"
-        yield judge("disks", f"writing to the {name}", text, fail=remedy)
+        yield make_finding("disks", f"writing to the {name}", text, fail=remedy)
         return
     text = f"{label}: {'locks' if has_locks else 'no locks'}, and a file is on disk in {1000 * seconds:,.1f} ms"
-    remedy = "use a local disk" if seconds > _SLOW_SYNC else ""
+    remedy = "use a local disk" if seconds > _MAX_SYNC_SECONDS else ""
     remedy = remedy if has_locks else "use a local disk, or start no two commands at once that write there"
-    yield judge("disks", f"writing to the {name}", text, warn=remedy)
+    yield make_finding("disks", f"writing to the {name}", text, warn=remedy)
 
 
 def _try_folder(folder: Path) -> tuple[float, bool]:
@@ -234,8 +238,8 @@ def check_hub() -> Iterator[Finding]:
         except BertkitError as error:
             text = f"{constants.ENDPOINT}: {error.message}"
             remedy = "check network, proxy and HF_ENDPOINT, or work offline"
-    yield judge("hub", "hub", text, warn=remedy)
-    yield judge("hub", "token", "a token is set" if get_token() else "no token, which public models do not need")
+    yield make_finding("hub", "hub", text, warn=remedy)
+    yield make_finding("hub", "token", "a token is set" if get_token() else "no token, which public models do not need")
 
 
 def examine_folder(folder: Path) -> list[Finding]:
@@ -251,51 +255,51 @@ def examine_folder(folder: Path) -> list[Finding]:
     if not folder.is_dir():
         raise UsageError("no such folder", "`bertkit runs list` shows the runs", file=folder)
 
-    # 2. A run, or a folder of runs, whose findings start with the name of their run.
+    # 2. Check a run, or each run of a folder; in a folder, findings start with the name of the run.
     if (folder / runs.RECORD).is_file():
         return _examine_run(folder)
-    if parts := sorted(file.parent for file in folder.glob(f"*/{runs.RECORD}")):
+    if run_folders := sorted(file.parent for file in folder.glob(f"*/{runs.RECORD}")):
         findings = list[Finding]()
         for name in (run_sets.SEEDS, run_sets.SWEEP, run_sets.SPACE):
-            damaged = ModelError("it is damaged", "repeat the command that wrote it", file=folder / name)
-            findings += _find_fault(read_with_checksum, folder / name, damaged)
-        for part in parts:
-            findings += [replace(finding, text=f"{part.name}: {finding.text}") for finding in _examine_run(part)]
+            error = ModelError("it is damaged", "repeat the command that wrote it", file=folder / name)
+            findings += _find_fault(read_with_checksum, folder / name, error)
+        for run in run_folders:
+            findings += [replace(finding, text=f"{run.name}: {finding.text}") for finding in _examine_run(run)]
         return findings
 
-    # 3. A folder without a record: only its checksums can be checked. A package has its exported model in `model`.
-    exported = [part for part in (folder, folder / "model") if exports.is_exported(part)]
-    if exported:
-        faults = [*_find_fault(exports.check_export, exported[0])]
+    # 3. Check the checksums of an exported model, of a package (its model is in `model`), or of an index.
+    export_folders = [part for part in (folder, folder / "model") if exports.is_exported(part)]
+    if export_folders:
+        faults = [*_find_fault(exports.check_export, export_folders[0])]
     elif (folder / index.MANIFEST).is_file():
         faults = [*_find_fault(partial(index.Index.open, verify=True), folder)]
     else:
         message = "not a run, nor a folder of runs, an index, an exported folder or a package"
         raise UsageError(message, "`bertkit runs list` shows the runs", file=folder)
-    return faults or [judge("files", "healthy", "nothing is wrong: every file is intact")]
+    return faults or [make_finding("files", "healthy", "nothing is wrong: every file is intact")]
 
 
 def _find_fault(check: Callable[..., object], *arguments: object) -> Iterator[Finding]:
-    """Call a check of files, and yield the error that it raises as a finding."""
+    """Call a check of files. If it raises an error, yield the error as a finding."""
     try:
         check(*arguments)
     except BertkitError as error:
-        yield judge("files", "damaged_file", f"{error.message} ({error.file})", fail=error.remedy)
+        yield make_finding("files", "damaged_file", f"{error.message} ({error.file})", fail=error.remedy)
 
 
 def _examine_run(folder: Path) -> list[Finding]:
     """Check whether the files of a run are intact, whether it is finished, and what its log and scores show."""
-    # 1. Files and state. Nothing more is known about a run that is not finished.
+    # 1. Check the files and the state. An unfinished run has no scores to check.
     try:
         record = runs.read_record(folder) or {}
         state = read_state(folder, record)
     except BertkitError as error:
-        return [judge("files", "damaged_file", f"{error.message} ({error.file})", fail=error.remedy)]
+        return [make_finding("files", "damaged_file", f"{error.message} ({error.file})", fail=error.remedy)]
     findings = [*_find_damage(folder, record)]
     if state != "finished":
         return [*findings, _describe_state(folder, record, state)]
 
-    # 2. Scores and curve. A flat loss is a fault only if the scores show too that nothing was learned.
+    # 2. Check the scores and the curves. A flat loss is a fault only if the scores are not above the baselines either.
     log = read_log(folder)
     doubts = [*_judge_baselines(record), *_find_single_answer(folder, record)]
     findings += judge_curve(log, record.get("best_step", 0), has_learned=not doubts)
@@ -303,36 +307,39 @@ def _examine_run(folder: Path) -> list[Finding]:
     if findings:
         return findings
 
-    # 3. Without findings, the figures that a reader would check.
+    # 3. Without findings, report the figures that a reader would check.
     losses = [entry["loss"] for entry in log if "loss" in entry]
     curve = [f"the training loss falls from {losses[0]:.4g} to {losses[-1]:.4g}"] if len(losses) > 1 else []
     figures = ", ".join([f"{len(record.get('files', ()))} files are intact", *curve])
-    return [judge("training", "healthy", f"nothing is wrong: {figures}")]
+    return [make_finding("training", "healthy", f"nothing is wrong: {figures}")]
 
 
 def _find_damage(folder: Path, record: RunRecord) -> Iterator[Finding]:
     """Compare models, predictions and checkpoints with their checksums."""
-    again = f"restore it, or train again: {record.get('command', 'the same command')} --restart"
+    remedy = f"restore it, or train again: {record.get('command', 'the same command')} --restart"
     for name, entry in {**record.get("files", {}), **record.get("predictions", {})}.items():
         # Published runs may lack the digests of training rows.
         if name != runs.TRAINING_ROWS or (folder / name).exists():
-            yield from _find_fault(exports.compare_files, folder, {name: entry}, again)
+            yield from _find_fault(exports.compare_files, folder, {name: entry}, remedy)
     for checkpoint in sorted(folder.glob("checkpoint-*")):
-        if fault := checkpoints.find_defect(checkpoint):
-            yield judge("files", "damaged_checkpoint", f"{checkpoint}: {fault}", warn="delete it: a resume skips it")
+        if defect := checkpoints.find_defect(checkpoint):
+            text = f"{checkpoint}: {defect}"
+            yield make_finding("files", "damaged_checkpoint", text, warn="delete it; a resume skips it anyway")
 
 
 def _describe_state(folder: Path, record: RunRecord, state: str) -> Finding:
     """Describe a run that is not finished, and how to continue it."""
-    newest, _ = checkpoints.get_last_checkpoint(folder)
-    progress = f"its newest complete checkpoint is {newest.name}" if newest else "it has no complete checkpoint"
+    checkpoint, _ = checkpoints.get_last_checkpoint(folder)
+    progress = f"its last complete checkpoint is {checkpoint.name}" if checkpoint else "it has no complete checkpoint"
     if state in ("running", "stopped"):
         text = f"{'it is running' if state == 'running' else 'it was stopped'}, and {progress}"
-        return judge("training", state, text, warn=f"resume it: {record.get('command')}" if state == "stopped" else "")
+        return make_finding(
+            "training", state, text, warn=f"resume it: {record.get('command')}" if state == "stopped" else ""
+        )
     # The record has the error as it was printed: "message - remedy".
     message, _, remedy = str(record.get("error", "no reason is recorded")).partition(" - ")
     remedy = remedy or f"repeat it: {record.get('command')}"
-    return judge("training" if state == "diverged" else "files", state, f"it {state}: {message}", fail=remedy)
+    return make_finding("training" if state == "diverged" else "files", state, f"it {state}: {message}", fail=remedy)
 
 
 def _judge_baselines(record: RunRecord) -> Iterator[Finding]:
@@ -340,10 +347,10 @@ def _judge_baselines(record: RunRecord) -> Iterator[Finding]:
     for result in record.get("results", []):
         if result.get("lead") and not result["lead"]["is_clear"]:
             yield Finding("warn", "scores", "no_better_than_baseline", f"{result['split']}: {result['warnings'][-1]}")
-    # A pretraining has a single result, with the scores of held-out text.
+    # A pretraining run has one result, with the scores of held-out text.
     result = record.get("result", {})
     if unbeaten := find_unbeaten(result.get("scores", {}), result.get("baselines", {}), "perplexity"):
-        yield judge("scores", "no_better_than_baseline", unbeaten, warn="train longer, or on more text")
+        yield make_finding("scores", "no_better_than_baseline", unbeaten, warn="train longer, or on more text")
 
 
 def _find_single_answer(folder: Path, record: RunRecord) -> Iterator[Finding]:
@@ -357,20 +364,22 @@ def _find_single_answer(folder: Path, record: RunRecord) -> Iterator[Finding]:
         answers = {json.dumps(part) for value in predicted for part in (value if isinstance(value, list) else [value])}
         if len(answers) < 2 < len(lines):
             text = f"all {len(lines):,} predictions of {name} are {shorten(next(iter(answers), 'empty'), 40)}"
-            yield judge("scores", "single_answer", text, warn=f"`bertkit errors {quote(str(folder))}` shows the rows")
+            yield make_finding(
+                "scores", "single_answer", text, warn=f"`bertkit errors {quote(str(folder))}` shows the rows"
+            )
 
 
 def _judge_truncation(record: RunRecord) -> Iterator[Finding]:
     """Yield a finding if many training rows are truncated, or many validation rows lose their gold values."""
     truncated, rows = record.get("truncated", {}), record.get("rows", {})
-    longest = truncated.get("max_tokens", 0)
+    max_tokens = truncated.get("max_tokens", 0)
     for name, split in (("training_rows", "train"), ("lost_gold", "validation")):
         verb = "reach" if split == "train" else "have gold values beyond"
         count, total = truncated.get(name, 0), rows.get(split)
-        if total and count > _TRUNCATED * total:
-            text = f"{format_fraction(count, total)} {split} rows {verb} the maximum of {longest} tokens"
-            remedy = f"--max-length {2 * longest}, if the model reads that"
-            yield judge("tokens", f"truncated_{name}", text, warn=remedy)
+        if total and count > _MAX_TRUNCATED * total:
+            text = f"{format_fraction(count, total)} {split} rows {verb} the maximum of {max_tokens} tokens"
+            remedy = f"--max-length {2 * max_tokens}, if the model reads that many"
+            yield make_finding("tokens", f"truncated_{name}", text, warn=remedy)
 
 
 def judge_curve(log: Sequence[Mapping[str, Any]], best_step: int, *, has_learned: bool) -> list[Finding]:
@@ -379,40 +388,42 @@ def judge_curve(log: Sequence[Mapping[str, Any]], best_step: int, *, has_learned
     Args:
         log: Lines of `metrics.jsonl`.
         best_step: Step of the best checkpoint.
-        has_learned: Whether the model is clearly above its baselines; if it is, a flat loss is not a fault.
+        has_learned: Whether the model is clearly above its baselines, so that a flat loss is not a fault.
     """
     # Each line has either a training loss or the scores of an evaluation.
     losses = [entry for entry in log if isinstance(entry.get("loss"), float) and "step" in entry]
     evaluations = [entry for entry in log if isinstance(entry.get("eval_loss"), float) and "step" in entry]
     highest_rate = max((entry.get("learning_rate", 0.0) for entry in losses), default=0.0)
-    # A few lines cannot show a trend. A tiny rate needs fewer lines, because then only a loss that barely falls counts.
-    if len(losses) < (_PARTS if 0 < highest_rate < _TINY_RATE else _MIN_LINES):
+    # A trend needs some log lines. With a tiny rate, fewer are enough, because only a flat loss is a finding.
+    if len(losses) < (_NUM_PARTS if 0 < highest_rate < _TINY_RATE else _MIN_LINES):
         return []
-    rate = [*_judge_rate(losses, highest_rate, has_learned=has_learned)]
-    return rate or [*_judge_length(losses, evaluations, best_step)]
+    findings = [*_judge_rate(losses, highest_rate, has_learned=has_learned)]
+    return findings or [*_judge_length(losses, evaluations, best_step)]
 
 
 def _judge_rate(losses: Sequence[Mapping[str, Any]], rate: float, *, has_learned: bool) -> Iterator[Finding]:
     """Yield a finding if the losses indicate a learning rate that is too high or too low.
 
-    A training loss that rises indicates a rate that is too high; one that barely falls, without rising, a rate that is
-    too low (Goodfellow et al. 2016, "Deep Learning", section 11.4.1). Losses are compared as means of a fifth of the
-    log lines, because losses of single lines differ by their rows.
+    If the training loss rises, the rate is too high; if it barely falls and does not rise, the rate is too low
+    (Goodfellow et al. 2016, "Deep Learning", section 11.4.1). The log is compared as mean losses of five parts, because
+    the losses of single lines depend on their rows.
     """
     values = [entry["loss"] for entry in losses]
-    fifths = [values[part * len(values) // _PARTS : (part + 1) * len(values) // _PARTS] for part in range(_PARTS)]
-    means, first, highest = [*map(fmean, fifths)], values[0], max(values)
+    bounds = [part * len(values) // _NUM_PARTS for part in range(_NUM_PARTS + 1)]
+    means = [fmean(values[start:stop]) for start, stop in pairwise(bounds)]
+    first, highest = values[0], max(values)
     last, lowest = means[-1], min(means)
+    has_risen = last - lowest > _MIN_RISE * first
+    is_flat = last > _FLAT * first and not has_learned
     # With too high a rate, the loss can also rise at first and then return to its start: a peak in the middle.
-    has_risen, is_stuck = last - lowest > _RISE * first, last > _STUCK * first and not has_learned
-    if not 0 < rate < _TINY_RATE and (has_risen or (is_stuck and highest - first > _PEAK * first)):
+    if not 0 < rate < _TINY_RATE and (has_risen or (is_flat and highest - first > _MIN_PEAK * first)):
         start, end = (lowest, last) if has_risen else (first, highest)
         text = f"the training loss rises from {start:.4g} to {end:.4g}: the learning rate of {rate:.2g} may be too high"
-        yield judge("training", "high_learning_rate", text, warn=f"--learning-rate {rate / 10:.1g}")
-    elif is_stuck:
+        yield make_finding("training", "high_learning_rate", text, warn=f"--learning-rate {rate / 10:.1g}")
+    elif is_flat:
         text = f"the training loss goes from {first:.4g} to {last:.4g}: the learning rate of {rate:.2g} may be too low"
         remedy = f"--learning-rate {max(10 * rate, 1e-5):.1g}, or more steps"
-        yield judge("training", "low_learning_rate", text, warn=remedy)
+        yield make_finding("training", "low_learning_rate", text, warn=remedy)
 
 
 def _judge_length(
@@ -420,23 +431,29 @@ def _judge_length(
 ) -> Iterator[Finding]:
     """Yield a finding if a model overfits and its best step came early, or if training ended too early.
 
-    It overfits if the training loss falls and the validation loss ends 10% above its minimum: the generalization loss
-    of Prechelt 1998, "Early Stopping - But When?". A metric such as accuracy can rise while the validation loss rises
-    too. Then the best step is late, and nothing is lost.
+    The model overfits if the training loss falls and the validation loss ends 10% above its minimum: the generalization
+    loss of Prechelt 1998, "Early Stopping - But When?". If a metric such as accuracy rises along with the validation
+    loss, the best step is late, and no step was wasted.
     """
     if len(evaluations) < 2:
         return
-    # The training loss counts from the step of the lowest validation loss: if it rises too, the model does not overfit.
-    lowest, (before, last) = min(evaluations, key=lambda entry: entry["eval_loss"]), evaluations[-2:]
-    minimum, final, first = lowest["eval_loss"], last["eval_loss"], losses[0]["loss"]
-    prior = [entry["loss"] for entry in losses if entry["step"] <= lowest["step"]] or [first]
-    has_risen = final - minimum > max(_GENERALIZATION * minimum, _LITTLE * first) and losses[-1]["loss"] < prior[-1]
-    if has_risen and best_step <= _LATE * last["step"]:
-        text = f"overfitting since epoch {lowest.get('epoch', 0):.3g}: the validation loss rises from {minimum:.4g} to "
-        text += f"{final:.4g}, the training loss falls from {prior[-1]:.4g} to {losses[-1]['loss']:.4g}, and the best "
-        text += f"step is {best_step:,} of {last['step']:,}"
-        yield judge("training", "overfitting", text, warn=f"more rows, or --set training.steps={best_step}")
-    elif best_step >= last["step"] and before["eval_loss"] - final > _STILL * first:
-        text = "the best checkpoint is the last, and the validation loss still falls: "
-        text += f"from {before['eval_loss']:.4g} to {final:.4g}"
-        yield judge("training", "best_is_last", text, warn=f"train longer: --set training.steps={2 * last['step']}")
+    best_evaluation, last_evaluation = min(evaluations, key=lambda entry: entry["eval_loss"]), evaluations[-1]
+    lowest_eval_loss = best_evaluation["eval_loss"]
+    previous_eval_loss, last_eval_loss = (evaluation["eval_loss"] for evaluation in evaluations[-2:])
+    first_loss, last_loss = losses[0]["loss"], losses[-1]["loss"]
+    # Training loss at the lowest validation loss. If it rises from there too, the model does not overfit.
+    earlier_losses = [entry["loss"] for entry in losses if entry["step"] <= best_evaluation["step"]]
+    train_loss = earlier_losses[-1] if earlier_losses else first_loss
+    min_rise = max(_MAX_GENERALIZATION * lowest_eval_loss, _MIN_EVAL_RISE * first_loss)
+    is_overfit = last_eval_loss - lowest_eval_loss > min_rise and last_loss < train_loss
+    if is_overfit and best_step <= _LATE_STEP * last_evaluation["step"]:
+        text = f"overfitting since epoch {best_evaluation.get('epoch', 0):.3g}: the validation loss rises from "
+        text += f"{lowest_eval_loss:.4g} to {last_eval_loss:.4g}, the training loss falls from {train_loss:.4g} to "
+        text += f"{last_loss:.4g}, and the best step is {best_step:,} of {last_evaluation['step']:,}"
+        yield make_finding("training", "overfitting", text, warn=f"more rows, or --set training.steps={best_step}")
+    elif best_step >= last_evaluation["step"] and previous_eval_loss - last_eval_loss > _MIN_LAST_FALL * first_loss:
+        text = "the best checkpoint is the last one, and the validation loss was still falling: "
+        text += f"from {previous_eval_loss:.4g} to {last_eval_loss:.4g}"
+        yield make_finding(
+            "training", "best_is_last", text, warn=f"train longer: --set training.steps={2 * last_evaluation['step']}"
+        )

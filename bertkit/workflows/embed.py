@@ -1,6 +1,6 @@
-"""Turn the texts of any number of rows into vectors, or compare the texts of pairs by their vectors.
+"""Compute the vectors of texts, or the similarity of pairs of texts.
 
-Vectors of a file are computed part by part, so that a killed command can be resumed.
+The vectors of a file are computed part by part, so that a killed command can be resumed.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from bertkit.vectors.units import UNITS, Unit, UnitVectors, check_unit
 from bertkit.vectors.vector_files import output_files, write_vector_part, write_vectors
 
 _CHUNK_PAIRS = 4096  # pairs; enough texts to sort them by length, so that batches have little padding
-_RESULT = "cosine"
+_RESULT_COLUMN = "cosine"
 
 Pair = tuple[dict[str, Any], str, str]
 """A row, and its two texts."""
 
 
 def embed(embedder: Embedder, source: TextSource, *, unit: str = "text") -> Iterator[dict[str, Any]]:
-    """Compute the vectors of rows: one record per vector with the row's ``id`` and the ``embedding``, in order.
+    """Yield a record per vector, with the ``id`` of its row and the ``embedding``, in the order of the rows.
 
     Args:
         embedder: Model.
         source: Rows.
-        unit: Unit with a vector, such as ``text`` or ``word``; a key of `bertkit.vectors.units.UNITS`.
+        unit: Unit that gets a vector, such as ``text`` or ``word``; a key of `bertkit.vectors.units.UNITS`.
 
     Raises:
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
     # 1. Check the options and the first rows, before the model is loaded.
-    check_not_launched("several processes without an --output", "name the file that all of them work on")
+    check_not_launched("--output is missing with several processes", "name the file that all processes write")
     unit_kind, parts = _open_rows(embedder, source, unit)
     _load_embedder(embedder)
 
-    # 2. Compute part by part. Nine digits are enough to restore each float32 exactly.
+    # 2. Compute part by part. Nine digits restore each float32 exactly.
     for part in parts:
         vectors = _encode_part(unit_kind, embedder, part, source)
         for index, row in enumerate(vectors.rows):
@@ -70,10 +70,10 @@ def embed_to_file(
     dtype: str = "float32",
     restart: bool = False,
 ) -> dict[str, Any]:
-    """Embed as `embed` does, into a .npy or .parquet file that appears when it is complete.
+    """Write the vectors that `embed` yields to a .npy or .parquet file, which appears when it is complete.
 
-    An interrupted process leaves its parts next to the output, and the same command resumes from them. The processes
-    of a launch, or shards, divide the parts.
+    An interrupted process leaves its parts next to the output, and the same command resumes from them. The processes of
+    a launch, or shards, divide the parts.
 
     Returns:
         Description of the vectors; empty if another process writes the file.
@@ -92,7 +92,7 @@ def embed_to_file(
         check_not_inputs(file, _input_files(source, embedder))
 
     def load(precision: str | None) -> str:
-        # All parts have the precision of the first process, or of the parts that exist already.
+        # Compute all parts in the precision of the first process, or of the existing parts.
         nonlocal embedder
         if precision is not None:
             embedder = replace(embedder, precision=precision)
@@ -102,14 +102,14 @@ def embed_to_file(
         vectors = _encode_part(unit_kind, embedder, part, source)
         write_vector_part(file, [part.ids[row] for row in vectors.rows], vectors.vectors, vectors.columns)
 
-    # 2. Compute the parts of this process. Parts that exist already are not computed again.
+    # 2. Compute the parts of this process, except parts that exist already.
     parts = OutputShards(output, _identity(embedder, unit), launch)
     with parts.opened(load, restart=restart):
         part_files = parts.compute(row_parts, write_part)
 
-        # 3. Join the parts of all processes; one process does it.
-        with parts.joined(part_files) as joins:
-            if not joins:
+        # 3. Join the parts of all processes in one process.
+        with parts.joined(part_files) as is_joining:
+            if not is_joining:
                 return {}
             with stage(f"writing {output.name}"):
                 about = _describe(embedder, source, unit)
@@ -129,10 +129,10 @@ def _open_rows(embedder: Embedder, source: TextSource, unit: str) -> tuple[Unit,
         _ = embedder.config  # Check the folder.
     unit_kind = UNITS[unit]
     parts = read_row_parts(source, unit_kind)
-    first = next(parts, None)
-    if first is None:
+    first_part = next(parts, None)
+    if first_part is None:
         raise DataError("no rows", "add rows", file=source.name)
-    return unit_kind, itertools.chain([first], parts)
+    return unit_kind, itertools.chain([first_part], parts)
 
 
 def _encode_part(unit: Unit, embedder: Embedder, part: Part, source: TextSource) -> UnitVectors:
@@ -150,7 +150,7 @@ def _load_embedder(embedder: Embedder) -> str:
 
 
 def _identity(embedder: Embedder, unit: str) -> dict[str, Any]:
-    """Return everything except the rows that vectors depend on, by option, so that an error can name the option."""
+    """Return the settings that vectors depend on, by option, so that an error can name the option that changed."""
     return {
         "--model": embedder.fingerprint,
         "--unit": unit,
@@ -190,11 +190,11 @@ def similar(embedder: Embedder, pairs: Iterable[Pair]) -> Iterator[dict[str, Any
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
     remaining = iter(pairs)
-    # Wrong rows or options are reported before the model is loaded.
-    first = list(itertools.islice(remaining, _CHUNK_PAIRS))
+    # A wrong row or option is an error before the model is loaded.
+    first_pairs = list(itertools.islice(remaining, _CHUNK_PAIRS))
     _ = embedder.modules
     _load_embedder(embedder)
-    return _compare_pairs(embedder, itertools.chain(first, remaining))
+    return _compare_pairs(embedder, itertools.chain(first_pairs, remaining))
 
 
 def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair")) -> Iterator[Pair]:
@@ -210,18 +210,17 @@ def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair"
             if not text.strip():
                 raise DataError("no text", "fill it in, or remove the row", file=file, row=line, column=column)
             texts.append(text)
-        check_clash(row, [_RESULT], "results have", file)
+        check_clash(row, [_RESULT_COLUMN], "results have", file)
         yield row, texts[0], texts[1]
 
 
 def _compare_pairs(embedder: Embedder, pairs: Iterable[Pair]) -> Iterator[dict[str, Any]]:
     remaining = iter(pairs)
     while chunk := list(itertools.islice(remaining, _CHUNK_PAIRS)):
-        # A text that recurs in a chunk is embedded once.
         texts = list(dict.fromkeys(text for _, *pair in chunk for text in pair))
         vectors = embedder.encode(texts).astype(np.float64)
-        # The minimum keeps a vector of zeros at zero; a division by its norm would make it NaN.
+        # The minimum norm keeps a vector of zeros at zero; a division by 0 would make it NaN.
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
         text_vectors = dict(zip(texts, vectors, strict=True))
         for row, text, pair_text in chunk:
-            yield {**row, _RESULT: float(np.float32(text_vectors[text] @ text_vectors[pair_text]))}
+            yield {**row, _RESULT_COLUMN: float(np.float32(text_vectors[text] @ text_vectors[pair_text]))}

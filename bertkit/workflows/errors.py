@@ -43,7 +43,7 @@ class Mistakes:
     """Meaning of a rate."""
     test: str
     slices: list[ComparedSlice]
-    """The smallest p first; slices that were not tested last."""
+    """Sorted by p; slices that were not tested are last."""
     notes: list[str]
     run: str
     rate: float
@@ -74,20 +74,20 @@ def find_errors(
     Raises:
         BertkitError: If the predictions or the rows cannot be read; see `bertkit.errors`.
     """
-    # 1. Compare the stored predictions with the gold values; no model is loaded.
+    # 1. Compare the stored predictions with the gold values.
     with stage("reading the predictions", total=1):
         scorer, run, rows = read_predictions(path, split, recipe)
         outcomes = find_outcomes(scorer, run, rows)
 
-    # 2. Test which slices, such as long texts or one label, have more errors than the other rows.
+    # 2. Test which slices, such as long texts or one label, have more errors than the other rows. One slice has the
+    #    rows with words that no training row has, if the training rows can still be read.
     with stage("testing slices", total=1):
-        extra = {column: read_column(column, scorer, run, rows) for column in by}
-        # A slice has the rows with words that no training row has, if the training rows can still be read.
+        slice_columns = {column: read_column(column, scorer, run, rows) for column in by}
         training_words, notes = _read_training_words(run, scorer.task)
-        groups = find_slices(scorer, rows, outcomes.units, known_words=training_words, extra=extra)
+        groups = find_slices(scorer, rows, outcomes.units, known_words=training_words, extra=slice_columns)
         slices = compare_groups(outcomes, groups)
 
-    # 3. Collect the result. Wrong rows are sorted on disk, because there can be millions.
+    # 3. Collect the result. Sort wrong rows on disk, because there can be millions.
     return Mistakes(
         recipe=scorer.recipe.name,
         task=scorer.recipe.task,
@@ -135,4 +135,6 @@ def _read_training_words(run: StoredRun, task: Task) -> tuple[set[str] | None, l
             reason = "there is no train split"
     except BertkitError as error:
         reason = error.message
-    return None, [f"Rare words are words that occur once in these rows, because no training rows were read: {reason}."]
+    return None, [
+        f"Rare words are words that occur once in these rows, because the training rows are unknown: {reason}."
+    ]

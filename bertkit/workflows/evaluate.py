@@ -59,7 +59,7 @@ def evaluate(
             and of the model; see `bertkit.evaluation.folder`.
         on_overlap: Treatment of rows that the checkpoint was trained on; see `resolve_overlap`.
         strict_labels: Reject labels that the checkpoint lacks; by default, such rows count as wrong.
-        progress: Shows how far the work is.
+        progress: Shows the progress of the work.
 
     Raises:
         BertkitError: If the model or a row cannot be read, or the output cannot be written; see `bertkit.errors`.
@@ -86,7 +86,7 @@ def evaluate_languages(
         strict_labels: As for `evaluate`.
 
     Returns:
-        Results of each language, and the means of the metric that chooses the checkpoint; see `average_languages`.
+        Results of each language, and means of the metric that selects the checkpoint; see `average_languages`.
 
     Raises:
         BertkitError: If the model or a row cannot be read, or the output cannot be written; see `bertkit.errors`.
@@ -99,18 +99,18 @@ def average_languages(results: Mapping[str, Sequence[EvalResult]], metric: str) 
     """Average a metric over languages with equal weights: once if each language has one split, else once per split.
 
     Returns:
-        ``metric``, ``splits``, ``score`` and ``interval`` of each mean; no score for a single language or if a score is
-        undefined. The interval takes rows of different languages as independent.
+        ``metric``, ``splits``, ``score`` and ``interval`` of each mean. A single language, or an undefined score, has
+        no mean. The interval treats rows of different languages as independent.
     """
     splits = list(dict.fromkeys(result.split for group in results.values() for result in group))
     means = []
     for names in [splits] if all(len(group) == 1 for group in results.values()) else [[split] for split in splits]:
-        averaged = [result for group in results.values() for result in group if result.split in names]
-        weight = 1 / len(averaged)
-        scored = [(result.scores[metric], result.intervals.get(metric)) for result in averaged]
-        terms = [(weight, score, interval) for score, interval in scored if score is not None]
+        split_results = [result for group in results.values() for result in group if result.split in names]
+        weight = 1 / len(split_results)
+        scores = [(result.scores[metric], result.intervals.get(metric)) for result in split_results]
+        terms = [(weight, score, interval) for score, interval in scores if score is not None]
         mean: dict[str, Any] = {"metric": metric, "splits": names, "score": None, "interval": None}
-        if len(terms) >= max(2, len(averaged)):
+        if len(terms) >= max(2, len(split_results)):
             mean |= {"score": sum(score for _, score, _ in terms) * weight, "interval": combine_intervals(terms)}
         means.append(mean)
     return means
@@ -119,35 +119,34 @@ def average_languages(results: Mapping[str, Sequence[EvalResult]], metric: str) 
 def _evaluate_all(
     recipes: Mapping[str, Recipe], split: str | None, output: str | Path | None, on_overlap: OnOverlap, *, strict: bool
 ) -> dict[str, list[EvalResult]]:
-    """Score one checkpoint with several recipes that differ in their data; each writes into a subfolder by its name."""
-    # 1. Check the checkpoint once, because only the data of the recipes differs, and read the rows of each recipe.
+    """Score one checkpoint with recipes that differ only in their data; each writes into a subfolder with its name."""
+    # 1. Check the checkpoint once, and read the rows of each recipe.
     folder = None if output is None else expand_path(output)
     with stage("reading the data", total=len(recipes)):
-        saved = find_members(next(iter(recipes.values())))
-        split = split or _choose_split(saved)
-        # The checkpoint's run may have held out rows of a file. They are held out again, so that only they are scored.
-        identity = saved.record.get("identity", {})
-        by_name = {name: replace(saved, recipe=as_recorded(recipe, identity)) for name, recipe in recipes.items()}
+        info = find_members(next(iter(recipes.values())))
+        split = split or _choose_split(info)
+        # If the checkpoint's run held out rows of a file, hold out the same rows, to score only these.
+        identity = info.record.get("identity", {})
+        infos = {name: replace(info, recipe=as_recorded(recipe, identity)) for name, recipe in recipes.items()}
         splits = {
             name: resolve_overlap(part, splits_to_score(part, split, strict=strict), on_overlap)
-            for name, part in by_name.items()
+            for name, part in infos.items()
         }
 
-    # 2. Claim all folders before the first split is scored, so that no other process writes into one in the meantime.
-    with ExitStack() as claims:
+    # 2. Lock all folders before the first split is scored, so that no other process writes into them.
+    with ExitStack() as locks:
         for name in dict.fromkeys(["", *recipes]):
-            claims.enter_context(_claimed(folder and folder / name, splits.get(name, {})))
+            locks.enter_context(_lock_folder(folder and folder / name, splits.get(name, {})))
 
         # 3. Load the checkpoint, and score.
-        checkpoint = _load_checkpoint(saved)
+        checkpoint = _load_checkpoint(info)
         return {
-            name: score_splits(checkpoint, part, splits[name], folder and folder / name)
-            for name, part in by_name.items()
+            name: score_splits(checkpoint, part, splits[name], folder and folder / name) for name, part in infos.items()
         }
 
 
 @contextmanager
-def _claimed(folder: Path | None, splits: Mapping[str, Split]) -> Iterator[None]:
+def _lock_folder(folder: Path | None, splits: Mapping[str, Split]) -> Iterator[None]:
     """Check the folder of an evaluation and hold its lock; only the first process of a launch writes into it."""
     if folder is None or not runs.is_main_process():
         yield
@@ -157,58 +156,56 @@ def _claimed(folder: Path | None, splits: Mapping[str, Split]) -> Iterator[None]
         yield
 
 
-def _choose_split(saved: CheckpointInfo) -> str | None:
-    """Return ``validation`` for a model without a run and a file without splits, else None, the split of the run.
+def _choose_split(info: CheckpointInfo) -> str | None:
+    """Return ``validation`` for a model that bertkit did not train and a file without splits, else None.
 
-    A model before training is compared with the run that trains it, so it is scored on the rows that the run holds out.
+    Such a model is scored on the rows that a run would hold out, so that its scores can be compared with the run's.
     """
-    if saved.record or saved.task.find_labels or unsplit_file(saved.recipe.data) is None:
+    if info.record or info.task.find_labels or unsplit_file(info.recipe.data) is None:
         return None
     log.info("scoring the rows that finetune would hold out of this file; --split all scores every row")
     return "validation"
 
 
-def _load_checkpoint(saved: CheckpointInfo) -> Checkpoint:
-    """Load the model in each process of a launch, all in the precision that the first one chooses.
-
-    Outputs in another precision would differ in rounding.
-    """
-    with stage(f"loading {saved.recipe.model_name}"):
+def _load_checkpoint(info: CheckpointInfo) -> Checkpoint:
+    """Load the model in each process of a launch, in the precision that the first process chooses."""
+    with stage(f"loading {info.recipe.model_name}"):
         if not is_launched():
-            return saved.load(inference=True)
+            return info.load(inference=True)
         join_process_group()
         if not runs.is_main_process():
-            # The first process sends its precision as soon as it has loaded the model.
             precision, *_ = gather_from_all(None)
-            return saved.in_precision(precision).load(inference=True)
-        checkpoint = saved.load(inference=True)
+            return info.in_precision(precision).load(inference=True)
+        checkpoint = info.load(inference=True)
         gather_from_all(checkpoint.machine.precision)
         return checkpoint
 
 
 def score_splits(
-    checkpoint: Checkpoint, saved: CheckpointInfo, splits: dict[str, Split], folder: Path | None
+    checkpoint: Checkpoint, info: CheckpointInfo, splits: dict[str, Split], folder: Path | None
 ) -> list[EvalResult]:
     """Score a loaded checkpoint on splits, and write predictions and scores into the folder, if there is one."""
-    # 1. Read the baselines that were fitted when the model was trained: rows to score must not influence them.
-    recipe, task, learned = saved.recipe, checkpoint.task, read_learned(saved)
+    # 1. Read the baselines from the training of the model, because the scored rows must not influence them.
+    recipe, task, baselines = info.recipe, checkpoint.task, read_learned(info)
     output = folder if runs.is_main_process() else None
-    record = None if output is None else begin_evaluation(output, saved)
+    record = None if output is None else begin_evaluation(output, info)
     results, labels, files = [], list(checkpoint.context.labels), list[str]()
 
     # 2. Score split by split.
     for split in splits.values():
         start = time.perf_counter()
-        scored, member_tables = _score_split(checkpoint, saved, split)
-        details = task.details(scored.predictions, split.rows, scored.context)
-        compared_baselines = {} if learned is None else compare_baselines(task, learned, split.rows, scored.context)
-        result = make_result(task, split, scored, details, compared_baselines)
-        # Labels of the rows that the model does not have were added to the end, and are never predicted.
+        eval_output, member_tables = _score_split(checkpoint, info, split)
+        context = eval_output.context
+        details = task.details(eval_output.predictions, split.rows, context)
+        baseline_rows = {} if baselines is None else compare_baselines(task, baselines, split.rows, context)
+        result = make_result(task, split, eval_output, details, baseline_rows)
+        # Labels that the model lacks were appended to the model's labels; they are never predicted.
         model_labels = checkpoint.context.labels
-        unknown = scored.context.labels[len(model_labels) :]
-        warnings = describe_lacking(list(split.column(task.COLUMNS.gold)), unknown, model_labels) + scored.warnings
-        if _was_tuned_on(saved, split):
-            warnings += warn_of_tuned(name for name in saved.record.get("tuned", {}) if name not in recipe.options)
+        unknown_labels = context.labels[len(model_labels) :]
+        gold = list(split.column(task.COLUMNS.gold))
+        warnings = describe_lacking(gold, unknown_labels, model_labels) + eval_output.warnings
+        if _was_tuned_on(info, split):
+            warnings += warn_of_tuned(name for name in info.record.get("tuned", {}) if name not in recipe.options)
         result = replace(
             result,
             folder=None if folder is None else str(folder),
@@ -216,34 +213,34 @@ def score_splits(
             tables={**member_tables, **result.tables},
             seconds=time.perf_counter() - start,
         )
-        results.append(judge_result(recipe.gates, result, saved.member_folders or [saved.folder]))
-        labels += unknown
+        results.append(judge_result(recipe.gates, result, info.member_folders or [info.folder]))
+        labels += unknown_labels
         if output is not None:
-            files += write_predictions(output, split, scored.predictions, details)
+            files += write_predictions(output, split, eval_output.predictions, details)
 
-    # 3. Write the record last: a folder without it counts as unfinished.
+    # 3. Write the record last, because a folder without a record counts as unfinished.
     if output is not None and record is not None:
         write_eval_results(output, recipe, results)
         finish_evaluation(output, record, results, splits, labels, files)
     return results
 
 
-def _was_tuned_on(saved: CheckpointInfo, split: Split) -> bool:
+def _was_tuned_on(info: CheckpointInfo, split: Split) -> bool:
     """Return whether the run of a checkpoint tuned its options on these rows."""
-    data = saved.record.get("identity", {}).get("data", {})
-    first = next(filter(is_validation, data), None)
-    return first is not None and split.fingerprint() == data[first]
+    data = info.record.get("identity", {}).get("data", {})
+    first_split = next(filter(is_validation, data), None)
+    return first_split is not None and split.fingerprint() == data[first_split]
 
 
 def _score_split(
-    checkpoint: Checkpoint, saved: CheckpointInfo, split: Split
+    checkpoint: Checkpoint, info: CheckpointInfo, split: Split
 ) -> tuple[EvalOutput, dict[str, list[dict[str, Any]]]]:
-    """Score a split; for an ensemble, return a table with the scores of its members too."""
+    """Score a split. For an ensemble, also return a table with the scores of its members."""
     if not checkpoint.members:
         return score_split(checkpoint, split), {}
-    scored, members = score_ensemble(checkpoint, split)
+    eval_output, member_outputs = score_ensemble(checkpoint, split)
     table = []
-    for saved_member, member in zip(saved.members, members, strict=True):
-        scores = {name: "n/a" if score is None else score for name, score in null_for_nan(member.scores).items()}
-        table.append({"run": saved_member.folder.name, **scores})
-    return scored, {"members of the ensemble": table}
+    for member, output in zip(info.members, member_outputs, strict=True):
+        scores = {name: "n/a" if score is None else score for name, score in null_for_nan(output.scores).items()}
+        table.append({"run": member.folder.name, **scores})
+    return eval_output, {"members of the ensemble": table}

@@ -37,7 +37,7 @@ class ExplainedRow:
     gold: Any = None
 
     def as_record(self) -> dict[str, Any]:
-        """Return everything as one record that can be written as JSON."""
+        """Return the row, the prediction and the explanations as one JSON record."""
         gold = {} if self.gold is None else {"gold": self.gold}
         explanations = list(map(asdict, self.explanations))
         return {"id": self.id, **self.row, **gold, **self.prediction, "explanations": explanations}
@@ -65,28 +65,28 @@ def explain(
     Raises:
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
-    # 1. Read the first rows: a wrong row is reported before the model is loaded.
-    saved = find_checkpoint(recipe)
+    # 1. Read the first rows. A wrong row is an error before the model is loaded.
+    info = find_checkpoint(recipe)
     gold = ""
     if errors is not None:
-        gold = saved.task.COLUMNS.gold
+        gold = info.task.COLUMNS.gold
         rows = _find_mistaken_rows(recipe.model, errors)
         chunks = iter([Chunk(str(recipe.model), 0, list(map(dict, rows)), rows)])
     else:
-        saved, records = open_rows(saved, source, row)
-        chunks = read_chunks(saved, take_first(records, limit), str(source or "--row"))
-    first = next(chunks)
+        info, records = open_rows(info, source, row)
+        chunks = read_chunks(info, take_first(records, limit), str(source or "--row"))
+    first_chunk = next(chunks)
 
     # 2. Load the model as for training, because explanations need gradients, and explain chunk by chunk.
-    with stage(f"loading {saved.recipe.model_name}"):
-        checkpoint = saved.load()
-    return explain_chunks(checkpoint, itertools.chain([first], chunks), gold, **settings)
+    with stage(f"loading {info.recipe.model_name}"):
+        checkpoint = info.load()
+    return explain_chunks(checkpoint, itertools.chain([first_chunk], chunks), gold, **settings)
 
 
 def explain_chunks(
     checkpoint: Checkpoint, chunks: Iterable[Chunk], gold: str = "", **settings: Any
 ) -> Iterator[ExplainedRow]:
-    """Explain the predictions for rows, with a checkpoint that was not loaded for inference only.
+    """Explain the predictions for rows. The checkpoint must not be loaded with ``inference=True``.
 
     Args:
         checkpoint: Model.
@@ -101,7 +101,7 @@ def explain_chunks(
         with use_progress(SILENT):
             outputs, _ = run_model(checkpoint, features, "")
         predictions = checkpoint.task.decode(outputs, features, chunk.rows, checkpoint.context)
-        # A row can have several features, such as windows or choices; `explanations.explain` chooses which to explain.
+        # A row can have several features, such as windows or choices; `explanations.explain` selects among them.
         row_positions: list[list[int]] = [[] for _ in chunk.rows]
         for position, feature in enumerate(features):
             row_positions[feature["row"]].append(position)
@@ -109,19 +109,19 @@ def explain_chunks(
             for index, (original, row) in enumerate(zip(chunk.originals, chunk.rows, strict=True)):
                 row_features = [features[position] for position in row_positions[index]]
                 row_outputs = [outputs[position] for position in row_positions[index]]
-                answer = explanations.PredictedRow(row, predictions[index], row_features, row_outputs)
+                predicted_row = explanations.PredictedRow(row, predictions[index], row_features, row_outputs)
                 yield ExplainedRow(
                     row.get("id", original.get("id", chunk.start + index)),
                     original,
-                    drop_private_keys(answer.prediction),
-                    explanations.explain(checkpoint, answer, **settings),
+                    drop_private_keys(predicted_row.prediction),
+                    explanations.explain(checkpoint, predicted_row, **settings),
                     original.get(gold),
                 )
                 advance(1)
 
 
 def write_page(rows: Iterable[ExplainedRow], output: Path, model: str) -> int:
-    """Write a page with explained rows that opens from disk, and return their number."""
+    """Write a page with explained rows that opens from disk, and return the number of rows."""
     from bertkit.reports.explain import write_explanations
 
     with lock_output(output):
@@ -131,9 +131,9 @@ def write_page(rows: Iterable[ExplainedRow], output: Path, model: str) -> int:
 
 
 def _find_mistaken_rows(path: str | Path, count: int) -> list[Row]:
-    """Return the rows that a run is most confidently wrong about, from its stored predictions.
+    """Return the rows with the most confident wrong predictions of a run, from its stored predictions.
 
-    If the rows of a query are judged together, all of them are returned.
+    If an error concerns several rows, such as the passages of a query, all of them are returned.
 
     Raises:
         UsageError: If no row is wrong.
@@ -141,8 +141,8 @@ def _find_mistaken_rows(path: str | Path, count: int) -> list[Row]:
     """
     scorer, run, rows = read_predictions(path)
     outcomes = find_outcomes(scorer, run, rows)
-    answered = zip(outcomes.answers, outcomes.units, strict=True)
-    wrong = sort_on_disk((pair for pair in answered if pair[0].error > 0), lambda pair: SORTS["confidence"](pair[0]))
-    if not wrong:
+    pairs = zip(outcomes.answers, outcomes.units, strict=True)
+    mistakes = sort_on_disk((pair for pair in pairs if pair[0].error > 0), lambda pair: SORTS["confidence"](pair[0]))
+    if not mistakes:
         raise UsageError("no row is wrong", "explain others with --text or --data", file=path)
-    return [rows[index] for _, indices in wrong[:count] for index in indices]
+    return [rows[index] for _, indices in mistakes[:count] for index in indices]

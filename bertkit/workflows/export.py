@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 MIN_COSINE = 0.98
-_MAX_COMPARED = 64  # rows whose vectors are compared
+_MAX_COSINE_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,14 @@ def export(
     limit: int | None = None,
     margin: float = 0.01,
     rows: int = 256,
-    copied: Sequence[str] = (),
-    timed: bool = True,
+    extra_files: Sequence[str] = (),
+    measure_speed: bool = True,
     progress: Progress | None = None,
 ) -> ExportResult:
     """Export a run or a fine-tuned checkpoint, and compare both.
 
-    The folder appears when it is complete. It has all that `eval` and `predict` need, and gives the same answers. If
-    the graph differs too much from the model, nothing is written.
+    The folder appears when it is complete. `eval` and `predict` need nothing else, and give the same answers. If the
+    graph differs too much from the model, nothing is written.
 
     Args:
         model: Run folder, a checkpoint of a run, or any fine-tuned checkpoint.
@@ -105,12 +105,12 @@ def export(
         to: ``onnx`` or ``openvino``.
         precision: ``fp32``, ``int8``, or for OpenVINO ``bf16``.
         recipe: Recipe of a checkpoint that bertkit did not train.
-        data: Source of rows to score both models on; by default the recipe's.
+        data: Source of rows to score both models on; by default the source of the recipe.
         limit: Maximum number of rows of each split.
         margin: Largest acceptable loss of int8 and bf16, as a fraction of the highest score.
         rows: Number of training rows that determine the ranges of activations (int8).
-        copied: Names of additional files of the run to copy.
-        timed: Whether to compare the speed of both.
+        extra_files: Names of additional files of the run to copy.
+        measure_speed: Whether to compare the speed of both.
         progress: Shows the progress; by default bars, in notebooks only.
 
     Raises:
@@ -127,95 +127,98 @@ def export(
     folder = expand_path(output)
     check_empty(folder)
     check_not_exported(hub.find_model(str(model)))
-    saved = open_trained(str(model), recipe, {"data.source": data, "data.limit": limit})
-    split, notes = find_split(saved, required=data is not None or not is_exact)
-    training_rows = _read_training_rows(saved, rows) if is_int8 else []
+    info = open_trained(str(model), recipe, {"data.source": data, "data.limit": limit})
+    split, notes = find_split(info, required=data is not None or not is_exact)
+    training_rows = _read_training_rows(info, rows) if is_int8 else []
 
     # 2. Load the model as it is traced: in float32 on the CPU, by the classes of transformers, with complete layers.
-    with stage(f"loading {saved.recipe.model_name}"):
+    with stage(f"loading {info.recipe.model_name}"):
         import torch
 
-        traced = replace(saved, recipe=saved.recipe.changed("training", cls_only_last_layer=False))
+        info_to_trace = replace(info, recipe=info.recipe.changed("training", cls_only_last_layer=False))
         machine = ComputeConfig("cpu", "fp32", torch.get_num_threads(), "CPU: fp32 (as models are traced)")
         machine.announce()
-        before = traced.load(machine)
-    if getattr(before.model, "query_table", None) is not None:
-        raise ModelError("queries have weights from a table, which a graph lacks", "use the folder", file=saved.folder)
-    names = [
+        original = info_to_trace.load(machine)
+    if getattr(original.model, "query_table", None) is not None:
+        message = "the table of query weights cannot be exported"
+        raise ModelError(message, "use the model folder as it is", file=info.folder)
+    input_names = [
         name
         for name in ("input_ids", "attention_mask", "token_type_ids")
-        if name in before.context.tokenizer.model_input_names
+        if name in original.context.tokenizer.model_input_names
     ]
-    # Rows to score must not determine the ranges of activations: they judge the result.
-    reads_rows = getattr(before.model, "reads", "text") == "windows"
-    calibration = encode_texts(before, training_rows, names, reads_rows=reads_rows) if is_int8 else None
+    # Determine the ranges of activations with training rows, because the scored rows judge the result.
+    reads_rows = getattr(original.model, "reads", "text") == "windows"
+    calibration = encode_texts(original, training_rows, input_names, reads_rows=reads_rows) if is_int8 else None
 
-    with disk_errors(folder.parent), create_folder_atomically(folder) as staging:
+    with disk_errors(folder.parent), create_folder_atomically(folder) as staging_folder:
         # 3. Write the graph and everything that is needed to open it.
         with stage(f"exporting to {to}, {precision}"):
             from bertkit.modeling.inference.graphs import TextGraph, convert
 
             file = graph_file(to, precision)
             metadata = {
-                "recipe": saved.recipe.name,
-                "task": saved.recipe.task,
-                "labels": json.dumps(before.context.labels),
+                "recipe": info.recipe.name,
+                "task": info.recipe.task,
+                "labels": json.dumps(original.context.labels),
             }
-            metadata["license"] = find_license(saved.folder) or "unknown"
-            path = staging / file
-            converted = convert(before.model, names, to, path, calibration=calibration, metadata=metadata)
-            described = describe_export(saved, before, converted, file, backend=to, precision=precision)
-            write_supporting_files(staging, saved, before, *copied)
-            write_manifest(staging, described)  # The graph is opened in stage 4, which requires a manifest.
+            metadata["license"] = find_license(info.folder) or "unknown"
+            path = staging_folder / file
+            converted = convert(original.model, input_names, to, path, calibration=calibration, metadata=metadata)
+            description = describe_export(info, original, converted, file, backend=to, precision=precision)
+            write_supporting_files(staging_folder, info, original, *extra_files)
+            write_manifest(staging_folder, description)  # Stage 4 opens the graph, which requires a manifest.
 
         # 4. Compare the graph, as `predict` opens it, with the model.
-        after = open_checkpoint(saved.recipe, saved.task, staging).load()
-        parity = measure(before, after, TextGraph(before.model).on_arrays, split, notes, is_timed=timed)
+        exported = open_checkpoint(info.recipe, info.task, staging_folder).load()
+        compute = TextGraph(original.model).on_arrays
+        parity = measure_parity(original, exported, compute, split, notes, is_timed=measure_speed)
         if not is_exact:
-            check_loss(parity, saved=saved, margin=margin)
+            check_loss(parity, info=info, margin=margin)
         elif not parity.largest <= TOLERANCE:
             message = f"the exported graph differs from the model by {parity.largest:.2g} of its largest output"
             raise ModelError(message, "nothing was written; try the other --to")
-        # The manifest lists all files with checksums, so it is written again after the last file.
-        write_json(staging / "parity.json", asdict(parity))
-        write_manifest(staging, described)
-        size = count_bytes(staging)
+        # The manifest lists all files with checksums, so write it again after the last file.
+        write_json(staging_folder / "parity.json", asdict(parity))
+        write_manifest(staging_folder, description)
+        size = count_bytes(staging_folder)
 
     # 5. Judge the graph by the gates of the recipe.
     scores = {name: score["after"] for name, score in parity.scores.items()}
     group = parity.split or "exported"
-    gates = judge_scores(saved.recipe.gates, group, scores, parity.intervals, parity.ece, size)
-    return ExportResult(saved.recipe.model, str(folder), saved.recipe.name, to, precision, size, parity, gates)
+    gates = judge_scores(info.recipe.gates, group, scores, parity.intervals, parity.ece, size)
+    return ExportResult(info.recipe.model, str(folder), info.recipe.name, to, precision, size, parity, gates)
 
 
-def find_split(saved: CheckpointInfo, *, required: bool) -> tuple[Split | None, list[str]]:
+def find_split(info: CheckpointInfo, *, required: bool) -> tuple[Split | None, list[str]]:
     """Read the first validation split of a recipe; if it is missing and not required, return None and a note."""
     try:
-        return next(iter(splits_to_score(saved, None).values())), []
+        return next(iter(splits_to_score(info, None).values())), []
     except (DataError, UnavailableError, UsageError) as error:
         if required:
             raise
         return None, [f"No scores: {error.message} - {error.remedy}; --data names other rows."]
 
 
-def _read_training_rows(saved: CheckpointInfo, count: int) -> list[Row]:
-    """Read some training rows without their gold values, evenly spread because rows may be sorted by label.
+def _read_training_rows(info: CheckpointInfo, count: int) -> list[Row]:
+    """Read training rows without their gold values, evenly spread because rows can be sorted by label.
 
     Raises:
         DataError: If there is no training row.
     """
-    splits = read_task_splits(saved.recipe, saved.task, lambda name: name == "train")
+    splits = read_task_splits(info.recipe, info.task, lambda name: name == "train")
     if not splits:
-        raise DataError("no training rows, which determine the ranges of activations", "name some with --data")
-    rows = splits["train"].rows
-    spread = rows[:: max(1, len(rows) // count)][:count]
-    return [{name: value for name, value in row.items() if name != saved.task.COLUMNS.gold} for row in spread]
+        message = "no training rows, which determine the ranges of activations"
+        raise DataError(message, "name a source with a train split: --data SOURCE")
+    rows, gold = splits["train"].rows, info.task.COLUMNS.gold
+    sample = rows[:: max(1, len(rows) // count)][:count]
+    return [{name: value for name, value in row.items() if name != gold} for row in sample]
 
 
 def encode_texts(
     checkpoint: Checkpoint, rows: Sequence[Row], inputs: Sequence[str], *, reads_rows: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the texts of rows as a graph reads them, a batch (texts, tokens) per row; with `reads_rows`, the rows."""
+    """Return a batch per row as a graph reads it: with `reads_rows` the row, else its texts. Shape: (texts, tokens)."""
     collate = checkpoint.task.collator(checkpoint.context)
     batches = []
     for feature in checkpoint.task.encode(rows, checkpoint.context):
@@ -223,88 +226,93 @@ def encode_texts(
         if reads_rows:
             batches.append({name: batch[name] for name in inputs})
             continue
-        # A row with several texts, such as choices, has inputs of the shape (1, texts, tokens). Texts that only pad the
-        # row attend to at most one token, and are left out.
+        # The inputs of a row with several texts, such as choices, have the shape (1, texts, tokens). Drop texts that
+        # only pad the row: their attention mask has at most one token.
         flat = {name: batch[name].reshape(-1, batch[name].shape[-1]) for name in inputs}
         batches.append({name: values[flat["attention_mask"].sum(1) > 1] for name, values in flat.items()})
     return batches
 
 
-def measure(
-    before: Checkpoint, after: Checkpoint, compute: Compute, split: Split | None, notes: list[str], *, is_timed: bool
+def measure_parity(
+    original: Checkpoint,
+    exported: Checkpoint,
+    compute: Compute,
+    split: Split | None,
+    notes: list[str],
+    *,
+    is_timed: bool,
 ) -> Parity:
-    """Compare outputs, speed and scores of a model and of the graph that was made from it.
+    """Compare outputs, speed and scores of a model and of its exported graph.
 
     Args:
-        before: Model.
-        after: Graph.
+        original: Model.
+        exported: Graph.
         compute: Computes the outputs of the model.
         split: Rows to score, or None.
         notes: Reason why there are no rows.
         is_timed: Whether to compare the speed.
     """
-    assert isinstance(after.model, ExportedModel)
-    graph, limit = after.model.export, int(after.context.tokenizer.model_max_length)
-    vocabulary = len(after.context.tokenizer.get_vocab())
+    assert isinstance(exported.model, ExportedModel)
+    graph, tokenizer = exported.model.export, exported.context.tokenizer
+    limit, vocabulary = int(tokenizer.model_max_length), len(tokenizer.get_vocab())
     reads_rows = graph.reads == "windows"
-    # Random ids of several shapes: a graph that was traced with one shape may be correct for that shape only.
+    # Use several shapes, because a traced graph can be correct only for the shape that it was traced with.
     shapes = [(texts, min(tokens, limit)) for texts, tokens in SHAPES]
     batches = [
         random_texts((2, *shape) if reads_rows else shape, graph.inputs, vocabulary) for shape in dict.fromkeys(shapes)
     ]
     with stage("comparing outputs"):
-        largest, cosine = compare_outputs(compute, after.model.run_graph, batches)
-        # The cosine of real texts counts, if there are any, because random texts resemble nothing.
+        largest, cosine = compare_outputs(compute, exported.model.run_graph, batches)
+        # Prefer the cosine of real texts to the cosine of random texts.
         if split is not None and cosine is not None:
-            texts = encode_texts(after, split.rows[:_MAX_COMPARED], graph.inputs)
-            _, cosine = compare_outputs(compute, after.model.run_graph, texts)
+            texts = encode_texts(exported, split.rows[:_MAX_COSINE_ROWS], graph.inputs)
+            _, cosine = compare_outputs(compute, exported.model.run_graph, texts)
     times = []
     if is_timed and not reads_rows:
         with stage("timing"):
-            times = tabulate_latency(compute, after.model.run_graph, graph.inputs, vocabulary, limit)
+            times = tabulate_latency(compute, exported.model.run_graph, graph.inputs, vocabulary, limit)
     if split is None:
         return Parity(largest, cosine, times, notes=notes)
-    # Close outputs can still decide otherwise, so scores on the same rows are compared too.
-    comparison = compare_scores(before, after, split)
+    # Nearly equal outputs can still give different labels, so compare scores too.
+    comparison = compare_scores(original, exported, split)
     return Parity(largest, cosine, times, split.name, len(split.rows), notes=notes, **comparison)
 
 
-def check_loss(parity: Parity, *, saved: CheckpointInfo, margin: float) -> None:
-    """Check that a model in fewer bits gives about the same answers.
+def check_loss(parity: Parity, *, info: CheckpointInfo, margin: float) -> None:
+    """Check that a model in int8 or bf16 gives nearly the same answers.
 
     Raises:
-        MarginError: If the score may lose more than the margin, a label depends on the neighbors in the batch, or a
-            vector has a cosine below `MIN_COSINE`.
+        MarginError: If the score may lose more than the margin, too many labels depend on other texts in the batch, or
+            a vector has a cosine below `MIN_COSINE`.
     """
-    metric = saved.recipe.best_metric
-    score, highest = parity.scores[metric], find_metric(saved.task.METRICS, metric).to_score(1.0)
-    # A loss that the rows cannot rule out counts, so the end of the interval decides and not the score.
-    ends = score["interval"] or [score["difference"], score["difference"]]
-    loss = max(ends) if is_lower_better(metric) else -min(ends)
+    metric = info.recipe.best_metric
+    score, highest = parity.scores[metric], find_metric(info.task.METRICS, metric).to_score(1.0)
+    # The end of the interval decides, not the score: the rows must rule out a larger loss.
+    bounds = score["interval"] or [score["difference"], score["difference"]]
+    loss = max(bounds) if is_lower_better(metric) else -min(bounds)
     remedy = "nothing was written; choose another --to, or a larger --margin"
     if not loss <= margin * highest:
         message = f"{metric} may lose {loss:.4f} (the end of its 95% interval), and the margin is {margin * highest:g}"
         raise MarginError(message, remedy, parity)
-    # If activations are scaled batch by batch, an answer depends on its neighbors.
-    alone = parity.flips.get("alone", 0)
-    if alone > margin * parity.rows:
-        message = f"{alone} of {parity.rows:,} rows get a different label alone than in a batch"
+    # If activations are scaled per batch, the label of a row depends on the other rows of its batch.
+    flips = parity.flips.get("alone", 0)
+    if flips > margin * parity.rows:
+        message = f"{flips} of {parity.rows:,} rows get a different label alone than in a batch"
         raise MarginError(message, remedy, parity)
     if parity.least_cosine is not None and not parity.least_cosine >= MIN_COSINE:
         message = f"the lowest cosine of vectors is {parity.least_cosine:.4f}, below {MIN_COSINE}"
         raise MarginError(message, "nothing was written; choose another --to", parity)
 
 
-# Files of a run folder that an exported folder has too.
-_COPIED = (runs.TRAINING_ROWS, "modules.json", SETTINGS)
-# A calibration can be written later, and it has its own checksums.
-_UNLISTED = (MANIFEST, CALIBRATION_FILE)
+_COPIED_FILES = (runs.TRAINING_ROWS, "modules.json", SETTINGS)
+# A calibration can be written later, and has separate checksums.
+_UNLISTED_FILES = (MANIFEST, CALIBRATION_FILE)
 # Keys of the run's record that `eval` and `predict` read.
-_IN_RECORD = ("status", "identity", "machine", "tuned", "split_file", "baselines", "best_step")
+_RECORD_KEYS = ("status", "identity", "machine", "tuned", "split_file", "baselines", "best_step")
 
 
 def describe_export(
-    saved: CheckpointInfo, before: Checkpoint, converted: Converted, file: str, *, backend: str, precision: str
+    info: CheckpointInfo, checkpoint: Checkpoint, converted: Converted, file: str, *, backend: str, precision: str
 ) -> Export:
     """Return the description of a graph for the manifest."""
     return Export(
@@ -312,37 +320,37 @@ def describe_export(
         backend=backend,
         file=file,
         precision=precision,
-        task=saved.recipe.task,
-        tokenizer=tokenizer_settings(before.context.tokenizer),
-        options=dict(before.context.recipe.options),
-        record=select_entries(saved.record, *_IN_RECORD),
+        task=info.recipe.task,
+        tokenizer=tokenizer_settings(checkpoint.context.tokenizer),
+        options=dict(checkpoint.context.recipe.options),
+        record=select_entries(info.record, *_RECORD_KEYS),
         versions=runs.versions(),
     )
 
 
-def write_supporting_files(folder: Path, saved: CheckpointInfo, before: Checkpoint, *more: str) -> None:
+def write_supporting_files(folder: Path, info: CheckpointInfo, checkpoint: Checkpoint, *extra_files: str) -> None:
     """Write the tokenizer, the config, the recipe, and the files of the run that scoring needs."""
-    # The folder must serve `eval` and `predict` without the run, so all that they read of a run is copied.
-    before.context.tokenizer.save_pretrained(folder)
-    shutil.copyfile(saved.folder / "config.json", folder / "config.json")
-    copied = [saved.folder / name for name in (*_COPIED, *more)]
-    if is_sentence_folder(saved.folder):
-        copied += [saved.folder / path / "config.json" for _, _, path in read_entries(saved.folder / MODULES)]
-        copied += list(saved.folder.glob("sentence_*_config.json"))
-    for file in filter(Path.is_file, copied):
-        target = folder / file.relative_to(saved.folder)
+    # Copy all files that `eval` and `predict` read, because the folder must work without the run.
+    checkpoint.context.tokenizer.save_pretrained(folder)
+    shutil.copyfile(info.folder / "config.json", folder / "config.json")
+    files = [info.folder / name for name in (*_COPIED_FILES, *extra_files)]
+    if is_sentence_folder(info.folder):
+        files += [info.folder / path / "config.json" for _, _, path in read_entries(info.folder / MODULES)]
+        files += list(info.folder.glob("sentence_*_config.json"))
+    for file in filter(Path.is_file, files):
+        target = folder / file.relative_to(info.folder)
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(file, target)
-    write_yaml(saved.restore_limit(saved.recipe).model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
-    # A calibration has the fingerprint of its weights, which differs for an exported model.
-    calibration = read_calibration(saved.folder, saved.recipe.task)
+    write_yaml(info.restore_limit(info.recipe).model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
+    # Store the calibration with the fingerprint of the exported weights.
+    calibration = read_calibration(info.folder, info.recipe.task)
     if calibration is not None:
         write_calibration(folder, replace(calibration, model=fingerprint(folder)))
 
 
 def write_manifest(folder: Path, export: Export) -> None:
-    """Write the manifest of a folder over all files that are in it."""
-    files = [file for file in folder.rglob("*") if file.is_file() and file.name not in _UNLISTED]
+    """Write the manifest of an exported folder, which lists its files with checksums."""
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name not in _UNLISTED_FILES]
     write_export(folder, export, list_files(folder, [file.relative_to(folder).as_posix() for file in files]))
 
 
@@ -355,9 +363,9 @@ def find_license(folder: Path) -> str | None:
         values, _ = read_yaml(file.read_text(encoding="utf-8"), file)
     except (BertkitError, OSError):
         return None
-    started = values.get("model")
-    license = next((encoder.license for encoder in list_encoders() if encoder.name == started), None)
-    return None if license is None else f"the license of {started}, from which it was trained: {license}"
+    base_model = values.get("model")
+    license = next((encoder.license for encoder in list_encoders() if encoder.name == base_model), None)
+    return None if license is None else f"the license of {base_model}, from which it was trained: {license}"
 
 
 def _read_license(file: Path) -> str | None:
@@ -365,7 +373,7 @@ def _read_license(file: Path) -> str | None:
         return None
     text = file.read_text(encoding="utf-8", errors="replace")
     head = text.split("---\n")[1] if text.startswith("---\n") and text.count("---\n") > 1 else ""
-    # The card starts with YAML between two lines of dashes. It is read line by line, because a damaged card must not
-    # stop the export.
+    # The card starts with YAML between two lines of dashes. Read it line by line, because a damaged card must not stop
+    # the export.
     lines = [line.partition(":") for line in head.splitlines()]
     return next((value.strip().strip("'\"") for key, _, value in lines if key == "license" and value.strip()), None)

@@ -17,19 +17,19 @@ from bertkit.storage import hub
 from bertkit.storage.cache import log_once
 from bertkit.tokens.features import Tokenizer
 
-_SPELLINGS = ("[MASK]", "<mask>")
-_CHUNK, _BATCH = 256, 16  # texts
-# The first character of a token that starts a word, in vocabularies whose tokens include spaces.
+_MASK_SPELLINGS = ("[MASK]", "<mask>")
+_CHUNK_TEXTS, _BATCH_TEXTS = 256, 16
+# First character of a token that starts a word, in vocabularies whose tokens include spaces.
 _WORD_STARTS = ("Ġ", "▁")
 
 
 def fill_mask(
     model: str, texts: Iterable[str], *, top: int = 5, targets: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """Predict each mask of each text, the likeliest token first.
+    """Predict each mask of each text, the most probable token first.
 
-    Probabilities are over the complete vocabulary. With `targets`, these words are the answers, however likely. A text
-    that is longer than the model reads is truncated.
+    Probabilities are over the complete vocabulary. With `targets`, only these words are answers, regardless of their
+    probability. Texts that are too long for the model are truncated.
 
     Returns:
         One record per text: ``text`` and ``masks``. A mask has its index ``mask`` (from 1) and ``answers``. An answer
@@ -40,8 +40,7 @@ def fill_mask(
         UsageError: If a target is not a single token.
         DataError: If a text has no mask.
     """
-    # 1. Load the tokenizer, and check the targets and the first texts. A text without a mask is an error before the
-    #    weights are loaded.
+    # 1. Load the tokenizer, and check the targets and the first texts before the weights are loaded.
     folder = hub.find_model(model)
     read_config(folder)
     with stage("loading torch and transformers"):
@@ -50,25 +49,27 @@ def fill_mask(
         raise ModelError("the tokenizer has no mask token", "use a model trained on masked tokens", file=folder)
     target_words = find_targets(tokenizer, targets)
     writes_spaces = any(token.startswith(_WORD_STARTS) for token in tokenizer.get_vocab())
-    # Pairs of a text, and the text with its masks as the tokenizer spells them.
-    spelled_texts = ((text, _check_masks(position, text, tokenizer)) for position, text in enumerate(texts, start=1))
-    first = list(islice(spelled_texts, _CHUNK))
+    # Yield each text, and the text with the masks that the tokenizer reads.
+    pairs = ((text, _normalize_masks(position, text, tokenizer)) for position, text in enumerate(texts, start=1))
+    first_chunk = list(islice(pairs, _CHUNK_TEXTS))
 
-    # 2. Load the model. A head with random weights would give random words, so it is an error.
+    # 2. Load the model. Reject a head with random weights, which would predict random words.
     with stage(f"loading {model}"):
         from transformers import AutoModelForMaskedLM, FillMaskPipeline
 
-        trained = load_for_pretraining(AutoModelForMaskedLM, folder, load_config(folder))
-        if new := get_loading_info(trained).new_weights:
-            message = f"no trained head for masked words (the checkpoint lacks {new[0]})"
+        masked_lm = load_for_pretraining(AutoModelForMaskedLM, folder, load_config(folder))
+        if new_weights := get_loading_info(masked_lm).new_weights:
+            message = f"no trained head for masked words (the checkpoint lacks {new_weights[0]})"
             raise ModelError(message, "name an encoder that was pretrained on masked words", file=folder)
-        trained = trained.eval().to(compute_as_stored())
-        pipeline = FillMaskPipeline(trained, tokenizer, device=trained.device, tokenizer_kwargs={"truncation": True})
+        masked_lm = masked_lm.eval().to(compute_as_stored())
+        pipeline = FillMaskPipeline(
+            masked_lm, tokenizer, device=masked_lm.device, tokenizer_kwargs={"truncation": True}
+        )
 
-    # 3. Choose how many answers the pipeline returns. An embedding table can have more rows than the vocabulary has
-    #    tokens. These rows are not answers, so their number is added, and they are filtered out below.
-    token_ids, rows = {*tokenizer.get_vocab().values()}, trained.get_input_embeddings().num_embeddings
-    options: dict[str, Any] = {"top_k": min(top + rows - len(token_ids), rows)}
+    # 3. Choose how many answers the pipeline returns. The embedding table can have more rows than the vocabulary has
+    #    tokens, so request as many answers more, and drop the rows without a token below.
+    token_ids, num_rows = {*tokenizer.get_vocab().values()}, masked_lm.get_input_embeddings().num_embeddings
+    options: dict[str, Any] = {"top_k": min(top + num_rows - len(token_ids), num_rows)}
     if target_words:
         options = {"top_k": len(target_words), "targets": tokenizer.convert_ids_to_tokens([*target_words])}
 
@@ -78,25 +79,24 @@ def fill_mask(
         word = answer["token_str"].strip().removeprefix("##")
         joins = token.startswith("##") or (writes_spaces and not token.startswith(_WORD_STARTS))
         filled_text = _replace_mask(text, tokenizer.mask_token, mask, word, joins=joins)
-        listed = target_words.get(answer["token"]) or (token if token.startswith("##") else word)
-        return {"word": listed, "probability": answer["score"], "text": filled_text}
+        name = target_words.get(answer["token"]) or (token if token.startswith("##") else word)
+        return {"word": name, "probability": answer["score"], "text": filled_text}
 
     # 4. Predict chunk by chunk. The pipeline omits the list around the result of a single text, and the list around the
     #    answers of a single mask.
-    def answer() -> Iterator[dict[str, Any]]:
-        for chunk in chain([first], iter(lambda: list(islice(spelled_texts, _CHUNK)), [])):
-            results = pipeline([spelled for _, spelled in chunk], batch_size=_BATCH, **options)
-            for (text, spelled), result in zip(chunk, [results] if len(chunk) == 1 else results, strict=True):
+    def predict() -> Iterator[dict[str, Any]]:
+        for chunk in chain([first_chunk], iter(lambda: list(islice(pairs, _CHUNK_TEXTS)), [])):
+            results = pipeline([masked_text for _, masked_text in chunk], batch_size=_BATCH_TEXTS, **options)
+            for (text, masked_text), result in zip(chunk, [results] if len(chunk) == 1 else results, strict=True):
                 masks = []
-                for mask, likeliest in enumerate(result if isinstance(result[0], list) else [result], start=1):
-                    tokens = [answer for answer in likeliest if answer["token"] in token_ids][
-                        : len(target_words) or top
-                    ]
-                    answers = [describe(token, spelled, mask) for token in tokens]
-                    masks.append({"mask": mask, "answers": answers})
+                for mask, candidates in enumerate(result if isinstance(result[0], list) else [result], start=1):
+                    answers = (
+                        describe(answer, masked_text, mask) for answer in candidates if answer["token"] in token_ids
+                    )
+                    masks.append({"mask": mask, "answers": list(islice(answers, len(target_words) or top))})
                 yield {"text": text, "masks": masks}
 
-    return answer()
+    return predict()
 
 
 def find_targets(tokenizer: Tokenizer, words: Sequence[str]) -> dict[int, str]:
@@ -105,11 +105,11 @@ def find_targets(tokenizer: Tokenizer, words: Sequence[str]) -> dict[int, str]:
     Raises:
         UsageError: If a word is several tokens, or not in the vocabulary.
     """
-    # If tokens include spaces, " cat" is the token of a word within a text. Other tokenizers ignore the space.
+    # If tokens include spaces, the word "cat" within a text is the token " cat". Other tokenizers ignore the space.
     targets = {}
     for word in words:
-        spellings = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (f" {word}", word)]
-        ids = next((spelling for spelling in spellings if len(spelling) == 1), spellings[0])
+        encodings = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (f" {word}", word)]
+        ids = next((encoding for encoding in encodings if len(encoding) == 1), encodings[0])
         if len(ids) != 1:
             tokens = " ".join(tokenizer.convert_ids_to_tokens(ids)) or "nothing"
             raise UsageError(f"--targets: {word!r} is not one token but {tokens}", "give words of one token")
@@ -119,25 +119,25 @@ def find_targets(tokenizer: Tokenizer, words: Sequence[str]) -> dict[int, str]:
     return targets
 
 
-def _check_masks(position: int, text: str, tokenizer: Tokenizer) -> str:
-    """Return a text with its masks as the tokenizer spells them: a text may write [MASK] for any model.
+def _normalize_masks(position: int, text: str, tokenizer: Tokenizer) -> str:
+    """Replace [MASK] and <mask> in a text by the mask token of the tokenizer.
 
     Raises:
-        DataError: If the model reads no mask.
+        DataError: If the text has no mask, or none after truncation.
     """
-    mask, spelled = tokenizer.mask_token, text
-    for spelling in _SPELLINGS:
-        if spelling != mask and spelling in spelled:
+    mask, masked_text = tokenizer.mask_token, text
+    for spelling in _MASK_SPELLINGS:
+        if spelling != mask and spelling in masked_text:
             log_once(f"{spelling} is read as {mask}, the mask of this model")
-            spelled = spelled.replace(spelling, mask)
-    if mask not in spelled:
+            masked_text = masked_text.replace(spelling, mask)
+    if mask not in masked_text:
         raise DataError(f"text {position} has no mask: {shorten(text)!r}", f"write {mask} for a word")
-    count, limit = len(tokenizer(spelled, verbose=False)["input_ids"]), int(tokenizer.model_max_length)
+    count, limit = len(tokenizer(masked_text, verbose=False)["input_ids"]), int(tokenizer.model_max_length)
     if count > limit:
         log.info(f"text {position} has {count:,} tokens and is truncated to {limit:,}")
-        if tokenizer.mask_token_id not in tokenizer(spelled, truncation=True)["input_ids"]:
+        if tokenizer.mask_token_id not in tokenizer(masked_text, truncation=True)["input_ids"]:
             raise DataError(f"text {position} has no mask in its first {limit:,} tokens", "shorten the text before it")
-    return spelled
+    return masked_text
 
 
 def _replace_mask(text: str, mask_token: str, mask: int, word: str, *, joins: bool) -> str:
@@ -148,6 +148,6 @@ def _replace_mask(text: str, mask_token: str, mask: int, word: str, *, joins: bo
     >>> _replace_mask("two cat [M].", "[M]", 1, "s", joins=True)
     'two cats.'
     """
-    pieces = text.split(mask_token)
-    before, after = mask_token.join(pieces[:mask]), mask_token.join(pieces[mask:])
-    return (before.rstrip() if joins else before) + word + after
+    parts = text.split(mask_token)
+    start, end = mask_token.join(parts[:mask]), mask_token.join(parts[mask:])
+    return (start.rstrip() if joins else start) + word + end

@@ -1,8 +1,7 @@
 """Fine-tune an encoder with a recipe: read the rows, load the model, train it, score it, write the run folder.
 
-Read `finetune`, `finetune_rows` and `_train_and_save` from top to bottom. Sets of runs (`seeds`, `sweep`, `glue`), dry
-runs and smoke runs (`trial_run`) call these functions, and nothing here depends on them. Distillation enters at three
-places: `load_model`, `training_job` and the argument `compare`.
+Read `finetune`, `finetune_rows` and `_train_and_save` in this order. The modules `seeds`, `sweep`, `glue` and
+`trial_run` call these functions. Distillation enters in `load_model`, in `training_job` and by the argument `compare`.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ if TYPE_CHECKING:
     from bertkit.training.trainer import TrainingJob
 
 Compare = Callable[[Checkpoint, EvalOutput, Path | None], list[dict[str, Any]]]
-"""Scores the teachers of a student on the same validation rows, once it is trained.
+"""Function that compares a trained student with its teachers on the same validation rows.
 
-It takes the student, its scores, and the folder of its best checkpoint (None if nothing was trained), and returns one
+Arguments: the student, its scores, and the folder of its best checkpoint (None if nothing was trained). It returns one
 record per model.
 """
 
-_UNTRAINED = "encoder before training"
+_UNTRAINED_BASELINE = "encoder before training"
 
 
 def finetune(
@@ -71,22 +70,22 @@ def finetune(
 
 
 def finetune_rows(data: FinetuneData, *, restart: bool, compare: Compare | None = None) -> list[EvalResult]:
-    """Fine-tune on rows that have been read; `compare` scores other models next to the trained model."""
-    # `open_run` locks the run folder. It finds out whether the folder holds this run, interrupted or finished.
+    """Fine-tune on rows that have been read. `compare` compares the trained model with other models."""
+    # `open_run` locks the run folder, and checks whether the folder already holds this run, interrupted or finished.
     with open_run(data.plan, restart=restart) as run:
         if run.is_finished:
             results = read_results(run.record["results"], data.plan.folder)
         else:
-            write_training_rows(data.plan.folder, data.trained)
+            write_training_rows(data.plan.folder, data.training_digests)
             results = _train_and_save(_with_recorded_batching(data, run.record), run, compare)
-    # Gates are not part of a run's identity, so the gates of today's recipe also judge a finished run.
+    # Gates are not part of a run's identity, so the gates of the current recipe also judge a finished run.
     from bertkit.evaluation.gates import judge_result
 
     return [judge_result(data.recipe.gates, result) for result in results]
 
 
 def _with_recorded_batching(data: FinetuneData, record: Mapping[str, Any]) -> FinetuneData:
-    """Return the data with the batching in the run's record, because `auto` is resolved when a run is opened."""
+    """Return the data with the batching in the run's record, where `open_run` resolved `auto`."""
     batching = record["identity"]["recipe"]["training"]["batching"]
     return replace(data, recipe=data.recipe.changed("training", batching=batching))
 
@@ -100,8 +99,8 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     recipe, task = data.recipe, data.task
     use_matmul_backend(run.machine)
 
-    # 1. The model. A new head draws its weights from the seed, so `set_seed` comes directly before it: a random number
-    #    that is drawn in between would change the initial weights.
+    # 1. Load the model. `set_seed` comes directly before it, because the weights of a new head are random: any other
+    #    draw in between would change them.
     with stage(f"loading {recipe.model_name}"):
         set_seed(recipe.training.seed)
         context = load_context(data)
@@ -110,21 +109,21 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
         if recipe.training.layer_keys:
             configure_layers(checkpoint.model, recipe.training)
 
-    # 2. The rows as token ids. Models of vectors can be scored without training, so their untrained encoder is one more
+    # 2. Tokenize the rows. Models of vectors can be scored without training, so the encoder before training is another
     #    baseline.
     features = encode_splits(data, context)
-    truncated = report_truncation(data, context, features)
+    truncation = report_truncation(data, context, features)
     evaluator = Evaluator(data, checkpoint, features)
     if getattr(checkpoint.model, "reads", "text") in ("texts", "sparse"):
         for name in baselines.scores:
-            scored = evaluator.score(name, checkpoint)
-            baselines.baseline_rows[name][_UNTRAINED] = scored.row_scores
-            baselines.scores[name][_UNTRAINED] = scored.scores
+            output = evaluator.score(name, checkpoint)
+            baselines.baseline_rows[name][_UNTRAINED_BASELINE] = output.row_scores
+            baselines.scores[name][_UNTRAINED_BASELINE] = output.scores
 
-    # 3. Training. `fit` ends with the weights of the best step in the same model. Families with a frozen encoder
-    #    compute its vectors once (`precompute`); if their head is only fitted to these, there are no training steps.
-    nothing_to_train = task.precompute(checkpoint.model, features, context, partial(run_part, checkpoint))
-    if nothing_to_train:
+    # 3. Train. After `fit`, the model has the weights of the best step. Tasks with a frozen encoder compute its vectors
+    #    once (`precompute`); if the head is fitted to these vectors, there are no training steps.
+    trains_nothing = task.precompute(checkpoint.model, features, context, partial(run_part, checkpoint))
+    if trains_nothing:
         fit_result = untrained()
     else:
         if not run.is_resumed:
@@ -132,32 +131,31 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
         with training_job(data, checkpoint, features["train"], evaluator.compute_metrics) as job:
             fit_result = fit(job, recipe.training, run.machine, data.plan.folder)
 
-    # 4. The scores of the best step on every validation split. Then LoRA adapters are merged into the weights, because
-    #    teachers are compared with the merged model, which is also published.
-    validation_names = list(baselines.scores)
-    scored_splits = evaluator.score_splits(validation_names, fit_result.best_step)
+    # 4. Score the best step on every validation split. Then merge LoRA adapters into the weights, because the merged
+    #    model is published and compared with teachers.
+    outputs = evaluator.score_splits(list(baselines.scores), fit_result.best_step)
     if recipe.training.lora:
         merge_adapters(checkpoint.model, data.plan.folder if is_main_process() else None, recipe.model_name)
-    best = scored_splits[data.validation.name]
-    compared_models = compare(replace(checkpoint, context=best.context), best, fit_result.best) if compare else []
+    output = outputs[data.validation.name]
+    compared_models = compare(replace(checkpoint, context=output.context), output, fit_result.best) if compare else []
 
-    # 5. The run folder: checkpoint, predictions, scores, report and card. Reports and cards are imported only here.
+    # 5. Write the run folder: checkpoint, predictions, scores, report and card.
     from bertkit.workflows.finetune_results import save_results
 
-    return save_results(data, run, fit_result, checkpoint, scored_splits, baselines, truncated, compared_models)
+    return save_results(data, run, fit_result, checkpoint, outputs, baselines, truncation, compared_models)
 
 
 def load_context(data: FinetuneData) -> TaskContext:
-    """Load the tokenizer, and log if the model reads fewer tokens than the recipe requires."""
+    """Load the tokenizer, and log if the recipe requests more tokens than the model can read."""
     context = TaskContext(data.recipe, load_tokenizer(data.model_folder), data.labels)
-    max_length, readable = data.recipe.training.max_length, max_tokens(context)
-    if readable < max_length:
-        log_once(f"the model reads {readable:,} tokens, so inputs end there, not at training.max_length {max_length:,}")
+    max_length, limit = data.recipe.training.max_length, max_tokens(context)
+    if limit < max_length:
+        log_once(f"the model reads {limit:,} tokens, so training.max_length is {limit:,}, not {max_length:,}")
     return context
 
 
 def load_model(data: FinetuneData, context: TaskContext) -> Model:
-    """Load the encoder with the head of its task; a student may take layers from its first teacher."""
+    """Load the encoder with a head for the task. A student can be initialized from its first teacher."""
     if distillation := data.recipe.distillation:
         from bertkit.compression.students import load_student
 
@@ -169,7 +167,7 @@ def score_baselines(data: FinetuneData, context: TaskContext) -> ScoredBaselines
     """Fit baselines (most frequent label, linear model over words, ...) to the training rows, and score them."""
     validation = {name: split.rows for name, split in data.splits.items() if is_validation(name)}
     baselines = fit_and_score(data.task, data.splits["train"].rows, validation, context)
-    # Custom metrics have unknown names until rows are scored. Scores of a baseline show them before the training.
+    # The score names of custom metrics are unknown until rows are scored, so check them with the baselines' scores.
     for scores in baselines.scores[data.validation.name].values():
         check_best_metric(data.recipe, scores)
     return baselines
@@ -189,70 +187,72 @@ def report_truncation(data: FinetuneData, context: TaskContext, features: Mappin
     """Log how many training rows are truncated or read in windows, and return the counts for the run's record."""
     from bertkit.tokens.feature_cache import get_lengths, get_max_lengths
 
-    readable, tokenizer_limit, rows = max_tokens(context), int(context.tokenizer.model_max_length), data.rows["train"]
-    train, find_truncated_answers = features["train"], data.task.find_truncated_answers
-    validation = features[data.validation.name]
+    limit, num_rows = max_tokens(context), data.rows["train"]
+    train, validation = features["train"], features[data.validation.name]
+    find_truncated_answers = data.task.find_truncated_answers
     lost_gold = find_truncated_answers(validation, data.validation.rows, context) if find_truncated_answers else ()
-    counts = {"max_tokens": readable, "lost_gold": len(lost_gold), "training_rows": 0}
-    # A feature may hold several windows of one text, padded to the longest of them. So its number of windows is its
-    # number of tokens divided by that length; both are arrays over features.
+    counts = {"max_tokens": limit, "lost_gold": len(lost_gold), "training_rows": 0}
+    # A feature can hold several windows of one text, padded to the longest. So its number of windows is its length
+    # divided by the length of the longest window; both are arrays over features.
     has_choice = "long_text" in data.task.OPTIONS
     is_windowed = has_choice and reads_windows(context.recipe)
-    windows = int((get_lengths(train) // get_max_lengths(train)).sum()) if is_windowed else len(train)
-    if windows > rows:
+    num_windows = int((get_lengths(train) // get_max_lengths(train)).sum()) if is_windowed else len(train)
+    if num_windows > num_rows:
         kind = "sequences" if "questions" in data.task.COLUMNS.optional else "overlapping windows"
-        log.info(f"training: {rows:,} rows in {windows:,} {kind} of up to {readable} tokens")
+        log.info(f"training: {num_rows:,} rows in {num_windows:,} {kind} of up to {limit} tokens")
         return counts
-    # A row that fills the maximum exactly counts too: features do not show whether it was longer.
-    if full := int((get_max_lengths(train) >= readable).sum()):
-        share = 100 * full / len(train)
-        remedies = [f"--max-length {tokenizer_limit}"] if tokenizer_limit > readable else []
+    # Count rows of exactly the maximum too, because features do not show whether they were longer.
+    if num_truncated := int((get_max_lengths(train) >= limit).sum()):
+        tokenizer_limit = int(context.tokenizer.model_max_length)
+        remedies = [f"--max-length {tokenizer_limit}"] if tokenizer_limit > limit else []
         remedies += ["--set options.long_text=windows_mean"] if has_choice else []
-        more = f" (to read more: {' or '.join(remedies)})" if remedies else ""
-        count = f"{full:,} ({share:.1f}%)"
-        log.info(f"training rows that reach {readable} tokens: {count}; longer ones are truncated{more}")
-    return {**counts, "training_rows": full}
+        remedy = f" (to read more: {' or '.join(remedies)})" if remedies else ""
+        count = f"{num_truncated:,} ({num_truncated / len(train):.1%})"
+        log.info(f"training rows that reach {limit} tokens: {count}; longer ones are truncated{remedy}")
+    return {**counts, "training_rows": num_truncated}
 
 
 @dataclass
 class Evaluator:
-    """Evaluator of the model during training; it keeps the predictions of the best step."""
+    """Evaluator of the model during training, which keeps the predictions of the best step."""
 
     data: FinetuneData
     checkpoint: Checkpoint
     features: Mapping[str, Features]
-    best: tuple[int, EvalOutput] | None = field(default=None, init=False)
+    best_output: tuple[int, EvalOutput] | None = field(default=None, init=False)
     """Best step so far, and its predictions on the first validation split."""
 
     def compute_metrics(self, model: Model, step: int) -> dict[str, float]:
-        """Score the model of a step on the split that chooses the best checkpoint."""
+        """Score the model of a step on the first validation split, which determines the best checkpoint."""
         checkpoint = replace(self.checkpoint, model=model)
-        # Some families fit their head instead of training it. It is fitted again to the encoder of this step.
+        # Some tasks fit their head instead of training it, so fit the head to the encoder of this step.
         if fit_head := self.data.task.fit_head:
             fit_head(model, self.features["train"], checkpoint.context, partial(run_part, checkpoint))
-        scored = self.score(self.data.validation.name, checkpoint, tune=True)
-        if self.best is None or self._get_sort_key(scored) > self._get_sort_key(self.best[1]):
-            self.best = step, scored
-        return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}
+        output = self.score(self.data.validation.name, checkpoint, tune=True)
+        if self.best_output is None or self._get_sort_key(output) > self._get_sort_key(self.best_output[1]):
+            self.best_output = step, output
+        return {"loss": output.loss if output.loss is not None else math.nan, **output.scores}
 
     def score_splits(self, names: Sequence[str], step: int) -> dict[str, EvalOutput]:
         """Score the weights of the best step on some splits; thresholds are tuned on the first validation split.
 
-        If this process has scored the best step, its predictions are used again; after a resume they are recomputed.
+        Predictions of the best step are used again; after a resume, they are recomputed.
         """
-        first = self.data.validation.name
-        is_scored = self.best is not None and self.best[0] == step
-        best = self.best[1] if self.best and is_scored else self.score(first, self.checkpoint, tune=True)
-        tuned = replace(self.checkpoint, context=best.context)
-        return {first: best, **{name: self.score(name, tuned) for name in names if name != first}}
+        first_name = self.data.validation.name
+        if self.best_output is not None and self.best_output[0] == step:
+            output = self.best_output[1]
+        else:
+            output = self.score(first_name, self.checkpoint, tune=True)
+        tuned_checkpoint = replace(self.checkpoint, context=output.context)
+        return {first_name: output} | {name: self.score(name, tuned_checkpoint) for name in names if name != first_name}
 
     def score(self, name: str, checkpoint: Checkpoint, *, tune: bool = False) -> EvalOutput:
-        """Score a model on a split, whose features are encoded already."""
+        """Score a model on a split from its encoded features."""
         return score_split(checkpoint, self.data.splits[name], features=self.features[name], tune=tune)
 
-    def _get_sort_key(self, scored: EvalOutput) -> tuple[bool, float]:
+    def _get_sort_key(self, output: EvalOutput) -> tuple[bool, float]:
         metric = self.data.recipe.best_metric
-        return rank_step(scored.scores[metric], scored.loss, greater_is_better=not is_lower_better(metric))
+        return rank_step(output.scores[metric], output.loss, greater_is_better=not is_lower_better(metric))
 
 
 @contextmanager
@@ -275,7 +275,7 @@ def training_job(
     from bertkit.training.trainer import TrainingJob
 
     recipe, context, train = data.recipe, checkpoint.context, data.splits["train"]
-    # The gold labels are counted for class weights only.
+    # Gold labels determine only the class weights.
     loss_terms = gold_terms(data.task, recipe.training, data.labels, train.rows)
     data_collator = data.task.collator(context)
     with ExitStack() as hooks:
@@ -288,7 +288,7 @@ def training_job(
             )
             loss_terms, data_collator = hooks.enter_context(teaching)
         if recipe.training.collator:
-            # A custom collator gets the features and bertkit's collator.
+            # Call a custom collator with the features and with bertkit's collator.
             data_collator = partial(load_custom("collator", recipe.training.collator), collate=data_collator)
         yield TrainingJob(
             model=checkpoint.model,
@@ -303,13 +303,15 @@ def training_job(
 
 
 def _report_head(model: Model, recipe: Recipe, labels: Sequence[str]) -> None:
-    """Log whether the head of the checkpoint is kept, or why it is replaced by a new one."""
+    """Log whether the head of the checkpoint is kept, or why a new head replaces it."""
     loading = get_loading_info(model)
     if loading.head == "kept":
-        log.info(f"the trained head of {recipe.model_name} is kept{': it has the same labels' if labels else ''}")
+        log.info(
+            f"the trained head of {recipe.model_name} is kept{', because it has the same labels' if labels else ''}"
+        )
     elif loading.head == "new":
         reason = ""
         if loading.other_labels:
             old_labels, new_labels = (shorten(", ".join(names)) for names in (loading.other_labels, labels))
             reason = f", because the head of {recipe.model_name} is for the labels {old_labels}, not {new_labels}"
-        log.info(f"the head is new: it starts from random weights{reason}")
+        log.info(f"new head: randomly initialized{reason}")

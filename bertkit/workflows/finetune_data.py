@@ -1,4 +1,4 @@
-"""Data of a fine-tuning run: rows, labels and identity, read and checked before anything heavy is imported."""
+"""Data of a fine-tuning run: rows, labels and identity, which are read and checked before torch is imported."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from bertkit.training.trackers import check_callbacks
 if TYPE_CHECKING:
     from bertkit.compression.teachers import Teacher
 
-# The run's identity has the content of the model and the rows. It has neither their location, nor how they are checked,
-# nor whether features are kept.
+# The run's identity covers the content of the model and the rows, but not their location, not how they are checked, and
+# not whether features are kept.
 _NOT_IDENTITY: dict[str, Any] = {**dict.fromkeys(("about", "published", "gates", "model"), True)}
 _NOT_IDENTITY["training"] = KEEPING_KEYS
-_LOCATION = {
+_LOCATION_KEYS = {
     "source",
     "files",
     "config",
@@ -71,7 +71,7 @@ class FinetuneData:
     splits: dict[str, Split]
     labels: tuple[str, ...]
     model_folder: Path
-    trained: Digests
+    training_digests: Digests
     """Digests of the training rows of this run, and of the runs that trained its model or its teachers."""
     teachers: tuple[Teacher, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -82,13 +82,13 @@ class FinetuneData:
         """Number of rows by split."""
         return _count_rows(self.splits)
 
-    def on(self, machine: Mapping[str, Any] | None) -> FinetuneData:
-        """Return the same data for a run that computes like another run, whose machine is given."""
+    def with_machine(self, machine: Mapping[str, Any] | None) -> FinetuneData:
+        """Return the data for a run on the recorded machine (device, precision, threads) of another run."""
         return replace(self, plan=replace(self.plan, machine=machine))
 
     @property
     def validation(self) -> Split:
-        """The split that chooses the best checkpoint."""
+        """The split that determines the best checkpoint."""
         return self.splits["validation"]
 
 
@@ -100,15 +100,15 @@ def read_finetune_data(
     Args:
         recipe: Recipe to train with.
         output: Run folder; by default ``runs/`` and the name of the recipe.
-        restart: Ignore a run in the folder. Without it, the run continues with the rows that it has held out.
+        restart: Ignore a run in the folder. By default, that run continues with the rows that it held out.
         expect_run: Folder of another run, which must have the same model, tokenizer, rows and package versions.
 
     Raises:
         BertkitError: If the recipe, the model or a row is wrong; see `bertkit.errors`.
     """
-    # 1. The recipe. A student gets a separate folder, because its teacher may have the same recipe.
+    # 1. Check the recipe. A student gets a separate folder, because its teacher can have the same recipe.
     folder = runs.run_folder(output, f"{recipe.name}-distilled" if recipe.distillation else recipe.name)
-    recipe = recipe if restart else as_begun(recipe, [folder])
+    recipe = recipe if restart else with_recorded_hold_out(recipe, [folder])
     task = load_task(recipe)
     _check_recipe(recipe, task)
     if recipe.distillation:
@@ -116,13 +116,13 @@ def read_finetune_data(
 
         recipe = student_recipe(recipe, recipe.distillation)
 
-    # 2. The config of the model. Layers of a student are checked with its teacher, which has more of them.
+    # 2. Check the config of the model. The layers of a student are checked later, with its teacher.
     model_folder = hub.find_model(recipe.model)
     config = read_config(model_folder)
     if recipe.training.layer_keys and not recipe.distillation and (count := count_layers(config)) is not None:
         check_layers(recipe.training, count)
 
-    # 3. The rows and their labels.
+    # 3. Read the rows and their labels.
     splits = _read_splits(recipe, task)
     has_gold = task.COLUMNS.gold in splits["train"].rows[0]
     recipe = _with_pair(recipe, splits)
@@ -132,10 +132,10 @@ def read_finetune_data(
         splits["train"] = oversample(splits["train"], recipe.data.oversample, recipe.training.seed)
     rows = _count_rows(splits)
 
-    # 4. Settings that depend on the rows: `auto` becomes numbers.
-    recipe, chosen = choose_training(recipe, rows, len(labels), config)
-    if chosen:
-        log_once(chosen)
+    # 4. Resolve settings that depend on the rows: `auto` becomes numbers.
+    recipe, auto_settings = choose_training(recipe, rows, len(labels), config)
+    if auto_settings:
+        log_once(auto_settings)
     if recipe.training.extra:
         from bertkit.training.arguments import check_extra
 
@@ -146,12 +146,12 @@ def read_finetune_data(
 
         teachers = find_teachers(recipe, recipe.distillation, task, labels, model_folder)
 
-    # 5. The training rows of the model and its teachers, which the validation splits must not contain.
+    # 5. Find the training rows of the model and its teachers, which the validation splits must not contain.
     models = {model_folder: recipe.model_name, **{teacher.folder: teacher.name for teacher in teachers}}
-    splits, trained, overlaps = find_training_rows(splits, task.COLUMNS.gold, models)
-    _log_warnings(overlaps)
+    splits, training_digests, overlap_warnings = find_training_rows(splits, task.COLUMNS.gold, models)
+    _log_warnings(overlap_warnings)
 
-    # 6. The identity of the run, by which a resume recognizes it.
+    # 6. Compute the identity, by which a resume recognizes the run.
     identity = _find_identity(recipe, splits, labels, model_folder)
     if teachers:
         identity["teachers"] = [teacher.fingerprint for teacher in teachers]
@@ -167,13 +167,14 @@ def read_finetune_data(
             "commit": hub.get_commit(model_folder),
             "rows": rows,
             "split_file": file_fingerprint(file) if file else None,
-            "automatic": chosen,
+            "automatic": auto_settings,
             **({"soft_labels": agreement} if agreement else {}),
         },
         model_type=config["model_type"],
         widths=product_widths(config),
     )
-    return FinetuneData(plan, recipe, task, splits, labels, model_folder, trained, teachers, (*warnings, *overlaps))
+    warnings = (*warnings, *overlap_warnings)
+    return FinetuneData(plan, recipe, task, splits, labels, model_folder, training_digests, teachers, warnings)
 
 
 def _check_recipe(recipe: Recipe, task: Task) -> None:
@@ -192,23 +193,25 @@ def _check_recipe(recipe: Recipe, task: Task) -> None:
     check_loss(recipe.training, task, trusted=recipe.trusted)
     if recipe.training.lora and not find_spec("peft"):
         raise UnavailableError("training.lora needs the package peft", f"`{install_command('lora')}`")
-    checkpoints, chunks = recipe.training.gradient_checkpointing, recipe.options.get("mini_batch")
-    check_requested_device(training__gradient_checkpointing=checkpoints, options__mini_batch=chunks)
+    check_requested_device(
+        training__gradient_checkpointing=recipe.training.gradient_checkpointing,
+        options__mini_batch=recipe.options.get("mini_batch"),
+    )
     check_launch(fsdp=recipe.training.fsdp)
 
 
-def as_begun(recipe: Recipe, folders: Iterable[Path]) -> Recipe:
-    """Return a recipe that holds out the rows that the first run in the folders has held out."""
+def with_recorded_hold_out(recipe: Recipe, folders: Iterable[Path]) -> Recipe:
+    """Return a recipe that holds out the same rows as the first run in the folders."""
     record = next(filter(None, map(runs.read_record, folders)), None)
     return as_recorded(recipe, record["identity"]) if record else recipe
 
 
 def _with_pair(recipe: Recipe, splits: dict[str, Split]) -> Recipe:
-    """Return a recipe that maps the second text of a pair if the rows have one, and lists unread columns."""
+    """Return a recipe that maps the second text of a pair if the rows have one, and ignores only unread columns."""
     data = recipe.data
     columns = {**data.columns, **({PAIR: PAIR} if PAIR in splits["train"].rows[0] and PAIR not in data.columns else {})}
-    unread = [name for name in data.ignore_columns if name in find_unread(splits)]
-    return recipe.changed("data", columns=columns, ignore_columns=unread)
+    unread_columns = [name for name in data.ignore_columns if name in find_unread(splits)]
+    return recipe.changed("data", columns=columns, ignore_columns=unread_columns)
 
 
 def read_rows(recipe: Recipe) -> dict[str, int]:
@@ -217,9 +220,9 @@ def read_rows(recipe: Recipe) -> dict[str, int]:
 
 
 def read_labeled(recipe: Recipe) -> tuple[tuple[str, ...], dict[str, Split]]:
-    """Return the label names and the checked splits of a recipe, whose model need not exist yet.
+    """Return the label names and the checked splits of a recipe. In the splits, gold labels are names.
 
-    Gold labels are names in the splits, not numbers.
+    The model of the recipe need not exist yet.
     """
     task = load_task(recipe)
     labels, splits, _ = _find_checked_labels(recipe, task, _read_splits(recipe, task))
@@ -227,7 +230,10 @@ def read_labeled(recipe: Recipe) -> tuple[tuple[str, ...], dict[str, Split]]:
 
 
 def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[tuple[str, ...], dict[str, Split]]:
-    """Return the label names of all rows, and the splits with label names as gold values and the drawn training rows.
+    """Find the label names, and draw the training rows that the recipe requests.
+
+    Returns:
+        Label names of all rows, and splits with label names as gold values.
 
     Raises:
         DataError: If a value is not a label, or the training rows have a single label.
@@ -235,29 +241,29 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
     if not task.HAS_LABEL_NAMES:
         return (), {**splits, "train": draw_training_rows(splits["train"], recipe)}
     gold = task.COLUMNS.gold
-    # Labels that only other splits have are labels too. They come after the labels of the training rows.
+    # Labels that only other splits have come after the labels of the training rows.
     columns = (split.column(gold) for name, split in splits.items() if name != "train")
     names = recipe.labels or reduce(add_unseen_names, columns, find_names(splits["train"].column(gold)))
     labeled = {name: replace_raw_labels(split, gold, names, recipe.data) for name, split in splits.items()}
-    # `train_rows_per_label` draws the same number of rows per label, so labels without training rows are left out.
+    # `train_rows_per_label` draws the same number of rows per label, so leave out labels without training rows.
     if recipe.data.draws:
         unseen = find_unseen_names(labeled, gold)
         drawn_from = [name for name in names if name not in unseen]
         labeled["train"] = draw_training_rows(labeled["train"], recipe, gold, drawn_from)
     if len(set(map(str, labeled["train"].column(gold)))) < 2:
-        find_names(labeled["train"].column(gold))  # It raises the error about a single label.
+        find_names(labeled["train"].column(gold))  # called for its check: a single label is an error
     return tuple(names), labeled
 
 
 def _read_splits(recipe: Recipe, task: Task) -> dict[str, Split]:
-    """Read the training and validation rows. Only training rows have soft labels, which can replace gold labels."""
+    """Read the training and validation rows. Only the training rows need soft labels, which can replace gold labels."""
     if (distillation := recipe.distillation) and distillation.soft_labels:
         columns = {**recipe.data.columns, SOFT_LABELS: distillation.soft_labels}
         splits = read_task_splits(recipe.changed("data", columns=columns), task, lambda name: name == "train")
         if any(split.is_held_out and task.COLUMNS.gold not in split.rows[0] for split in splits.values()):
             remedy = "name a file that has them: --set data.files.validation=FILE"
             raise DataError("no gold labels, which validation rows need", remedy, file=recipe.data.source)
-        # The first split names the columns that are not read, and the column of soft labels is read there.
+        # Report unread columns only for the train split, where the column of soft labels is read.
         validation = read_task_splits(recipe, task, is_validation, check_rest=True)
         splits |= {name: replace(split, unread=()) for name, split in validation.items()}
     else:
@@ -289,35 +295,35 @@ def _find_checked_labels(
     warnings += [f"{train.source}: {warning}" for warning in train.warnings]
     if is_checked:
         warnings += find_suspicious_columns(splits["train"], columns, data, finds_names=finds_names)
-    # Warnings about columns come before an error about labels, whose cause they may be.
+    # Warn about columns first: they can be the cause of an error about labels.
     _log_warnings(warnings)
     labels, splits = find_labels(recipe, task, splits)
     if is_checked:
-        odd = describe_unseen(splits, columns.gold) if task.HAS_LABEL_NAMES else []
-        odd += describe_skew(splits["train"], columns.gold, labels, recipe) if task.HAS_LABEL_NAMES else []
-        odd += find_odd_rows(splits, columns, found_names=labels if finds_names else ())
-        _log_warnings(odd)
-        warnings += odd
+        row_warnings = describe_unseen(splits, columns.gold) if task.HAS_LABEL_NAMES else []
+        row_warnings += describe_skew(splits["train"], columns.gold, labels, recipe) if task.HAS_LABEL_NAMES else []
+        row_warnings += find_odd_rows(splits, columns, found_names=labels if finds_names else ())
+        _log_warnings(row_warnings)
+        warnings += row_warnings
     return labels, splits, tuple(warnings)
 
 
 def _use_soft_labels(recipe: Recipe, train: Split, labels: tuple[str, ...], gold: str) -> tuple[Recipe, Any]:
-    """Compare the soft labels of training rows, if they have any, with the gold column; it is empty without one.
+    """Compare the soft labels of the training rows, if they have any, with the gold column.
 
     Returns:
-        The recipe, whose loss has only the soft term if there are no gold labels, and the results of
-        `measure_agreement` for the record of the run, which are empty without both.
+        The recipe, whose loss has only the soft term if there are no gold labels; and the results of
+        `measure_agreement` for the record of the run, or an empty dictionary if there is nothing to compare.
     """
     if recipe.distillation is None or not recipe.distillation.soft_labels:
         return recipe, {}
     probabilities = get_probabilities(train, labels, recipe.distillation.soft_labels)
     if not gold:
-        log_once(f"{train.source} has no gold labels: the loss is the soft term only (soft_weight 1)")
+        log_once(f"{train.source} has no gold labels, so the loss has only the soft term (soft_weight 1)")
         return recipe.changed("distillation", soft_weight=1.0), {}
     agreement, kappa = measure_agreement(probabilities, list(map(labels.index, train.column(gold))))
-    doubt = "" if kappa > 0 else "warning: soft labels seem to be in the wrong order: "
+    warning = "" if kappa > 0 else "warning: soft labels seem to be in the wrong order: "
     log_once(
-        f"{doubt}the most probable soft label is gold in {agreement:.1%} of training rows (Cohen's kappa {kappa:.3f})"
+        f"{warning}the most probable soft label is gold in {agreement:.1%} of training rows (Cohen's kappa {kappa:.3f})"
     )
     return recipe, {"agreement": agreement, "kappa": kappa}
 
@@ -332,8 +338,8 @@ def _find_identity(
 ) -> dict[str, Any]:
     settings = recipe.model_dump(mode="json", exclude=_NOT_IDENTITY)
     if recipe.distillation:
-        settings["distillation"].pop("teachers")  # the identity has the content of the teachers, not their names
-    settings["data"] = {key: value for key, value in settings["data"].items() if key not in _LOCATION}
+        settings["distillation"].pop("teachers")  # the identity has the fingerprints of teachers, not their names
+    settings["data"] = {key: value for key, value in settings["data"].items() if key not in _LOCATION_KEYS}
     return {
         "recipe": settings,
         "data": {name: split.fingerprint() for name, split in splits.items()},

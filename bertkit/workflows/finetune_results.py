@@ -50,14 +50,15 @@ _MAX_EXAMPLES = 100_000  # rows of a report; a kilobyte per row
 
 @dataclass(frozen=True)
 class _Outcome:
-    """Results of a run by validation split."""
+    """Results of a run."""
 
     data: FinetuneData
     fit_result: FitResult
-    scored: Mapping[str, EvalOutput]
+    outputs: Mapping[str, EvalOutput]
+    """Validation split -> its scores and predictions."""
     details: Mapping[str, TaskReport]
     baselines: Mapping[str, Mapping[str, RowScores]]
-    """Split -> baseline -> its predictions compared with the gold values."""
+    """Validation split -> baseline -> its predictions compared with the gold values."""
     seconds: float
     compared_models: Sequence[Mapping[str, Any]]
     """Teachers and student of a distillation, the student last."""
@@ -69,46 +70,46 @@ def save_results(
     run: Run,
     fit_result: FitResult,
     checkpoint: Checkpoint,
-    scored: Mapping[str, EvalOutput],
+    outputs: Mapping[str, EvalOutput],
     baselines: ScoredBaselines,
-    truncated: Mapping[str, int],
+    truncation: Mapping[str, int],
     compared_models: Sequence[Mapping[str, Any]],
 ) -> list[EvalResult]:
-    """Write everything that a finished run folder holds; the record, which marks the run as finished, comes last.
+    """Write all files of a finished run folder. The record comes last, because it marks the run as finished.
 
     Args:
         data: Rows and recipe of the run.
-        run: Claim on the run folder.
+        run: Open run, which locks its folder.
         fit_result: Steps, losses and the best step of the training.
         checkpoint: Model with the weights of the best step.
-        scored: Scores and predictions of each validation split.
+        outputs: Scores and predictions of each validation split.
         baselines: Baselines of each validation split.
-        truncated: Counts of truncated rows; see `RunRecord.truncated`.
+        truncation: Counts of truncated rows; see `RunRecord.truncated`.
         compared_models: Teachers and student of a distillation, the student last.
     """
     if not runs.is_main_process():
         return []
     model = checkpoint.model
-    seconds, context, folder = run.seconds, scored[data.validation.name].context, run.plan.folder
+    seconds, context, folder = run.seconds, outputs[data.validation.name].context, run.plan.folder
     details = {
-        name: data.task.details(split.predictions, data.splits[name].rows, context) for name, split in scored.items()
+        name: data.task.details(output.predictions, data.splits[name].rows, context) for name, output in outputs.items()
     }
 
-    # 1. One result per split, which the record, the report, the card and the command all show.
-    outcome = _Outcome(data, fit_result, scored, details, baselines.baseline_rows, seconds, compared_models)
-    outcome.results.extend(_make_result(outcome, name) for name in scored)
+    # 1. Make one result per split, for the record, the report, the card and the command.
+    outcome = _Outcome(data, fit_result, outputs, details, baselines.baseline_rows, seconds, compared_models)
+    outcome.results.extend(_make_result(outcome, name) for name in outputs)
 
-    # 2. The checkpoint, predictions and scores. After a kill, the run is still unfinished and writes them again.
-    published = export_model(model, context.tokenizer, folder)
-    # `calibrate` rewrites this file, so it is not among the published files, whose checksums the record has.
+    # 2. Write the checkpoint, predictions and scores. After a kill, the run is unfinished, and writes them again.
+    published_files = export_model(model, context.tokenizer, folder)
+    # This file is not published, because the record has checksums of published files, and `calibrate` rewrites it.
     if context.recipe.task == "typed_questions":
         from bertkit.evaluation.decisions import write_decision_config
 
         write_decision_config(folder, context)
     prediction_files = [
         file
-        for name, split in scored.items()
-        for file in write_predictions(folder, data.splits[name], split.predictions, details[name])
+        for name, output in outputs.items()
+        for file in write_predictions(folder, data.splits[name], output.predictions, details[name])
     ]
     write_settings(run, context.recipe, fit_result, private=[*prediction_files, BASELINES_FILE, "report.html"])
     _write_results(outcome, folder)
@@ -116,45 +117,45 @@ def save_results(
         run,
         fit_result,
         round(seconds, 3),
-        tuned=_tuned(data, context.recipe),
+        tuned=_get_tuned_options(data, context.recipe),
         tokenizer=tokenizer_settings(context.tokenizer),
         baselines=write_learned(folder, baselines.learned),
         results=[as_portable_record(result) for result in outcome.results],
         predictions=list_files(folder, prediction_files),
-        truncated=dict(truncated),
+        truncated=dict(truncation),
         **({"compared_models": list(compared_models)} if compared_models else {}),
     )
 
     write_eval_results(folder, context.recipe, outcome.results)
 
-    # 3. The pages, which show the record. `finish` writes the record last.
-    report = _gather_facts(outcome, record)
+    # 3. Write the report and the card, and then the record.
+    report = _make_report(outcome, record)
     write_report(folder, report)
     (folder / "README.md").write_text(_make_card(data, report, model), encoding="utf-8", newline="\n")
-    finish(run, record, fit_result, [*published, runs.TRAINING_ROWS])
+    finish(run, record, fit_result, [*published_files, runs.TRAINING_ROWS])
     return outcome.results
 
 
 def _make_result(outcome: _Outcome, name: str) -> EvalResult:
     """Return the scores of a split with their warnings."""
-    data, fit_result, scored = outcome.data, outcome.fit_result, outcome.scored[name]
+    data, fit_result, output = outcome.data, outcome.fit_result, outcome.outputs[name]
     recipe, split, metric = data.recipe, data.splits[name], data.recipe.best_metric
-    warnings = _find_warnings(data, fit_result) + scored.warnings
+    warnings = _find_warnings(data, fit_result) + output.warnings
     if name == data.validation.name:
-        warnings += warn_of_tuned(_tuned(data, scored.context.recipe))
-    undefined = why_undefined(data.task.METRICS, scored.scores, scored.row_scores)
-    if name == data.validation.name and metric in undefined:
-        warnings.append(f"{metric} is undefined ({undefined[metric]}): the step with the lowest loss was chosen.")
-    # A score no better than a baseline gets a remedy.
-    missing, skew = list[str](), None
+        warnings += warn_of_tuned(_get_tuned_options(data, output.context.recipe))
+    reasons = why_undefined(data.task.METRICS, output.scores, output.row_scores)
+    if name == data.validation.name and metric in reasons:
+        warnings.append(f"{metric} is undefined ({reasons[metric]}), so the step with the lowest loss was selected.")
+    missing_labels, skew = list[str](), None
     if data.task.HAS_LABEL_NAMES:
         gold = data.task.COLUMNS.gold
-        missing = find_missing_labels([row.get(gold) for row in split.rows], scored.predictions)
+        missing_labels = find_missing_labels([row.get(gold) for row in split.rows], output.predictions)
         skew = find_skew(data.splits["train"], gold)
-    remedy = _remedy(recipe, fit_result, missing, skew[0] if skew else "")
-    result = make_result(data.task, split, scored, outcome.details[name], outcome.baselines[name], remedy)
-    curve = judge_curve(fit_result.history, fit_result.best_step, has_learned=True)
-    warnings += [f"{finding.text}." for finding in curve if finding.name == "best_is_last"]
+    # `make_result` adds the remedy if the score is not better than a baseline.
+    remedy = _suggest_changes(recipe, fit_result, missing_labels, skew[0] if skew else "")
+    result = make_result(data.task, split, output, outcome.details[name], outcome.baselines[name], remedy)
+    findings = judge_curve(fit_result.history, fit_result.best_step, has_learned=True)
+    warnings += [f"{finding.text}." for finding in findings if finding.name == "best_is_last"]
     return replace(
         result,
         model=recipe.model_name,
@@ -165,43 +166,47 @@ def _make_result(outcome: _Outcome, name: str) -> EvalResult:
     )
 
 
-def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str], frequent: str = "") -> str:
+def _suggest_changes(
+    recipe: Recipe, fit_result: FitResult, missing_labels: Sequence[str], majority_label: str = ""
+) -> str:
     """Return changes to try if a model is not above its baselines, the most promising change first.
 
     Args:
         recipe: Recipe of the run.
-        fit_result: Steps of the run, planned and done.
-        missing: Labels that no row is predicted to have.
-        frequent: The label of most training rows if they are skewed.
+        fit_result: Planned and completed steps.
+        missing_labels: Labels that are never predicted.
+        majority_label: Most frequent training label, or "" if the labels are balanced.
     """
-    training, steps = recipe.training, []
-    # A run of fewer steps than `choose_epochs` recommends is too short; one epoch less is tolerated.
-    per_epoch = max(1, round(fit_result.steps / max(fit_result.epochs, 1e-9)))
-    enough = choose_epochs(per_epoch)
-    is_short = fit_result.planned < (enough - 1) * per_epoch
+    training, changes = recipe.training, []
+    # A run is too short if it has at least one epoch less than `choose_epochs` recommends.
+    epoch_steps = max(1, round(fit_result.steps / max(fit_result.epochs, 1e-9)))
+    epochs = choose_epochs(epoch_steps)
+    is_short = fit_result.planned < (epochs - 1) * epoch_steps
     if is_short:
-        longer = f"--set training.steps={enough * per_epoch}" if training.steps else f"--epochs {enough}"
-        steps.append(f"{longer} (too few steps so far: {fit_result.planned:,})")
-    if (missing or frequent) and training.class_weights is None:
-        names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-        reason = f"no row is given the label {names}" if missing else f"most training rows have the label {frequent}"
-        steps.append(f"--set training.class_weights=balanced ({reason})")
+        option = f"--set training.steps={epochs * epoch_steps}" if training.steps else f"--epochs {epochs}"
+        changes.append(f"{option} (too few steps so far: {fit_result.planned:,})")
+    if (missing_labels or majority_label) and training.class_weights is None:
+        names = ", ".join(missing_labels[:5]) + (", ..." if len(missing_labels) > 5 else "")
+        reason = (
+            f"never predicted: {names}" if missing_labels else f"most training rows have the label {majority_label}"
+        )
+        changes.append(f"--set training.class_weights=balanced ({reason})")
     if fit_result.best_step < fit_result.steps:
-        steps.append(f"another --learning-rate than {training.learning_rate:g}")
+        changes.append(f"another --learning-rate than {training.learning_rate:g}")
     elif not is_short and fit_result.evaluations > 1:  # A single evaluation is always the best.
-        longer = f"--set training.steps={2 * training.steps}" if training.steps else f"--epochs {2 * training.epochs:g}"
-        steps.append(f"{longer} ({recipe.best_metric} was best at the last evaluation)")
-    steps += ["more --student-layers"] if recipe.distillation and recipe.distillation.student_layers else []
-    return f" Try {', then '.join([*steps, 'more rows'])}."
+        option = f"--set training.steps={2 * training.steps}" if training.steps else f"--epochs {2 * training.epochs:g}"
+        changes.append(f"{option} ({recipe.best_metric} was best at the last evaluation)")
+    changes += ["more --student-layers"] if recipe.distillation and recipe.distillation.student_layers else []
+    return f" Try {', then '.join([*changes, 'more rows'])}."
 
 
-def _tuned(data: FinetuneData, recipe: Recipe) -> dict[str, Any]:
-    """Return the options that the task has tuned on the validation rows."""
+def _get_tuned_options(data: FinetuneData, recipe: Recipe) -> dict[str, Any]:
+    """Return the options that the task tuned on the validation rows."""
     return {name: value for name, value in recipe.options.items() if data.recipe.options.get(name) != value}
 
 
 def _find_warnings(data: FinetuneData, fit_result: FitResult) -> list[str]:
-    """Return warnings that concern the scores of every split."""
+    """Return warnings about the scores of all splits."""
     recipe, warnings = data.recipe, list[str]()
     if recipe.data.source == "demo":
         warnings.append("Demo data: an artificial grammar. These scores cannot be compared with others.")
@@ -229,11 +234,11 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
         "train_samples_per_second": round(rows * fit_result.epochs / seconds, 3),
         "train_steps_per_second": round(fit_result.steps / seconds, 3),
     }
-    # All splits are in one file, so keys end with the name of the split, except for `validation`.
+    # The file has all splits, so keys end with the name of the split, except for `validation`.
     evaluation: dict[str, Any] = {"epoch": fit_result.epochs}
     for result in outcome.results:
         suffix = get_split_suffix(result.split)
-        evaluation[f"eval_loss{suffix}"] = outcome.scored[result.split].loss
+        evaluation[f"eval_loss{suffix}"] = outcome.outputs[result.split].loss
         evaluation.update({f"eval_{metric}{suffix}": value for metric, value in result.scores.items()})
         evaluation[f"eval_samples{suffix}"] = result.rows
         if result.training_rows:
@@ -243,17 +248,17 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
     write_json(folder / "all_results.json", {**evaluation, **train})
 
 
-def _gather_facts(outcome: _Outcome, record: RunRecord) -> ReportData:
+def _make_report(outcome: _Outcome, record: RunRecord) -> ReportData:
     data, first = outcome.data, outcome.results[0]
     recipe, split = data.recipe, data.validation
     soft_labels = recipe.distillation.soft_labels if recipe.distillation else None
-    # Published scores are for the complete dataset. Next to scores on the demo or on a part of it, they would mislead.
-    comparable = recipe.data.source != "demo" and recipe.data.limit is None
+    # Published scores are for the complete dataset, so show none next to scores on demo data or on a part of the rows.
+    is_comparable = recipe.data.source != "demo" and recipe.data.limit is None
     return ReportData(
         **common_facts(recipe, record, outcome.fit_result),
         next_commands=next_commands(data.task, recipe, name_paths(str(data.plan.folder))),
         model=recipe.model_name,
-        teachers=[f"the soft labels in column {soft_labels!r}"] if soft_labels else _teachers(recipe),
+        teachers=[f"the soft labels in column {soft_labels!r}"] if soft_labels else _list_teachers(recipe),
         split=split.name,
         rows=first.rows,
         seed=recipe.training.seed,
@@ -265,19 +270,19 @@ def _gather_facts(outcome: _Outcome, record: RunRecord) -> ReportData:
         no_interval=first.undefined.get("intervals", {}),
         baselines=first.baselines,
         lead=first.lead,
-        compared=_comparison(outcome),
-        published=[entry.model_dump() for entry in recipe.published] if comparable else [],
-        examples=_examples(outcome),
+        compared=_tabulate_models(outcome),
+        published=[entry.model_dump() for entry in recipe.published] if is_comparable else [],
+        examples=_make_examples(outcome),
         decisions=_find_decisions(outcome),
         labels=list(data.labels),
         tables={"baselines": tabulate(first.baselines), **outcome.details[split.name].tables},
         warnings=first.warnings + first.data_warnings,
         other_splits={result.split: result.scores for result in outcome.results[1:]},
-        provenance=_provenance(data, record),
+        provenance=_collect_provenance(data, record),
     )
 
 
-def _comparison(outcome: _Outcome) -> list[dict[str, Any]]:
+def _tabulate_models(outcome: _Outcome) -> list[dict[str, Any]]:
     """Return the rows of the table of teachers, student and baseline."""
     metric, result = outcome.data.recipe.best_metric, outcome.results[0]
     rows = [
@@ -290,7 +295,7 @@ def _comparison(outcome: _Outcome) -> list[dict[str, Any]]:
             metric: model["scores"][metric],
             "95% interval": model["intervals"].get(metric),
             "student - teacher": model["difference"].get(metric),
-            "its 95% interval": model["difference_intervals"].get(metric),
+            "95% interval of the difference": model["difference_intervals"].get(metric),
         }
         for model in outcome.compared_models
     ]
@@ -299,10 +304,10 @@ def _comparison(outcome: _Outcome) -> list[dict[str, Any]]:
     return rows
 
 
-def _provenance(data: FinetuneData, record: RunRecord) -> dict[str, str]:
-    """Return seed, checksums and versions, which a repetition of the run needs."""
+def _collect_provenance(data: FinetuneData, record: RunRecord) -> dict[str, str]:
+    """Return seed, checksums and versions, which are needed to reproduce the run."""
     recipe, identity = data.recipe, record["identity"]
-    digests = zip(_teachers(recipe), identity.get("teachers", []), strict=True)
+    digests = zip(_list_teachers(recipe), identity.get("teachers", []), strict=True)
     return {
         "seed": str(recipe.training.seed),
         "data": recipe.data.source,
@@ -314,55 +319,57 @@ def _provenance(data: FinetuneData, record: RunRecord) -> dict[str, str]:
     }
 
 
-def _examples(outcome: _Outcome) -> list[Example]:
-    """Return scored rows of the first validation split, with answers as the task family words them."""
+def _make_examples(outcome: _Outcome) -> list[Example]:
+    """Return scored rows of the first validation split, with the task's texts for the answers."""
     data, name = outcome.data, outcome.data.validation.name
-    rows, scored = data.validation.rows, outcome.scored[name]
+    rows, predictions = data.validation.rows, outcome.outputs[name].predictions
     gold, answers = data.task.COLUMNS.gold, outcome.details[name].answers
     return [
         replace(
-            make_example(index, rows[index], gold, scored.predictions[index], answers[index] if answers else None),
-            text=[(column, _as_text(column, value)) for column, value in without_answer(rows[index], gold).items()],
+            make_example(index, rows[index], gold, predictions[index], answers[index] if answers else None),
+            text=[
+                (column, _format_column(column, value)) for column, value in without_answer(rows[index], gold).items()
+            ],
         )
         for index in sample(range(len(rows)), _MAX_EXAMPLES)
     ]
 
 
 def _find_decisions(outcome: _Outcome) -> tuple[str, np.ndarray, np.ndarray] | None:
-    """Return confidence and correctness of each prediction or entity, or None without probabilities."""
-    data, scored = outcome.data, outcome.scored[outcome.data.validation.name]
-    rows, find = data.validation.rows, data.task.gold_probabilities
-    # The verdicts are pairs of the confidence of an entity and whether it is right, 0 or 1.
+    """Return the unit of decisions, and confidence and correctness of each, or None without probabilities."""
+    data, output = outcome.data, outcome.outputs[outcome.data.validation.name]
+    rows, get_decisions = data.validation.rows, data.task.gold_probabilities
+    # A verdict is the confidence of an entity, and 1 if the entity is correct, else 0.
     if (verdicts := outcome.details[data.validation.name].entity_verdicts) is not None:
         return "entity", *np.array(verdicts, dtype=float).reshape(-1, 2).T
-    if find is None or "probabilities" not in scored.predictions[0]:
+    if get_decisions is None or "probabilities" not in output.predictions[0]:
         return None
     indices = sample(range(len(rows)), _MAX_EXAMPLES)
-    decisions = find([scored.predictions[i] for i in indices], [rows[i] for i in indices], scored.context)
+    decisions = get_decisions([output.predictions[i] for i in indices], [rows[i] for i in indices], output.context)
     is_right = decisions.probabilities.argmax(axis=1) == decisions.gold
     return decisions.per, decisions.probabilities.max(axis=1), is_right.astype(float)
 
 
 def _make_card(data: FinetuneData, report: ReportData, model: Model) -> str:
     recipe, columns = data.recipe, data.task.COLUMNS
-    # The tag of the pipeline and the auto class follow from the class: BertForTokenClassification has the head
-    # TokenClassification and the tag token-classification. Classes of bertkit count as the classes that they resemble.
+    # The pipeline tag and the auto class follow from the class: BertForTokenClassification has the head
+    # TokenClassification and the tag token-classification. Replace heads of bertkit by the most similar head.
     head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
     head = head.replace("WindowClassification", "SequenceClassification")
     is_of_transformers = type(model).__module__.startswith("transformers.")
     dataset_id = find_hub_dataset(recipe.data)
-    # Either steps or epochs determine the length of the training.
-    length = "steps" if recipe.training.steps is None else "epochs"
+    # Either steps or epochs determine the length of the training; leave out the other.
+    unused_key = "steps" if recipe.training.steps is None else "epochs"
     tag = re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text")
     card = CardData(
         pipeline_tag=data.task.PIPELINE_TAG or tag,
-        # A sparse encoder has a class of transformers, but its vectors are made by sentence-transformers.
+        # A sparse encoder has a class of transformers, but sentence-transformers computes its vectors.
         auto_class=f"AutoModelFor{head}" if is_of_transformers and getattr(model, "reads", "") != "sparse" else "",
         dataset=name_paths(recipe.data.source or ", ".join(recipe.data.files.values())),
         rows=data.rows,
         columns=[*columns.inputs, *(name for name in columns.optional if name in recipe.data.columns)],
         predict_command=f"bertkit predict . {example_row(data.task, recipe)}",
-        hyperparameters=recipe.training.model_dump(exclude={"extra", length}) | recipe.training.extra,
+        hyperparameters=recipe.training.model_dump(exclude={"extra", unused_key}) | recipe.training.extra,
         base_model=hub.find_base_model(recipe.model),
         dataset_id=dataset_id,
         dataset_config=recipe.data.config if dataset_id else None,
@@ -372,10 +379,10 @@ def _make_card(data: FinetuneData, report: ReportData, model: Model) -> str:
     return model_card(name_models(report, recipe), card)
 
 
-def _teachers(recipe: Recipe) -> list[str]:
+def _list_teachers(recipe: Recipe) -> list[str]:
     return recipe.distillation.teachers if recipe.distillation else []
 
 
-def _as_text(column: str, value: object) -> str:
+def _format_column(column: str, value: object) -> str:
     separator = " " if column == "tokens" else " | "
     return separator.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

@@ -45,7 +45,7 @@ from bertkit.workflows.runset import Failures, RunSet, continue_on_error, first_
 SUMMARY = "glue.json"
 ARCHIVE = "submission.zip"
 _FOLDER = "submission"
-_ORIGINS = "made.json"  # model and rows that each file of the submission was made from
+_ORIGINS_FILE = "made.json"  # model and rows that each file of the submission was made from
 _HEADER = "index\tprediction"
 _SCHEMA = 1
 
@@ -58,13 +58,13 @@ class GlueRuns(RunSet):
         folder: Folder of all runs.
         names: Tasks whose rows can be read.
         recipes: Task -> its recipe.
-        missing: Task -> the error about its missing rows.
-        failed: Task -> the error that ended it.
+        data_errors: Task -> the error about its missing rows.
+        failures: Task -> the error that ended its run.
     """
 
     recipes: dict[str, Recipe]
-    missing: dict[str, DataError] = field(default_factory=dict)
-    failed: Failures = field(default_factory=dict)
+    data_errors: dict[str, DataError] = field(default_factory=dict)
+    failures: Failures = field(default_factory=dict)
     contents = "of GLUE"
     keeps_going = True
 
@@ -92,9 +92,9 @@ def glue(
     output: str | Path | None = None,
     restart: bool = False,
 ) -> tuple[dict[str, Any], BertkitError | None]:
-    """Fine-tune a model on each task; finished runs are kept, and a task that fails does not end the others.
+    """Fine-tune a model on each task. Finished runs are kept, and a task that fails does not end the others.
 
-    The table also has finished runs of other tasks in the folder if they started from the same model.
+    The table also has the finished runs of other tasks in the folder if they started from the same model.
 
     Args:
         model: Name on the Hub, folder or ``demo``.
@@ -117,81 +117,82 @@ def glue(
     job.check()
     model_folder = hub.find_model(model)
     with job.lock():
-        # 2. Check all rows before the first of up to nine trainings, and train.
+        # 2. Check the rows of all tasks before the first training, and train.
         _check_tasks(job, restart)
-        job.failed |= train_all(job)
+        job.failures |= train_all(job)
 
         # 3. Summarize the tasks, including those that are missing or failed.
         finished = _read_finished(job, fingerprint(model_folder))
-        ended = {name: SetRun(name, "missing", failure=str(error)) for name, error in job.missing.items()}
-        ended |= {name: SetRun(name, "failed", failure=str(error)) for name, error in job.failed.items()}
-        summary = summarize(model, job.recipes, ended | finished)
+        failed_runs = {name: SetRun(name, "missing", failure=str(error)) for name, error in job.data_errors.items()}
+        failed_runs |= {name: SetRun(name, "failed", failure=str(error)) for name, error in job.failures.items()}
+        summary = summarize(model, job.recipes, failed_runs | finished)
 
         # 4. Write the submission, unless a recipe limits the rows: the leaderboard requires the complete test sets.
-        submitted = {name: job.recipes[name] for name in finished}
-        is_complete = bool(submitted) and not any(recipe.data.limit for recipe in submitted.values())
+        recipes = {name: job.recipes[name] for name in finished}
+        is_complete = bool(recipes) and not any(recipe.data.limit for recipe in recipes.values())
         with disk_errors(job.folder):
-            summary["submission"] = make_submission(job.folder, submitted) if is_complete else None
-            # 5. Write the page and the summary. The command counts as finished as soon as they exist.
+            summary["submission"] = make_submission(job.folder, recipes) if is_complete else None
+
+            # 5. Write the page and the summary.
             write_page(job.folder / "report.html", "glue.html.j2", summary=summary, command=runs.command())
             write_json(job.folder / SUMMARY, {"schema_version": _SCHEMA, "command": runs.command(), **summary})
-    return {"model": model, "folder": str(job.folder), **summary}, first_failure(job.failed)
+    return {"model": model, "folder": str(job.folder), **summary}, first_failure(job.failures)
 
 
 def _load_tasks(model: str, tasks: Sequence[str], changes: Mapping[str, Any], output: Path) -> GlueRuns:
-    """Load the recipes of the tasks, and find those that have no folder in a directory of data.
+    """Load the recipes of the tasks, and find the tasks without a folder in the data directory.
 
     Raises:
-        DataError: If a requested task is missing, or all of them are.
+        DataError: If the folder of a requested task is missing, or the folders of all tasks.
     """
     changes = dict(changes)
-    data = changes.pop("data.source", None)
+    source = changes.pop("data.source", None)
     for name in tasks:
         if name not in TASKS:
             raise UsageError(f"no task of GLUE is called {name!r}", did_you_mean(name, TASKS))
-    folder = expand_path(data) if data not in (None, "demo") else None
+    folder = expand_path(source) if source not in (None, "demo") else None
     if folder is not None and not folder.is_dir():
-        raise DataError("no such directory", "name one with a folder for each task: cola, sst2, ...", file=data)
+        raise DataError("no such directory", "name one with a folder for each task: cola, sst2, ...", file=source)
     job = GlueRuns(output, [], {})
     for name in [name for name in TASKS if name in tasks or not tasks]:
-        source = {} if data is None else {"data.source": "demo" if folder is None else str(folder / name)}
-        job.recipes[name] = recipe = load_recipe(name, {"model": model, **source, **changes})
+        source_change = {} if source is None else {"data.source": "demo" if folder is None else str(folder / name)}
+        job.recipes[name] = recipe = load_recipe(name, {"model": model, **source_change, **changes})
         if folder is not None and not Path(recipe.data.source).is_dir():
-            job.missing[name] = DataError(f"no folder for {name}", "each task has one", file=recipe.data.source)
-    if job.missing and (tasks or len(job.missing) == len(job.recipes)):
-        raise next(iter(job.missing.values()))
-    job.names = [name for name in job.recipes if name not in job.missing]
+            job.data_errors[name] = DataError(f"no folder for {name}", "create one per task", file=recipe.data.source)
+    if job.data_errors and (tasks or len(job.data_errors) == len(job.recipes)):
+        raise next(iter(job.data_errors.values()))
+    job.names = [name for name in job.recipes if name not in job.data_errors]
     return job
 
 
 def _check_tasks(job: GlueRuns, restart: bool) -> None:
-    """Read the rows of all tasks before anything is trained; with `restart`, move earlier runs aside afterwards.
+    """Read the rows of all tasks. With `restart`, then move earlier runs aside.
 
     Raises:
         UsageError: If a folder holds a run with other settings.
     """
     with stage("reading the data of all tasks", total=len(job.names)):
         for count, name in enumerate(job.names, start=1):
-            # A folder with another run is an error of the command and not of the task, so it is raised.
-            with continue_on_error(name, job.failed, fatal=UsageError):
+            # A folder with another run is an error of the command, not of the task.
+            with continue_on_error(name, job.failures, fatal=UsageError):
                 plan = job.read(name).plan
                 record = None if restart else runs.check_run_folder(plan.folder, plan.identity)
                 if record is not None and record["status"] == "finished":
                     log.info(f"{name}: finished on {record['finished']}")
             get_progress().update(count, {})
-    job.names = [name for name in job.names if name not in job.failed]
+    job.names = [name for name in job.names if name not in job.failures]
     for name in job.names if restart else ():
         if (job.folder / name / runs.RECORD).is_file():
-            with ExitStack() as held:
-                held.enter_context(runs.lock_run(job.folder / name))
-                runs.move_aside(job.folder / name, held)
+            with ExitStack() as locks:
+                locks.enter_context(runs.lock_run(job.folder / name))
+                runs.move_aside(job.folder / name, locks)
 
 
 def _read_finished(job: GlueRuns, model: str) -> dict[str, SetRun]:
-    """Read the finished runs; runs of tasks that this command does not name count if they started from this model."""
+    """Describe the finished runs. Runs of tasks that were not requested must have started from this model."""
     finished = {}
     for name in TASKS:
-        record = None if name in job.missing or name in job.failed else job.record(name)
+        record = None if name in job.data_errors or name in job.failures else job.record(name)
         if record is None or record["status"] != "finished":
             continue
         if name not in job.recipes:
@@ -204,50 +205,50 @@ def _read_finished(job: GlueRuns, model: str) -> dict[str, SetRun]:
 
 
 def make_submission(folder: Path, recipes: Mapping[str, Recipe]) -> dict[str, Any]:
-    """Predict the test rows of each task with its run, and write the files that pass the leaderboard's checks.
+    """Predict the test rows of each task with its run, and write the files in the format of the leaderboard.
 
     A file of an earlier command is kept if the model and the rows are the same.
 
     Args:
         folder: Folder of the runs.
-        recipes: Task -> recipe of its finished run, which is in the folder of the task.
+        recipes: Task -> recipe of its finished run.
 
     Returns:
-        ``archive``, a file name or None, and ``files``: ``name``, ``rows``, and the reason if a file is ``missing``.
+        ``archive``, a file name or None; and ``files``, which have ``name``, ``rows``, and in ``missing`` the reason
+        why a file is missing.
     """
     (folder / _FOLDER).mkdir(exist_ok=True)
-    origins, files, ready = _read_origins(folder), list[dict[str, Any]](), list[Path]()
-    expected = [(task, file) for task in TASKS.values() for file in task.files]
-    for task, file in expected:
+    origins, files, written_files = _read_origins(folder), list[dict[str, Any]](), list[Path]()
+    task_files = [(task, file) for task in TASKS.values() for file in task.files]
+    for task, file in task_files:
         try:
             if task.name not in recipes:
                 raise DataError(f"no finished run of {task.name}")
-            _make_file(folder, task, file, recipes[task.name], origins)
+            _write_file(folder, task, file, recipes[task.name], origins)
         except StoppedError:
             raise
         except BertkitError as error:
-            # A file that cannot be made is listed with the reason, and the submission has the other files.
             files.append({"name": file.name, "rows": None, "missing": str(error)})
         else:
             files.append({"name": file.name, "rows": file.rows, "missing": ""})
-            ready.append(folder / _FOLDER / file.name)
+            written_files.append(folder / _FOLDER / file.name)
     archive = folder / ARCHIVE
-    if ready:
-        write_zip(archive, ready)
+    if written_files:
+        write_zip(archive, written_files)
     else:
         archive.unlink(missing_ok=True)
-    return {"archive": ARCHIVE if ready else None, "files": files}
+    return {"archive": ARCHIVE if written_files else None, "files": files}
 
 
-def _make_file(folder: Path, task: GlueTask, file: LeaderboardFile, recipe: Recipe, origins: dict[str, Any]) -> None:
+def _write_file(folder: Path, task: GlueTask, file: LeaderboardFile, recipe: Recipe, origins: dict[str, Any]) -> None:
     """Write one file, unless it exists already for the same model and rows."""
     # 1. Read the rows.
     records = list(_read_rows(recipe, file))
     if len(records) != file.rows:
-        # `submission_lines` raises the error about the number of rows, here before anything is predicted.
+        # called for its check: a wrong number of rows is an error before anything is predicted
         submission_lines(task, file, (), [values for _, values in records])
 
-    # 2. Compare model, rows and file with the origins of an earlier command.
+    # 2. Keep the file if an earlier command made it from the same model and rows.
     run, target = folder / task.name, folder / _FOLDER / file.name
     digest = hashlib.sha256()
     for _, values in records:
@@ -256,18 +257,18 @@ def _make_file(folder: Path, task: GlueTask, file: LeaderboardFile, recipe: Reci
     if target.is_file() and origins.get(file.name) == {**identity, "sha256": file_fingerprint(target)}:
         return
 
-    # 3. Predict, and write the file and then its origin.
+    # 3. Predict, write the file, and then its origin.
     log.info(f"{file.name}: predicting {file.rows:,} rows")
-    saved = find_checkpoint(recipe.model_copy(update={"model": str(run)}))
-    predictions = list(answer(saved, read_chunks(saved, records, file.name)))
+    info = find_checkpoint(recipe.model_copy(update={"model": str(run)}))
+    predictions = list(answer(info, read_chunks(info, records, file.name)))
     lines = submission_lines(task, file, recipe.labels or (), predictions)
     write_text(target, "\n".join([_HEADER, *lines, ""]))
     origins[file.name] = {**identity, "sha256": file_fingerprint(target)}
-    write_json(folder / _FOLDER / _ORIGINS, origins)
+    write_json(folder / _FOLDER / _ORIGINS_FILE, origins)
 
 
 def _read_rows(recipe: Recipe, file: LeaderboardFile) -> Iterable[Record]:
-    """Read the test rows of a file from the folder of the task or of its configuration, or from the Hub."""
+    """Read the test rows for a file, from the folder of the task or of another config of GLUE, or from the Hub."""
     data = recipe.data
     if data.source == "demo":
         raise DataError("demo data cannot be submitted to the leaderboard", "--data DIR with the test rows of GLUE")
@@ -286,9 +287,9 @@ def _read_rows(recipe: Recipe, file: LeaderboardFile) -> Iterable[Record]:
 
 
 def _read_origins(folder: Path) -> dict[str, Any]:
-    """Read the origins of an earlier command's files; if they are damaged, all files are made again."""
+    """Read the origins of the files of an earlier command; without valid origins, all files are written again."""
     try:
-        origins = json.loads((folder / _FOLDER / _ORIGINS).read_text(encoding="utf-8"))
+        origins = json.loads((folder / _FOLDER / _ORIGINS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
     return origins if isinstance(origins, dict) else {}

@@ -79,7 +79,7 @@ def rerun(
             rows = finetune_data.read_finetune_data(as_recorded(recipe, record["identity"]), target)
         _check_inputs(record["identity"], rows.plan.identity, ignore_changes)
         train = distill.distill_rows if "compared_models" in record else finetune.finetune_rows
-        train(rows.on(record["machine"]), restart=restart)
+        train(rows.with_machine(record["machine"]), restart=restart)
     wait_for_all()
 
     # 3. Compare both runs.

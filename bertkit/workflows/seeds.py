@@ -30,7 +30,7 @@ from bertkit.storage.hub.models import check_model
 from bertkit.storage.runs import RunRecord
 from bertkit.tokens.features import TaskContext
 from bertkit.workflows.finetune import finetune_rows
-from bertkit.workflows.finetune_data import FinetuneData, as_begun, read_finetune_data
+from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data, with_recorded_hold_out
 from bertkit.workflows.runset import RunSet, train_all
 from bertkit.workflows.trial_run import DryRun
 from bertkit.workflows.trial_run import dry_run as plan_run
@@ -55,7 +55,7 @@ class SeedRuns(RunSet):
         """Fine-tune with a seed, or resume."""
         log.info(f"{self.title(name)} ({self.names.index(name) + 1} of {len(self.names)})")
         data = self.read(name)
-        finetune_rows(data.on(self.find_machine()), restart=False)
+        finetune_rows(data.with_machine(self.find_machine()), restart=False)
 
     @cached_property
     def first(self) -> FinetuneData:
@@ -172,7 +172,7 @@ def check_seeds(
     runset = SeedRuns(folder, [run_sets.seed_folder(folder, seed).name for seed in seeds], recipe)
     runset.check(restart=restart, jobs=jobs, worker=worker)
     # Runs of later commands hold out the same rows as the first run of the folder.
-    return runset if restart else replace(runset, recipe=as_begun(recipe, run_sets.seed_folders(folder)))
+    return runset if restart else replace(runset, recipe=with_recorded_hold_out(recipe, run_sets.seed_folders(folder)))
 
 
 def _find_others(runset: SeedRuns) -> list[str]:

@@ -31,7 +31,7 @@ from bertkit.storage.files import disk_errors
 from bertkit.tasks import load_task
 from bertkit.tokens.features import TaskContext
 from bertkit.workflows.finetune import finetune_rows
-from bertkit.workflows.finetune_data import FinetuneData, as_begun, read_finetune_data, read_labeled
+from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data, read_labeled, with_recorded_hold_out
 from bertkit.workflows.runset import RunSet, train_all
 from bertkit.workflows.tpe import check_optuna, propose
 from bertkit.workflows.trial_run import dry_run as plan_run
@@ -68,7 +68,7 @@ class Sweep(RunSet):
                 data = self.read(name)
             # A trial uses the machine of the first trial with the same model and precision.
             machine = self.find_machine(partial(_computes_like, data))
-            finetune_rows(data.on(machine), restart=False)
+            finetune_rows(data.with_machine(machine), restart=False)
 
     def recipe(self, settings: Mapping[str, Any]) -> Recipe:
         """Load the recipe with the settings of a trial."""
@@ -78,7 +78,7 @@ class Sweep(RunSet):
         """Read the data of a trial, whose settings can change the rows and the model."""
         recipe = self.recipe(run_sets.read_settings(self.folder, name) or {})
         trials = map(self.folder.joinpath, run_sets.find_trials(self.folder))
-        return read_finetune_data(as_begun(recipe, trials), self.folder / name)
+        return read_finetune_data(with_recorded_hold_out(recipe, trials), self.folder / name)
 
     @property
     def seed(self) -> int:

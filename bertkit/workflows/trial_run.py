@@ -144,9 +144,9 @@ def dry_run(
         return replace(plan, notes=["time and memory are not known before the weights are downloaded"])
     if is_one_of_several():
         return replace(plan, notes=["time and memory are measured by one process alone"])
-    from bertkit.workflows.bench import measure_some
+    from bertkit.workflows.bench import measure_sample
 
-    speed = measure_some(data, context, model)
+    speed = measure_sample(data, context, model)
     return replace(
         plan,
         timed_steps=speed.steps,
@@ -205,7 +205,7 @@ def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
         with stages.stage("export to onnx", is_optional=True):
             from bertkit.workflows.export import export
 
-            export(run, stages.folder / "exported", limit=SMOKE_ROWS, timed=False)
+            export(run, stages.folder / "exported", limit=SMOKE_ROWS, measure_speed=False)
     return result, stages.error
 
 

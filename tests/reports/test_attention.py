@@ -39,8 +39,8 @@ def make_text():
     return AttendedText(f"runs/{HOSTILE}", tokens, weights)
 
 
-def write_page(folder, text, at=(0, 0)):
-    write_attention(folder / "page.html", text, roll_out(text.weights), at)
+def write_page(folder, text, first_head=(0, 0)):
+    write_attention(folder / "page.html", text, first_head)
     return folder / "page.html"
 
 
@@ -65,7 +65,7 @@ def test_the_page_is_whole_and_safe(tmp_path):
 
 def test_the_page_holds_the_weights(tmp_path):
     text = make_text()
-    data = read_data(write_page(tmp_path, text, at=(1, 2)).read_text())
+    data = read_data(write_page(tmp_path, text, first_head=(1, 2)).read_text())
     assert (data["layer"], data["head"]) == (1, 2)
     weights = (unpack(data["weights"]) / 255.0) ** 2
     # half a step of the square root, on either side

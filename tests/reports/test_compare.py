@@ -8,7 +8,7 @@ import pytest
 
 from bertkit.metrics.paired import Difference
 from bertkit.reports.cases import Case
-from bertkit.reports.compare import name_worse, write_compared
+from bertkit.reports.compare import name_worse, write_comparison
 
 
 def test_the_page_has_scores_curves_settings_and_rows_and_escapes_them(tmp_path):
@@ -33,7 +33,7 @@ def test_the_page_has_scores_curves_settings_and_rows_and_escapes_them(tmp_path)
         gates=[Case("s-b", "f1", "failed", "it is worse")],
     )
     logs = {"a": [[{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}]], "b": [[]]}
-    write_compared(tmp_path / "page.html", compared, logs)
+    write_comparison(tmp_path / "page.html", compared, logs)
     text = (tmp_path / "page.html").read_text()
     for part in (
         "classify: a, b",

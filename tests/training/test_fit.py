@@ -199,4 +199,4 @@ def test_two_processes_learn_the_same_as_one(run, zygote, still_model, launcher,
     for one, two in zip(ours, theirs, strict=True):
         assert one == pytest.approx(two, abs=1e-4)
     assert printed["results"][0]["rows"] == 41
-    assert "training" not in err or err.count("the head is new") == 1
+    assert "training" not in err or err.count("new head: ") == 1

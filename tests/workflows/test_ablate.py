@@ -78,7 +78,7 @@ def test_mistakes_are_found_before_anything_is_trained(pretrained, tmp_path):
         with pytest.raises(error, match=match):
             ablate(check_ablation("mlm", search(*space), tasks, {**TEXT, **changes}, folder), (1,))
 
-    refused(UsageError, "no task to compare the encoders by", tasks=())
+    refused(UsageError, "--finetune is missing", tasks=())
     refused(UsageError, "training.steps is both set and varied", space=["training.steps=1,2"])
     refused(RecipeError, "--space: ", space=["training.stepz=1,2"])
     refused(RecipeError, "no objective is called 'ltr'", space=["objective=mlm,ltr"])
@@ -99,8 +99,8 @@ def test_only_a_finished_pretraining_has_facts(tmp_path):
     job = check_ablation("mlm", search(OBJECTIVES), [TASK], TEXT, tmp_path / "ablation")
     facts = {"scores": {"loss": 2.0}, "parameters": 10, "steps": 5, "tokens": 100, "seconds": 1.5}
     for variant, record in {"mlm": {"status": "finished", "result": {**facts, "recipe": "mlm"}}, "clm": {}}.items():
-        job.pretrained(variant).mkdir(parents=True)
-        runs.write_record(job.pretrained(variant), {"status": "running", **record})
+        job.encoder_folder(variant).mkdir(parents=True)
+        runs.write_record(job.encoder_folder(variant), {"status": "running", **record})
     job.failures["clm"] = DivergedError("the loss is nan", "lower it")
     finished, failed = (workflow._describe_variant(job, variant) for variant in ("mlm", "clm"))
     assert finished == {"name": "mlm", "settings": {"objective": "mlm"}, **facts, "failure": ""}

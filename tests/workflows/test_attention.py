@@ -8,7 +8,7 @@ from tests.conftest import write_jsonl
 
 
 def test_a_page_begins_with_a_head(tmp_path, tiny_model):
-    show("a film", str(tiny_model), at=(1, 1), output=tmp_path / "text.html")
+    show("a film", str(tiny_model), first_head=(1, 1), output=tmp_path / "text.html")
     assert '"layer":1,"head":1}' in (tmp_path / "text.html").read_text()
 
 

@@ -100,7 +100,7 @@ def test_without_a_threshold_the_similarity_of_rows_is_printed(run, file):
         (["--threshold", 1.5], 2, "--threshold 1.5 - give a number from -1 to 1"),
         (["--threshold", "nan"], 2, "--threshold nan"),
         (["--near-threshold", -1], 2, "--near-threshold -1"),
-        (["--output", "b.jsonl"], 2, "from which cosine on are texts duplicates?"),
+        (["--output", "b.jsonl"], 2, "--threshold is missing, the minimum cosine of duplicates"),
         (["--threshold", 0.9, "--output", "INPUT"], 2, "--output is the file to clean"),
         (["--threshold", 0.9, "--output", "a.jsonl", "--report", "a.jsonl"], 2, "two outputs have the same name"),
         (["--threshold", 0.9, "--keep", "best:size"], 3, "no column 'size' for --keep"),

@@ -43,7 +43,7 @@ def test_a_student_learns_from_soft_labels_alone(run, tiny_model, unlabeled):
     options = ("--epochs", 3, "--set", "training.log_every=5", "--output", "student")
     ended = distill(run, tiny_model, unlabeled, *options)
     assert ended.code == 0, ended.err
-    assert "train.jsonl has no gold labels: the loss is the soft term only" in ended.err
+    assert "train.jsonl has no gold labels, so the loss has only the soft term" in ended.err
     record = json.loads(Path("student/run.json").read_text())
     assert record["results"][0]["scores"]["accuracy"] > 0.9
     assert "compared_models" not in record
@@ -90,7 +90,7 @@ def test_soft_labels_move_no_row(tiny_model, tmp_path):
     )
     texts = [[row["text"] for row in data.splits["train"].rows] for data in (plain, soft)]
     assert texts[0] == texts[1]
-    assert (plain.trained == soft.trained).all()
+    assert (plain.training_digests == soft.training_digests).all()
     validation, train = (
         [data.plan.identity["data"][name] for data in (plain, soft)] for name in ("validation", "train")
     )

@@ -57,14 +57,14 @@ def test_an_old_version_is_named_with_what_is_needed(versions):
     versions(transformers="4.57.6")
     found = by_name(check_packages)
     assert found["versions"].level == "fail"
-    assert re.search(r"bertkit needs transformers<6,>=5\.\d+, here is 4\.57\.6", found["versions"].text)
+    assert re.search(r"bertkit requires transformers<6,>=5\.\d+, installed is 4\.57\.6", found["versions"].text)
     assert "pip install" in found["versions"].text
     assert isinstance(Diagnosis("", list(found.values())).error, UnavailableError)
 
 
 def test_a_missing_package_is_named(versions):
     versions(scipy=None)
-    assert re.search(r"bertkit needs scipy>=1\.\d+, here is none", by_name(check_packages)["versions"].text)
+    assert re.search(r"bertkit requires scipy>=1\.\d+, installed is none", by_name(check_packages)["versions"].text)
 
 
 def test_a_copy_of_bertkit_that_is_not_installed_has_its_versions(monkeypatch):
@@ -74,7 +74,7 @@ def test_a_copy_of_bertkit_that_is_not_installed_has_its_versions(monkeypatch):
 
 def test_the_device_computes_and_the_trial_says_why():
     found = by_name(check_device)
-    assert found["device"].text == "CPU: a product and its gradient are right"
+    assert found["device"].text == "CPU: a matrix product and its gradient are correct"
     assert "fp32" in found["precision"].text or "bf16" in found["precision"].text
 
 
@@ -84,13 +84,13 @@ def test_a_device_that_is_not_here_or_fails_is_a_fault(monkeypatch, untried):
     assert found["device"].level == "fail"
     assert "--device cpu" in found["device"].text
     monkeypatch.setattr(device._PROCESS, "option", "cpu")
-    monkeypatch.setattr(doctor, "_multiply", lambda _: False)
+    monkeypatch.setattr(doctor, "_can_multiply", lambda _: False)
     assert by_name(check_device)["device"].level == "fail"
 
     def fail(_):
         raise RuntimeError("no kernel image is available")
 
-    monkeypatch.setattr(doctor, "_multiply", fail)
+    monkeypatch.setattr(doctor, "_can_multiply", fail)
     assert "no kernel image" in by_name(check_device)["device"].text
 
 

@@ -40,7 +40,7 @@ def test_a_run_has_its_mistakes_and_its_bad_slice(tmp_path):
     assert {answer.id for answer in found.mistakes} == {str(n) for n in wrong}
     assert [one.value for one in found.slices if one.is_beyond_chance and one.by == "negation"] == ["yes"]
     assert found.test == "Fisher's exact test"
-    assert "no training rows were read" in found.notes[0]
+    assert "the training rows are unknown" in found.notes[0]
     write_mistakes(tmp_path / "a.html", found)
     assert (tmp_path / "a.html").stat().st_size < 200_000
 

@@ -66,7 +66,7 @@ def test_a_run_whose_best_metric_is_undefined_keeps_the_step_with_the_lowest_los
     result = json.loads(ended.out)["results"][0]
     assert result["scores"]["spearmanr"] is None and result["scores"]["mean_absolute_error"] > 0
     assert result["undefined"]["scores"]["spearmanr"] == reason
-    assert f"spearmanr is undefined ({reason}): the step with the lowest loss was chosen." in result["warnings"]
+    assert f"spearmanr is undefined ({reason}), so the step with the lowest loss was selected." in result["warnings"]
     losses = {
         entry["step"]: entry["eval_loss"]
         for entry in read_lines(Path("runs/regress/metrics.jsonl"))
@@ -218,13 +218,13 @@ def test_a_run_that_named_its_batches_goes_on_with_them_where_the_recipe_is_auto
 
 def test_a_run_on_added_rows_keeps_the_head_of_the_run_it_starts_from(run, trained, toy_data):
     kept = finetune(run, trained, toy_data, "--epochs", 1, "--output", "kept")
-    assert f"the trained head of {trained} is kept: it has the same labels\n" in kept.err
+    assert f"the trained head of {trained} is kept, because it has the same labels\n" in kept.err
     assert json.loads(Path("kept/metrics.jsonl").read_text().splitlines()[0])["loss"] < 0.1, "it had learned them"
     rows = [{**row, "label": {"good": "5", "bad": "1"}[row["label"]]} for row in toy_rows(40, seed=5)]
     write_csv(Path("stars.csv"), rows)
     new = finetune(run, trained, "stars.csv", "--epochs", 1, "--output", "new")
     why = f"because the head of {trained} is for the labels bad, good, not 1, 5"
-    assert f"the head is new: it starts from random weights, {why}\n" in new.err
+    assert f"new head: randomly initialized, {why}\n" in new.err
 
 
 def test_steps_replace_epochs(run, tiny_model, toy_data):

@@ -69,7 +69,7 @@ def test_a_loaded_recipe_is_taken_as_it_is(tiny_model):
     loaded = load_recipe("classify", {"model": str(tiny_model), **changes})
     results = bertkit.finetune(loaded, data=TRAIN, output="run")
     assert [result.split for result in results] == ["validation"]
-    with pytest.raises(UsageError, match=r"a loaded recipe and changes of it: training.epochs"):
+    with pytest.raises(UsageError, match=r"changes of a loaded recipe: training.epochs"):
         bertkit.finetune(loaded, data=TRAIN, training={"epochs": 2})
 
 
@@ -83,11 +83,11 @@ def test_a_loaded_recipe_is_taken_as_it_is(tiny_model):
         ),
         ([{"text": "a", "label": "x"}, {"text": None, "label": "y"}], DataError, r"None is not text \(row:2"),
         ({"validation": TRAIN}, DataError, r"no train split \(found: validation\)"),
-        ([], DataError, "there are no rows"),
+        ([], DataError, "data has no rows"),
         (
             {"text": ["a", "b"], "label": ["x", "y"]},
             DataError,
-            r"a dictionary of columns: text, label - give datasets.Dataset.from_dict\(DATA\)",
+            r"a dictionary of columns: text, label - pass datasets.Dataset.from_dict\(DATA\)",
         ),
         (["a"], DataError, r"'a' is not a row \(row:1\) - pass a dictionary of columns per row"),
         (7, DataError, "7 is not a row - pass texts, tuples, dictionaries or a DataFrame"),

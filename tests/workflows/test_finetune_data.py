@@ -154,9 +154,12 @@ def test_runs_beside_those_of_an_earlier_draw_hold_out_the_same_rows(tmp_path):
     for folder in ("seed-3", "trial-0001"):
         (tmp_path / folder).mkdir()
         runs.write_record(tmp_path / folder, earlier)
-    assert finetune_data.as_begun(recipe, seed_folders(tmp_path)).data.hold_out == "by_label"
-    assert finetune_data.as_begun(recipe, seed_folders(tmp_path / "new")).data.hold_out == "by_hash"
-    assert finetune_data.as_begun(recipe, [tmp_path / "new", tmp_path / "seed-3"]).data.hold_out == "by_label"
+    assert finetune_data.with_recorded_hold_out(recipe, seed_folders(tmp_path)).data.hold_out == "by_label"
+    assert finetune_data.with_recorded_hold_out(recipe, seed_folders(tmp_path / "new")).data.hold_out == "by_hash"
+    assert (
+        finetune_data.with_recorded_hold_out(recipe, [tmp_path / "new", tmp_path / "seed-3"]).data.hold_out
+        == "by_label"
+    )
     (tmp_path / "all.csv").write_text("text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(40)))
     changes = {"model": "demo", "data.source": str(tmp_path / "all.csv")}
     job = sweep.Sweep(tmp_path, ["trial-0001", "trial-0002"], "classify", changes, None)

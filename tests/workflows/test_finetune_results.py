@@ -17,7 +17,7 @@ from bertkit.hardware.precision import ComputeConfig
 from bertkit.recipe import load_recipe
 from bertkit.training.run import FitResult
 from bertkit.workflows import finetune_results
-from bertkit.workflows.finetune_results import _find_warnings, _remedy
+from bertkit.workflows.finetune_results import _find_warnings, _suggest_changes
 from tests.kills import read_lines
 
 
@@ -83,7 +83,7 @@ def test_the_resolved_recipe_runs_again(trained, run):
         ({}, 30, [], "another --learning-rate than 2e-05, then more rows"),
         ({}, 900, [], "--epochs 6 (f1_macro was best at the last evaluation), then more rows"),
         ({"training.steps": 900}, 900, [], "--set training.steps=1800 (f1_macro was best at the last evaluation), th"),
-        ({}, 30, ["b", "c"], "--set training.class_weights=balanced (no row is given the label b, c), then another"),
+        ({}, 30, ["b", "c"], "--set training.class_weights=balanced (never predicted: b, c), then another"),
         ({"training.class_weights": "balanced"}, 30, ["b"], "another --learning-rate than 2e-05, then more rows"),
         ({"distillation.student_layers": 1}, 30, [], "another --learning-rate than 2e-05, then more --student-layers"),
     ],
@@ -93,14 +93,14 @@ def test_the_remedy_names_what_helps_most_first(changes, best_step, missing, rem
     recipe = load_recipe("classify", {**numbers, **changes})
     twice = [{"step": step, "eval_loss": 1.0} for step in (450, 900)]
     fit_result = FitResult(twice, None, None, best_step, steps=900, planned=900, epochs=3.0)
-    assert _remedy(recipe, fit_result, missing).startswith(f" Try {remedy}")
+    assert _suggest_changes(recipe, fit_result, missing).startswith(f" Try {remedy}")
     once = replace(fit_result, history=twice[1:])
-    assert not re.search("last evaluation|--epochs|training.steps", _remedy(recipe, once, missing))
+    assert not re.search("last evaluation|--epochs|training.steps", _suggest_changes(recipe, once, missing))
 
 
 def test_of_skewed_labels_weights_are_the_first_remedy_though_each_label_is_given():
     fit_result = FitResult([], None, None, 900, steps=900, planned=900, epochs=3.0)
-    remedy = _remedy(load_recipe("classify", {"training.epochs": 3}), fit_result, [], "good")
+    remedy = _suggest_changes(load_recipe("classify", {"training.epochs": 3}), fit_result, [], "good")
     assert remedy.startswith(
         " Try --set training.class_weights=balanced (most training rows have the label good), then more"
     )
@@ -115,8 +115,8 @@ def test_of_skewed_labels_weights_are_the_first_remedy_though_each_label_is_give
 )
 def test_of_few_steps_more_of_them_are_the_first_remedy(changes, remedy):
     fit_result = FitResult([], None, None, 36, steps=36, planned=36, epochs=3.0)
-    text = _remedy(load_recipe("classify", changes), fit_result, ["b"])
-    weights = "--set training.class_weights=balanced (no row is given the label b)"
+    text = _suggest_changes(load_recipe("classify", changes), fit_result, ["b"])
+    weights = "--set training.class_weights=balanced (never predicted: b)"
     assert text == f" Try {remedy} (too few steps so far: 36), then {weights}, then more rows."
 
 

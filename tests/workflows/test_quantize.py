@@ -21,7 +21,7 @@ def judge(interval, *, metric="accuracy", difference=0.0, cosine=None, margin=0.
     saved = SimpleNamespace(
         recipe=SimpleNamespace(best_metric=metric), task=SimpleNamespace(**{"METRICS": CLASSIFICATION, **task})
     )
-    check_loss(Parity(0.1, cosine, scores={metric: found}), saved=saved, margin=margin)
+    check_loss(Parity(0.1, cosine, scores={metric: found}), info=saved, margin=margin)
 
 
 def test_the_end_of_the_interval_counts_and_not_the_difference():
@@ -54,9 +54,9 @@ def test_rows_must_get_the_same_label_alone_as_in_a_batch():
     saved = SimpleNamespace(
         recipe=SimpleNamespace(best_metric="accuracy"), task=SimpleNamespace(METRICS=CLASSIFICATION)
     )
-    check_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 2}), saved=saved, margin=0.01)
+    check_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 2}), info=saved, margin=0.01)
     with pytest.raises(MarginError, match="3 of 200 rows get a different label alone than in a batch"):
-        check_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 3}), saved=saved, margin=0.01)
+        check_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 3}), info=saved, margin=0.01)
 
 
 @pytest.mark.parametrize("options", [{"margin": 0}, {"margin": 1.5}, {"rows": 0}], ids=str)

@@ -26,13 +26,13 @@ def plan_run(tiny_model, toy_data, monkeypatch):
         return plan, speeds.pop()
 
     speeds = []
-    measure = measuring.measure_some
-    monkeypatch.setattr(measuring, "measure_some", lambda *run: speeds.append(measure(*run)) or speeds[-1])
+    measure = measuring.measure_sample
+    monkeypatch.setattr(measuring, "measure_sample", lambda *run: speeds.append(measure(*run)) or speeds[-1])
     return run
 
 
 def test_some_rows_stand_for_all(plan_run, tiny_model, monkeypatch):
-    monkeypatch.setattr(measuring, "_SOME_ROWS", 20)
+    monkeypatch.setattr(measuring, "_MAX_ROWS", 20)
     plan, speed = plan_run(epochs=3)
     # every fifth of 96 rows, and every second of 40
     texts = [row["text"] for row in toy_rows(96, seed=1)[::5]]
@@ -51,7 +51,7 @@ def test_a_run_of_so_many_steps_is_estimated_by_its_steps(plan_run):
 
 
 def test_long_steps_are_timed_once(plan_run, monkeypatch):
-    monkeypatch.setattr(measuring, "_SOME_SECONDS", 0.0)
+    monkeypatch.setattr(measuring, "_MAX_SECONDS", 0.0)
     assert plan_run()[0].timed_steps == 1
 
 

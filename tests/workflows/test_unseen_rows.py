@@ -48,7 +48,7 @@ def answer(folder, texts):
 
 
 def test_rows_that_neither_was_trained_on_are_scored_with_both(weeks):
-    found = compare([weeks / "old", weeks / "new"], on=str(weeks / "new.csv"))
+    found = compare([weeks / "old", weeks / "new"], data=str(weeks / "new.csv"))
     known = {row["text"] for row in [*toy_rows(400, seed=3), *toy_rows(40, seed=7)]}
     rows = [row for row in FRESH if row["text"] not in known]
     texts, gold = [row["text"] for row in rows], [row["label"] for row in rows]
@@ -60,25 +60,25 @@ def test_rows_that_neither_was_trained_on_are_scored_with_both(weeks):
         expected = accuracy_score(gold, answer(weeks / system.name, texts))
         assert system.scores["accuracy"] == pytest.approx(expected), system.name
     assert found.notes[0].startswith(f"left out of {weeks / 'new.csv'}: {121 - len(texts)} of 121 rows")
-    assert found.notes[1] == f"{weeks / 'old'} does not know odd: it answers no such row right."
+    assert found.notes[1] == f"{weeks / 'old'} was not trained on odd: rows with these labels count as wrong."
     assert found.settings[0] == {"setting": "texts trained on", "old": "400", "new": "440, 400 of them old's"}
 
 
 def test_slices_are_by_columns_of_the_file(weeks):
     rows = [{**row, "week": "23"} for row in FRESH]
     write_csv(weeks / "week.csv", rows)
-    found = compare([weeks / "old", weeks / "new"], by="week", on=str(weeks / "week.csv"))
+    found = compare([weeks / "old", weeks / "new"], by="week", data=str(weeks / "week.csv"))
     assert [(one.value, one.rows) for one in found.changes["new"].slices if one.by == "week"] == [("23", found.rows)]
 
 
 def test_what_has_no_rows_or_no_model_is_refused(weeks, tmp_path):
     runs = [weeks / "old", weeks / "new"]
     with pytest.raises(DataError, match=r"all 400 rows are training rows .*: --data FILE"):
-        compare(runs, on=str(write_csv(tmp_path / "seen.csv", toy_rows(400, seed=3))))
+        compare(runs, data=str(write_csv(tmp_path / "seen.csv", toy_rows(400, seed=3))))
     with pytest.raises(UsageError, match="a file of predictions has no model"):
-        compare([weeks / "old", weeks / "new" / "predictions.jsonl"], on=str(weeks / "new.csv"))
+        compare([weeks / "old", weeks / "new" / "predictions.jsonl"], data=str(weeks / "new.csv"))
     with pytest.raises(DataError, match="label 'other' is not one of the 3 labels"):
-        compare(runs, on=str(write_csv(tmp_path / "more.csv", [{"text": "a film", "label": "other"}])))
+        compare(runs, data=str(write_csv(tmp_path / "more.csv", [{"text": "a film", "label": "other"}])))
 
 
 def test_runs_of_other_rows_are_told_how_to_be_compared(weeks, run):

@@ -51,7 +51,7 @@ def show_attention(
 
     if layer is None:
         check_unused_options({"--head": head}, "without --layer", "add --layer N")
-    attention = show(text, model, pair=pair, max_tokens=max_length, at=(layer or 0, head or 0), output=output)
+    attention = show(text, model, pair=pair, max_tokens=max_length, first_head=(layer or 0, head or 0), output=output)
     if output is not None:
         print_file(output, 1)
         return

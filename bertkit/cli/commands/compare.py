@@ -90,7 +90,7 @@ def command(
     loaded = None if recipe is None else load_recipe(recipe)
     from bertkit.workflows.compare import compare, write_page
 
-    comparison = compare(runs, recipe=loaded, split=split, on=data, by=group_by, max_rows=show, gate=gate)
+    comparison = compare(runs, recipe=loaded, split=split, data=data, by=group_by, max_rows=show, gate=gate)
     if report is not None:
         from bertkit.reports.cases import add_measured, write_cases
 

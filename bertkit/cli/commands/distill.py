@@ -31,7 +31,7 @@ from bertkit.cli.output import (
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from bertkit.workflows.distill import ComparedModel, Distilled
+    from bertkit.workflows.distill import ComparedModel, DistillResult
 
 ORDER = 50
 EXAMPLE = "bertkit distill cola --teacher runs/cola --model demo --data demo"
@@ -113,15 +113,15 @@ def command(
     else:
         distilled = distill(loaded, output=output, restart=restart)
 
-        def print_all(distilled: Distilled) -> None:
+        def print_all(distilled: DistillResult) -> None:
             print_distilled(distilled)
             print_next_steps(loaded, distilled.results)
 
         print_with_gates(distilled, print_all, [case for result in distilled.results for case in result.gates])
 
 
-def print_distilled(distilled: Distilled) -> None:
-    """Print the student's scores, and the comparison with its teachers if it has any."""
+def print_distilled(distilled: DistillResult) -> None:
+    """Print the student's scores and, if it had teachers, their comparison with the student."""
     print_results(distilled.results)
     from bertkit.hardware.speed import describe_spreads
 

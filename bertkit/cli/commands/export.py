@@ -56,8 +56,8 @@ def export_run(
     """
     from bertkit.workflows.export import export
 
-    copied = ["baselines.json"] if with_baselines else []
-    result = export(run, output, to=to, recipe=recipe, data=data, limit=limit, copied=copied)
+    extra_files = ["baselines.json"] if with_baselines else []
+    result = export(run, output, to=to, recipe=recipe, data=data, limit=limit, extra_files=extra_files)
     print_with_gates(result, print_export, result.gates)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from bertkit.cli.commands.distill import print_distilled
 from bertkit.evaluation.scoring import EvalResult
-from bertkit.workflows.distill import ComparedModel, Distilled
+from bertkit.workflows.distill import ComparedModel, DistillResult
 
 TEACHER = ComparedModel(
     role="teacher",
@@ -30,7 +30,7 @@ def test_teachers_and_student_are_compared_within_80_columns(capsys):
     result = EvalResult(
         "cola", "m", "validation", {}, 100, 1.0, baselines={"most frequent label": {"accuracy": 0.6}}, folder=""
     )
-    print_distilled(Distilled([result], [TEACHER, STUDENT], "accuracy"))
+    print_distilled(DistillResult([result], [TEACHER, STUDENT], "accuracy"))
     _, *lines = capsys.readouterr().out.splitlines()
     assert lines == [
         "  size and speed on this machine",
