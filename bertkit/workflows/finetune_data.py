@@ -31,7 +31,7 @@ from bertkit.modeling.checkpoint import fingerprint, read_config
 from bertkit.modeling.layers import check_layers, count_layers
 from bertkit.recipe.plugins import load_custom
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import KEEPING_KEYS, expand_path
+from bertkit.recipe.sections import OUTPUT_ONLY_KEYS, expand_path
 from bertkit.storage import hub, runs
 from bertkit.storage.cache import log_once
 from bertkit.storage.fingerprints import file_fingerprint
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # The run's identity has the content of the model and the rows. It has neither their location, nor how they are checked,
 # nor whether features are kept.
 _NOT_IDENTITY: dict[str, Any] = {**dict.fromkeys(("about", "published", "gates", "model"), True)}
-_NOT_IDENTITY["training"] = KEEPING_KEYS
+_NOT_IDENTITY["training"] = OUTPUT_ONLY_KEYS
 _LOCATION = {
     "source",
     "files",
@@ -183,7 +183,7 @@ def _check_recipe(recipe: Recipe, task: Task) -> None:
             raise RecipeError("distillation.soft_labels is for one label per text", "use the recipe classify")
         if distillation.teachers or distillation.student_layers is not None or distillation.matches_layers:
             raise RecipeError("distillation.soft_labels replaces teachers", "leave out teachers and their layers")
-    if recipe.data.draws:
+    if recipe.data.sampling_keys:
         check_draw(recipe, task.COLUMNS, named=task.HAS_LABEL_NAMES)
     if recipe.training.callbacks or recipe.training.report_to:
         check_callbacks(recipe.training, trusted=recipe.trusted)
@@ -208,7 +208,7 @@ def _with_pair(recipe: Recipe, splits: dict[str, Split]) -> Recipe:
     data = recipe.data
     columns = {**data.columns, **({PAIR: PAIR} if PAIR in splits["train"].rows[0] and PAIR not in data.columns else {})}
     unread = [name for name in data.ignore_columns if name in find_unread(splits)]
-    return recipe.changed("data", columns=columns, ignore_columns=unread)
+    return recipe.with_values("data", columns=columns, ignore_columns=unread)
 
 
 def read_rows(recipe: Recipe) -> dict[str, int]:
@@ -240,7 +240,7 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
     names = recipe.labels or reduce(add_unseen_names, columns, find_names(splits["train"].column(gold)))
     labeled = {name: replace_raw_labels(split, gold, names, recipe.data) for name, split in splits.items()}
     # `train_rows_per_label` draws the same number of rows per label, so labels without training rows are left out.
-    if recipe.data.draws:
+    if recipe.data.sampling_keys:
         unseen = find_unseen_names(labeled, gold)
         drawn_from = [name for name in names if name not in unseen]
         labeled["train"] = draw_training_rows(labeled["train"], recipe, gold, drawn_from)
@@ -253,7 +253,7 @@ def _read_splits(recipe: Recipe, task: Task) -> dict[str, Split]:
     """Read the training and validation rows. Only training rows have soft labels, which can replace gold labels."""
     if (distillation := recipe.distillation) and distillation.soft_labels:
         columns = {**recipe.data.columns, SOFT_LABELS: distillation.soft_labels}
-        splits = read_task_splits(recipe.changed("data", columns=columns), task, lambda name: name == "train")
+        splits = read_task_splits(recipe.with_values("data", columns=columns), task, lambda name: name == "train")
         if any(split.is_held_out and task.COLUMNS.gold not in split.rows[0] for split in splits.values()):
             remedy = "name a file that has them: --set data.files.validation=FILE"
             raise DataError("no gold labels, which validation rows need", remedy, file=recipe.data.source)
@@ -313,7 +313,7 @@ def _use_soft_labels(recipe: Recipe, train: Split, labels: tuple[str, ...], gold
     probabilities = get_probabilities(train, labels, recipe.distillation.soft_labels)
     if not gold:
         log_once(f"{train.source} has no gold labels: the loss is the soft term only (soft_weight 1)")
-        return recipe.changed("distillation", soft_weight=1.0), {}
+        return recipe.with_values("distillation", soft_weight=1.0), {}
     agreement, kappa = measure_agreement(probabilities, list(map(labels.index, train.column(gold))))
     doubt = "" if kappa > 0 else "warning: soft labels seem to be in the wrong order: "
     log_once(

@@ -19,7 +19,7 @@ from bertkit.pretraining.objectives import Objective, PretrainContext, load_obje
 from bertkit.pretraining.tokenized import TokenizedCorpus, read_corpus
 from bertkit.progress import log, stage
 from bertkit.recipe.records import PretrainRecipe
-from bertkit.recipe.sections import KEEPING_KEYS
+from bertkit.recipe.sections import OUTPUT_ONLY_KEYS
 from bertkit.storage import hub, runs
 from bertkit.tokens.features import Feature
 from bertkit.training.run import RunPlan
@@ -29,7 +29,7 @@ from bertkit.training.trackers import check_callbacks
 # kept do not change the result.
 _NOT_IDENTITY: dict[str, Any] = {
     **dict.fromkeys(("about", "model", "tokenizer", "data"), True),
-    "training": {"workers", *KEEPING_KEYS},
+    "training": {"workers", *OUTPUT_ONLY_KEYS},
 }
 
 _DOCUMENTS, _TOKENS = 100, 2000  # documents, and tokens per document, that are searched for unknown tokens
@@ -47,7 +47,9 @@ class PretrainData:
 
     def with_training(self, changes: Mapping[str, Any]) -> PretrainData:
         """Return the same data with other training settings; the identity of the run does not change."""
-        return replace(self, context=replace(self.context, recipe=self.context.recipe.changed("training", **changes)))
+        return replace(
+            self, context=replace(self.context, recipe=self.context.recipe.with_values("training", **changes))
+        )
 
     def load_model(self) -> Model:
         """Build or load the model of the run; its new weights are drawn from the seed."""
@@ -171,4 +173,4 @@ def _fit_length(recipe: PretrainRecipe, limit: int) -> PretrainRecipe:
             raise RecipeError(f"training.{name} {length} exceeds the model's {limit}", f"--max-length {limit}")
     log.warning(f"the model reads {limit} tokens, so training.max_length is {limit}, not {training.max_length}")
     short = training.short_length if (training.short_length or limit) < limit else None
-    return recipe.changed("training", max_length=limit, short_length=short)
+    return recipe.with_values("training", max_length=limit, short_length=short)

@@ -177,8 +177,8 @@ def _needed_space(folder: Path, model: Model, training: PretrainingConfig, batch
     trained = sum(weights.nbytes for weights in model.parameters() if weights.requires_grad)
     # A checkpoint has the weights, and two moments of AdamW for each weight that is trained.
     planned = training.model_copy(update={"steps": batches.steps})
-    saves = 10 if training.budget else planned.evaluations(batches.steps, batches.rows)
-    needed = max_disk_usage(weights, weights + 2 * trained, saves, training.kept_checkpoints(saves))
+    saves = 10 if training.budget else planned.count_evaluations(batches.steps, batches.rows)
+    needed = max_disk_usage(weights, weights + 2 * trained, saves, training.count_kept_checkpoints(saves))
     check_space(folder, needed - written_bytes(folder))
     return needed
 
