@@ -174,7 +174,7 @@ def as_recorded(recipe: Recipe, identity: Mapping[str, Any]) -> Recipe:
     # A column that the run did not read stays unread, although its name would select it today.
     if columns is not None and PAIR not in (*columns, *recipe.data.columns):
         changes["ignore_columns"] = [*recipe.data.ignore_columns, PAIR]
-    return recipe.with_values("data", **changes)
+    return recipe.replace("data", **changes)
 
 
 def check_source(data: DataConfig | CorpusConfig) -> None:

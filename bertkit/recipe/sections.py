@@ -117,7 +117,7 @@ class ConfigSection(BaseModel):
         """Whether code that the recipe names may run: not if the recipe came with a model that is not trusted."""
         return self._trusted
 
-    def with_values(self, section: str, **values: object) -> Self:
+    def replace(self, section: str, **values: object) -> Self:
         """Return a copy with other values in one section; the values are not checked."""
         return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
 

@@ -217,9 +217,7 @@ def find_long(
     """
     tokenizer = copy.copy(context.tokenizer)
     tokenizer.model_max_length = _UNENDING
-    unending = replace(
-        context, tokenizer=tokenizer, recipe=context.recipe.with_values("training", max_length=_UNENDING)
-    )
+    unending = replace(context, tokenizer=tokenizer, recipe=context.recipe.replace("training", max_length=_UNENDING))
     features = encode(rows, unending)
     lengths = np.array([max(text_lengths(feature)) for feature in features])
     long = [features[index]["row"] for index in np.flatnonzero(lengths > max_tokens(context)).tolist()]

@@ -135,7 +135,7 @@ def export(
     with stage(f"loading {saved.recipe.model_name}"):
         import torch
 
-        traced = replace(saved, recipe=saved.recipe.with_values("training", cls_only_last_layer=False))
+        traced = replace(saved, recipe=saved.recipe.replace("training", cls_only_last_layer=False))
         machine = ComputeConfig("cpu", "fp32", torch.get_num_threads(), "CPU: fp32 (as models are traced)")
         machine.announce()
         before = traced.load(machine)

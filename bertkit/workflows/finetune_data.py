@@ -208,7 +208,7 @@ def _with_pair(recipe: Recipe, splits: dict[str, Split]) -> Recipe:
     data = recipe.data
     columns = {**data.columns, **({PAIR: PAIR} if PAIR in splits["train"].rows[0] and PAIR not in data.columns else {})}
     unread = [name for name in data.ignore_columns if name in find_unread(splits)]
-    return recipe.with_values("data", columns=columns, ignore_columns=unread)
+    return recipe.replace("data", columns=columns, ignore_columns=unread)
 
 
 def read_rows(recipe: Recipe) -> dict[str, int]:
@@ -253,7 +253,7 @@ def _read_splits(recipe: Recipe, task: Task) -> dict[str, Split]:
     """Read the training and validation rows. Only training rows have soft labels, which can replace gold labels."""
     if (distillation := recipe.distillation) and distillation.soft_labels:
         columns = {**recipe.data.columns, SOFT_LABELS: distillation.soft_labels}
-        splits = read_task_splits(recipe.with_values("data", columns=columns), task, lambda name: name == "train")
+        splits = read_task_splits(recipe.replace("data", columns=columns), task, lambda name: name == "train")
         if any(split.is_held_out and task.COLUMNS.gold not in split.rows[0] for split in splits.values()):
             remedy = "name a file that has them: --set data.files.validation=FILE"
             raise DataError("no gold labels, which validation rows need", remedy, file=recipe.data.source)
@@ -313,7 +313,7 @@ def _use_soft_labels(recipe: Recipe, train: Split, labels: tuple[str, ...], gold
     probabilities = get_probabilities(train, labels, recipe.distillation.soft_labels)
     if not gold:
         log_once(f"{train.source} has no gold labels: the loss is the soft term only (soft_weight 1)")
-        return recipe.with_values("distillation", soft_weight=1.0), {}
+        return recipe.replace("distillation", soft_weight=1.0), {}
     agreement, kappa = measure_agreement(probabilities, list(map(labels.index, train.column(gold))))
     doubt = "" if kappa > 0 else "warning: soft labels seem to be in the wrong order: "
     log_once(

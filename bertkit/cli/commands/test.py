@@ -16,7 +16,7 @@ from bertkit.cli.options import (
 from bertkit.cli.output import print_gated, print_notes, print_table, print_text
 
 if TYPE_CHECKING:
-    from bertkit.workflows.test import TestedBehavior
+    from bertkit.workflows.test import BehaviorReport
 
 ORDER = 22
 EXAMPLE = "bertkit test runs/cola cases.yaml --report tests.xml"
@@ -53,7 +53,7 @@ def command(
     print_gated(tested, _print_tested, tested.gates if cases else [])
 
 
-def _print_tested(tested: TestedBehavior) -> None:
+def _print_tested(tested: BehaviorReport) -> None:
     print_text(f"{tested.run}, {tested.recipe}")
     table = [
         {
