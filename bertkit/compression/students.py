@@ -102,4 +102,4 @@ def _with_complete_layers(context: TaskContext, distillation: DistillationConfig
     """Turn off the shortcut of a last layer that computes only the first token, if layers are matched by token."""
     if not distillation.matches_layers:
         return context
-    return replace(context, recipe=context.recipe.changed("training", cls_only_last_layer=False))
+    return replace(context, recipe=context.recipe.replace("training", cls_only_last_layer=False))

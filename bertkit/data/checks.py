@@ -15,7 +15,7 @@ from bertkit.data.labels import fold_label, is_placeholder, label_to_str, list_n
 from bertkit.data.rows import RowLocation, Split
 from bertkit.data.text import source_column
 from bertkit.errors import DataError
-from bertkit.recipe.load import assignment
+from bertkit.recipe.load import format_assignment
 from bertkit.recipe.records import DataConfig, Recipe
 from bertkit.recipe.sections import Row
 
@@ -48,7 +48,7 @@ def check_swapped(train: Split, columns: ColumnSpec, data: DataConfig) -> None:
         if sum(map(len, train.column(text))) < sum(map(len, train.column(gold))):
             names = {text: source_column(text, data), gold: source_column(gold, data)}
             swap = " ".join(
-                f"--set {assignment(f'data.columns.{canonical}', names[source])}"
+                f"--set {format_assignment(f'data.columns.{canonical}', names[source])}"
                 for canonical, source in ((text, gold), (gold, text))
             )
             message = f"{names[text]!r} looks like labels ({train.rows[0][text][:40]!r}), {names[gold]!r} like texts"

@@ -16,7 +16,7 @@ from bertkit.data.formats.csv import looks_like_data
 from bertkit.data.spans import SPAN_COLUMNS
 from bertkit.data.text import Record, as_number, source_column
 from bertkit.errors import DataError, did_you_mean
-from bertkit.recipe.load import assignment
+from bertkit.recipe.load import format_assignment
 from bertkit.recipe.records import DataConfig
 from bertkit.recipe.sections import Row
 from bertkit.storage.cache import log_once
@@ -154,7 +154,7 @@ def describe_unread(unread: Sequence[str], data: DataConfig, optional: Sequence[
     if not unread_inputs:
         return []
     is_free = PAIR in optional and PAIR not in data.columns
-    remedy = f" To read a pair: --set {assignment(f'data.columns.{PAIR}', unread_inputs[0])}" if is_free else ""
+    remedy = f" To read a pair: --set {format_assignment(f'data.columns.{PAIR}', unread_inputs[0])}" if is_free else ""
     names = ", ".join(map(repr, unread_inputs))
     verbs = "look like input and are" if len(unread_inputs) > 1 else "looks like input and is"
     return [f"{names} {verbs} not read.{remedy}"]
@@ -175,7 +175,7 @@ def missing_column_error(canonical: str, actual: str, names: list[str], source: 
     key = "distillation.soft_labels" if canonical == SOFT_LABELS else f"data.columns.{canonical}"
     return DataError(
         f"no column {actual!r}; there are {', '.join(map(repr, names))}",
-        f"{question}--set {assignment(key, guess)}",
+        f"{question}--set {format_assignment(key, guess)}",
         file=source,
     )
 

@@ -28,7 +28,7 @@ from bertkit.data.sampling import hold_out
 from bertkit.data.text import Record
 from bertkit.errors import DataError, did_you_mean
 from bertkit.progress import log
-from bertkit.recipe.load import assignment
+from bertkit.recipe.load import format_assignment
 from bertkit.recipe.records import CorpusConfig, DataConfig, Recipe
 from bertkit.recipe.sections import Row
 from bertkit.storage import hub
@@ -144,7 +144,7 @@ def _warn_of_split_column(rows: Split, records: Open) -> None:
     """Warn about an unread column that seems to contain the split of each row."""
     first = next(iter(records()))[1] if rows.unread else {}
     for column in [name for name in rows.unread if {*find_splits([str(first[name])], {})} & {*SPLIT_NAMES}]:
-        remedy = f"--set {assignment('data.split_column', column)} reads it"
+        remedy = f"--set {format_assignment('data.split_column', column)} reads it"
         log_once(f"warning: column {column!r} of {rows.source} has the split of each row and is not read; {remedy}")
 
 
@@ -174,7 +174,7 @@ def as_recorded(recipe: Recipe, identity: Mapping[str, Any]) -> Recipe:
     # A column that the run did not read stays unread, although its name would select it today.
     if columns is not None and PAIR not in (*columns, *recipe.data.columns):
         changes["ignore_columns"] = [*recipe.data.ignore_columns, PAIR]
-    return recipe.changed("data", **changes)
+    return recipe.replace("data", **changes)
 
 
 def check_source(data: DataConfig | CorpusConfig) -> None:
@@ -250,5 +250,5 @@ def missing_split_error(split: str, data: DataConfig, found_splits: Iterable[str
     message += f"; other files: {', '.join(unused[:10])}{', ...' if len(unused) > 10 else ''}" if unused else ""
     readable = [name for name in unused if guess_format(name)[0]]
     if readable:
-        remedy = f"--set {assignment(f'data.files.{split}', readable[0] if len(readable) == 1 else 'FILE')}"
+        remedy = f"--set {format_assignment(f'data.files.{split}', readable[0] if len(readable) == 1 else 'FILE')}"
     return DataError(f"{message})", remedy, file=folder)

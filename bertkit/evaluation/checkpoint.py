@@ -88,7 +88,7 @@ class CheckpointInfo:
         if precision is None:
             return self
         members = tuple(member.in_precision(precision) for member in self.members)
-        return replace(self, recipe=self.recipe.changed("training", precision=precision), members=members)
+        return replace(self, recipe=self.recipe.replace("training", precision=precision), members=members)
 
     def example_row(self) -> Row:
         """Return a demo row with the inputs of its recipe.
@@ -233,7 +233,7 @@ class CheckpointInfo:
 
         A run that was trained with ``data.limit`` keeps that.
         """
-        return recipe.changed("data", limit=self._run_recipe.get("data", {}).get("limit"))
+        return recipe.replace("data", limit=self._run_recipe.get("data", {}).get("limit"))
 
     @property
     def _run_recipe(self) -> dict[str, Any]:

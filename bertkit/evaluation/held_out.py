@@ -26,7 +26,7 @@ from bertkit.tokens.features import ROW_MASK, Collator, Feature, Features
 def held_out_features(corpus: TokenizedCorpus, objective: Objective, context: PretrainContext) -> list[Feature]:
     """Make the features of held-out text, with the same pairs and masks in every evaluation and for every seed."""
     # Use one seed for all runs, because other masks would give other perplexities.
-    context = replace(context, recipe=context.recipe.changed("training", seed=0))
+    context = replace(context, recipe=context.recipe.replace("training", seed=0))
     examples = objective.examples(corpus, context.recipe.training.max_length, context, 0)
     if not len(examples):
         raise DataError("the held-out text yields no example", "hold out more: --set data.validation_fraction=0.05")

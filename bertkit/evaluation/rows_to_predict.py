@@ -128,7 +128,7 @@ def _with_row_columns(row: Row, recipe: Recipe, task: Task) -> Recipe:
         if name not in row and columns.fallback_columns.get(name) not in row:
             instead = columns.fallback_columns.get(name, name)
             raise UsageError(f"this recipe needs {instead} too", f'--row {instead}="..."')
-    return recipe.changed("data", columns={name: name for name in row})
+    return recipe.replace("data", columns={name: name for name in row})
 
 
 def warn_of_unread(names: Iterable[str], saved: CheckpointInfo) -> None:

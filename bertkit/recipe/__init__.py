@@ -1,7 +1,7 @@
 """A recipe: which model to train, on which data, with which settings, and how to score it."""
 
-from bertkit.recipe.load import assignment as assignment
 from bertkit.recipe.load import find_recipe as find_recipe
+from bertkit.recipe.load import format_assignment as format_assignment
 from bertkit.recipe.load import load_any_recipe as load_any_recipe
 from bertkit.recipe.load import load_pretrain_recipe as load_pretrain_recipe
 from bertkit.recipe.load import load_recipe as load_recipe
@@ -18,7 +18,7 @@ from bertkit.recipe.records import PretrainRecipe as PretrainRecipe
 from bertkit.recipe.records import PublishedScore as PublishedScore
 from bertkit.recipe.records import Recipe as Recipe
 from bertkit.recipe.records import read_layers as read_layers
-from bertkit.recipe.sections import KEEPING_KEYS as KEEPING_KEYS
+from bertkit.recipe.sections import OUTPUT_ONLY_KEYS as OUTPUT_ONLY_KEYS
 from bertkit.recipe.sections import BaseTrainingConfig as BaseTrainingConfig
 from bertkit.recipe.sections import ConfigSection as ConfigSection
 from bertkit.recipe.sections import PretrainingConfig as PretrainingConfig

@@ -27,9 +27,9 @@ FOLDER_RECIPE = "recipe.yaml"
 """Name of the recipe that comes with a model; code that it names runs only if the user trusts the model."""
 
 _LIST = "`bertkit recipes list` shows the shipped ones"
-# Keys of `data` that belong to a source.
+# Keys of `data` that apply to one source only.
 _SOURCE_KEYS = ("config", "revision", "files", "splits", "documents")
-# Keys that belong to a checkpoint or to a new model.
+# Keys of a recipe that apply to one checkpoint, or to one new model, only.
 _MODEL_KEYS = ("model_labels", "tokenizer", "model_options")
 
 
@@ -56,7 +56,7 @@ def find_recipe(name: str, command: str = "") -> Path:
         RecipeError: If there is no such shipped recipe or file; the message suggests the closest names.
     """
     if is_other_file(name):
-        raise RecipeError("a file, and a recipe is expected", _LIST, file=name)
+        raise RecipeError("expected a recipe, got a file that is not YAML", _LIST, file=name)
     if name.endswith((".yaml", ".yml")) or "/" in name:
         file = expand_path(name)
         if not file.is_file():
@@ -71,7 +71,8 @@ def find_recipe(name: str, command: str = "") -> Path:
         message = f"{name!r} is a recipe of `bertkit {other_command}`"
         raise RecipeError(message, f"`bertkit {other_command} {name}`, or {_LIST}")
     names = chain.from_iterable(map(recipe_names, commands))
-    remedy = f"write {meant}" if (meant := read_names("recipes").get(name)) else did_you_mean(name, names)
+    recipe_name = read_names("recipes").get(name)  # for the name of a task in transformers' pipelines
+    remedy = f"write {recipe_name}" if recipe_name else did_you_mean(name, names)
     raise RecipeError(f"no recipe is called {shorten(repr(name))}", remedy)
 
 
@@ -87,7 +88,7 @@ def recipe_command(name: str) -> str:
 
 
 def read_values(name: str) -> dict[str, Any]:
-    """Read the unchecked keys of a recipe and its parents; a missing file or wrong YAML is an error."""
+    """Read the keys of a recipe and its parents without checking the values; wrong YAML is an error."""
     return _read_source(name, "").values
 
 
@@ -107,8 +108,8 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     dropped, such as ``data.config``.
 
     Raises:
-        RecipeError: If there is no such recipe, or its YAML, a key or a value is wrong; it names the file and line, or
-            the override, and the closest key.
+        RecipeError: If there is no such recipe, or its YAML, a key or a value is wrong; the message names the file and
+            line, or the override, and the closest key.
     """
     return _load(_read_source(name, "finetune"), Recipe, changes or {})
 
@@ -120,7 +121,7 @@ def load_pretrain_recipe(name: str, changes: Mapping[str, Any] | None = None) ->
 
 @dataclass(frozen=True)
 class _Source:
-    """A recipe as its files write it."""
+    """Contents of a recipe file and its parents, before changes and checks."""
 
     file: Path
     values: dict[str, Any]
@@ -139,8 +140,8 @@ def _load(source: _Source, record: type[_Record], changes: Mapping[str, Any]) ->
     values = {"name": source.file.stem, **source.values}
     if record is Recipe and changes.get("model", values.get("model")) == "demo":
         settings = read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0]
-        for later in (settings["any"], settings.get(str(values.get("task")), {}), source.custom_values):
-            values = _merge_values(values, later)
+        for overrides in (settings["any"], settings.get(str(values.get("task")), {}), source.custom_values):
+            values = _merge_values(values, overrides)
     _drop_outdated_keys(values, changes)
     for key, value in changes.items():
         _set_value(values, key, value)
@@ -162,12 +163,12 @@ def _load(source: _Source, record: type[_Record], changes: Mapping[str, Any]) ->
 
 
 def _mark_explicit_keys(section: ConfigSection, name: str, origin: Origin, rank: int) -> None:
-    """Keep in `model_fields_set` only the keys that the user set: keys of this rank and above; see `Origin.rank`."""
+    """Keep in `model_fields_set` only the keys that the user set: keys with this rank or a higher one; see `Origin`."""
     for field in list(section.model_fields_set):
         key, value = f"{name}.{field}".lstrip("."), getattr(section, field)
         if hasattr(value, "model_fields_set"):
             _mark_explicit_keys(value, key, origin, rank)
-        # pydantic adds every key of the merged recipe, also those that the user never wrote.
+        # pydantic adds all keys of the merged recipe, including keys that the user never wrote.
         elif origin.rank(key) < rank:
             section.model_fields_set.discard(field)
 
@@ -176,9 +177,9 @@ def _drop_outdated_keys(values: dict[str, Any], changes: Mapping[str, Any]) -> N
     """Remove keys that belong to the data or the model of a recipe, if changes or a child name other data or models."""
     # The config, revision and files of the old source do not exist in the new one.
     data, source = values.get("data"), changes.get("data.source")
-    if isinstance(data, dict) and source is not None and _name_source(source) != _name_source(data.get("source")):
+    if isinstance(data, dict) and source is not None and _strip_revision(source) != _strip_revision(data.get("source")):
         values["data"] = {key: value for key, value in data.items() if key not in _SOURCE_KEYS}
-        values["data"]["splits"] = _splits_in(str(source), data.get("splits") or {})
+        values["data"]["splits"] = _filter_splits(str(source), data.get("splits") or {})
         if source == "demo" and data.get("config") and not names_language(data):
             # The demo has generated rows for each dataset.
             values["data"]["config"] = data["config"]
@@ -192,22 +193,24 @@ def _drop_outdated_keys(values: dict[str, Any], changes: Mapping[str, Any]) -> N
     if model is not None and model != values.get("model"):
         for key in _MODEL_KEYS:
             values.pop(key, None)
-        if isinstance(distillation, dict):  # the student was to be made of its teacher
+        # `student_layers` would build the student from its teacher instead of from the new model.
+        if isinstance(distillation, dict):
             values["distillation"] = {key: value for key, value in distillation.items() if key != "student_layers"}
 
 
-def _name_source(source: object) -> str:
-    """Return a source of data, without the revision that follows the ``@`` in a name on the Hub."""
+def _strip_revision(source: object) -> str:
+    """Return a source of data without the revision that follows the ``@`` in a Hub name."""
     name = str(source)
     return name if expand_path(name).exists() else name.partition("@")[0]
 
 
-def _splits_in(source: str, splits: dict[str, Any]) -> dict[str, Any]:
-    """Return the names of splits that another source has too: the demo, or a folder with a copy of the dataset."""
+def _filter_splits(source: str, splits: dict[str, Any]) -> dict[str, Any]:
+    """Return the splits that another source has too, such as a folder with a copy of the dataset."""
     folder = expand_path(source)
+    # The demo and single files do not name their splits.
     if source == "demo" or folder.is_file():
-        return splits  # They have no names of splits.
-    # Python 3.13 raises if a path is not text.
+        return splits
+    # Python 3.13 raises if `glob` is called on a path with half a character (a lone surrogate).
     patterns = ("*", "data/*") if folder.is_dir() else ()
     files = [file.name.lower() for pattern in patterns for file in folder.glob(pattern)]
     return {split: name for split, name in splits.items() if any(file.startswith(str(name).lower()) for file in files)}
@@ -227,15 +230,15 @@ def parse_changes(assignments: Iterable[str]) -> dict[str, Any]:
         try:
             changes[key.strip()] = read_value(value)
         except RecipeError as error:
-            hint = f"{error.remedy}; for text: {assignment(key, value)}"
+            hint = f"{error.remedy}; for text: {format_assignment(key, value)}"
             raise RecipeError(f"--set {shorten(key)}: {error.message}", hint) from None
     return changes
 
 
-def assignment(key: str, value: str) -> str:
+def format_assignment(key: str, value: str) -> str:
     r"""Write ``key=value`` for `--set`, quoted so that the shell and YAML read exactly this value.
 
-    >>> assignment("data.columns.text", "review"), assignment("data.columns.text", " a")
+    >>> format_assignment("data.columns.text", "review"), format_assignment("data.columns.text", " a")
     ('data.columns.text=review', '\'data.columns.text=" a"\'')
     """
     try:
@@ -253,8 +256,8 @@ def _read_source(name: str, command: str) -> _Source:
     return _read_with_parents(find_recipe(name, command), command, ())
 
 
-def _read_with_parents(file: Path, command: str, seen: tuple[Path, ...]) -> _Source:
-    if file.resolve() in seen:
+def _read_with_parents(file: Path, command: str, children: tuple[Path, ...]) -> _Source:
+    if file.resolve() in children:
         raise RecipeError("recipes extend each other in a circle", "remove one `extends:`", file=file)
     try:
         values, lines = read_yaml(file.read_text(encoding="utf-8"), file)
@@ -268,12 +271,12 @@ def _read_with_parents(file: Path, command: str, seen: tuple[Path, ...]) -> _Sou
     # A file in the same folder comes before a shipped recipe of that name.
     sibling = file.parent / str(name)
     parent_file = sibling if sibling.is_file() else find_recipe(str(name), command)
-    parent = _read_with_parents(parent_file, command, (*seen, file.resolve()))
+    parent = _read_with_parents(parent_file, command, (*children, file.resolve()))
     # Published scores are about the rows of the parent, so they are not inherited.
     inherited = {key: value for key, value in parent.values.items() if key not in ("name", "published")}
     data = values["data"] if isinstance(values.get("data"), dict) else {}
-    named = {"model": values.get("model"), "data.source": data.get("source"), "data.files": data.get("files")}
-    _drop_outdated_keys(inherited, named)
+    changes = {"model": values.get("model"), "data.source": data.get("source"), "data.files": data.get("files")}
+    _drop_outdated_keys(inherited, changes)
     return replace(
         source,
         values=_merge_values(inherited, values),
@@ -304,27 +307,28 @@ def _set_value(values: dict[str, Any], key: str, value: object) -> None:
 
 
 PLACEHOLDER = "{language}"
-_WITH_LANGUAGE = ("source", "config", "files", "splits")  # keys of `data` that may have it
+_WITH_LANGUAGE = ("source", "config", "files", "splits")  # keys of `data` that can contain the placeholder
 
 
 def names_language(data: Mapping[str, Any]) -> bool:
-    """Return whether the section `data` of a recipe has ``{language}`` in it."""
+    """Return whether the section `data` of a recipe contains ``{language}``."""
     values = [data.get(key) for key in _WITH_LANGUAGE]
     texts = chain.from_iterable(value.values() if isinstance(value, Mapping) else [value] for value in values)
     return any(isinstance(text, str) and PLACEHOLDER in text for text in texts)
 
 
 def fill_language(data: Mapping[str, Any], *, is_change: bool) -> dict[str, Any]:
-    """Put ``data.language`` into the section `data` of a recipe.
+    """Replace ``{language}`` in the section `data` of a recipe by ``data.language``.
 
-    The recipe that a run stores has the language instead of ``{language}``.
+    The recipe that a run stores contains the language, not the placeholder.
 
     Args:
         data: Section of the recipe, unchecked.
         is_change: Whether the language is an override.
 
     Raises:
-        RecipeError: If there is an override but no ``{language}``, or ``{language}`` but no language.
+        RecipeError: If the language is an override but no key contains ``{language}``, or if a key contains
+            ``{language}`` but there is no language.
         DataError: If a folder has files or folders of other languages only.
     """
     language = data.get("language")
@@ -337,8 +341,9 @@ def fill_language(data: Mapping[str, Any], *, is_change: bool) -> dict[str, Any]
     if language is None:
         message = f"the data has {PLACEHOLDER} in its name, but the recipe has no data.language"
         raise RecipeError(message, "--set data.language=en, or another; or `bertkit eval --languages en,de`")
+    # The check of the recipe reports a language that is not text.
     if not isinstance(language, str):
-        return dict(data)  # an error of the record
+        return dict(data)
     _check_folder(str(data.get("source") or ""), language)
     return {**data, **{key: _fill_value(data[key], language) for key in _WITH_LANGUAGE if key in data}}
 
@@ -350,14 +355,14 @@ def _fill_value(value: Any, language: str) -> Any:
 
 
 def _check_folder(source: str, language: str) -> None:
-    """Check that a source exists if it exists for another language, so that it cannot be a name on the Hub."""
+    """Check that a local source has a language; a source that exists in another language is not a Hub name."""
     path = expand_path(source)
-    # The folder shows which languages exist, so that the error can name the nearest.
-    first = next((index for index, name in enumerate(path.parts) if PLACEHOLDER in name), None)
-    if first is None or Path(_fill_value(str(path), language)).exists():
+    index = next((index for index, name in enumerate(path.parts) if PLACEHOLDER in name), None)
+    if index is None or Path(_fill_value(str(path), language)).exists():
         return
-    folder = Path(*path.parts[:first])
-    pattern = re.escape(path.parts[first]).replace(re.escape(PLACEHOLDER), "(.+)", 1)
+    # List the languages that exist, so that the error can suggest the closest.
+    folder = Path(*path.parts[:index])
+    pattern = re.escape(path.parts[index]).replace(re.escape(PLACEHOLDER), "(.+)", 1)
     entries = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     names = [match[1] for match in (re.fullmatch(pattern, name) for name in entries) if match]
     languages = [name for name in names if Path(_fill_value(str(path), name)).exists()]
@@ -372,8 +377,8 @@ def _check_folder(source: str, language: str) -> None:
 # file. If a recipe has a `short_length` of 128, `--set training.max_length=64` drops it. If the command line has both
 # values, it is an error.
 
-Replace = Callable[[Any, Any], Any]
-"""Function of the winning value and another value; returns the new value of the other, the same without a conflict."""
+FindReplacement = Callable[[Any, Any], Any]
+"""Function (winning value, other value) -> new value for the other key; unchanged if they do not conflict."""
 
 
 def _keep_if_shorter(max_length: Any, short_length: Any) -> Any:
@@ -386,11 +391,14 @@ def _keep_if_listed(metrics: Any, best_metric: Any) -> Any:
 
 
 def _find_divisor(batch_size: Any, micro_batches: Any) -> Any:
-    """Find the largest number of micro-batches, up to the recipe's, that divides the batch: the result is the same."""
+    """Return the largest number of micro-batches, up to the recipe's, that divides the batch size.
+
+    Fewer micro-batches need more memory but do not change the result, so this is not an error.
+    """
     counts = _read_counts(batch_size, micro_batches)
     if not counts or not counts[0] % counts[1]:
         return micro_batches
-    # Fewer micro-batches cost memory and change no result, so this is not an error. For 30 rows, 4 become 3.
+    # For 30 rows, 4 micro-batches become 3.
     return max(count for count in range(1, counts[1]) if counts[0] % count == 0)
 
 
@@ -407,7 +415,7 @@ def _drop(_winner: Any, _value: Any) -> Any:
 
 
 def _read_counts(*values: Any) -> list[int]:
-    """Read positive integers as the records do, or return an empty list if a value is wrong, which they reject."""
+    """Read positive integers; return an empty list if a value is wrong, which the check of the recipe reports."""
     try:
         counts = [int(value) for value in values]
     except (TypeError, ValueError):
@@ -415,7 +423,7 @@ def _read_counts(*values: Any) -> list[int]:
     return counts if min(counts) > 0 else []
 
 
-RULES: list[tuple[str, str, Replace]] = [
+RULES: list[tuple[str, str, FindReplacement]] = [
     ("training.max_length", "training.short_length", _keep_if_shorter),
     ("training.epochs", "training.steps", _drop),
     ("training.epochs", "training.budget", _drop),
@@ -436,42 +444,42 @@ class Origin:
     """Origin of the keys of a recipe: the command line comes after the recipe's file, and the file after its parents.
 
     Args:
-        typed: Dotted keys from the command line, or from Python.
-        written: Key paths in the file of the recipe, without its parents.
+        changes: Dotted keys from the command line, or from Python.
+        file_keys: Key paths in the file of the recipe, without its parents.
     """
 
-    def __init__(self, typed: Iterable[str], written: Iterable[KeyPath]) -> None:
-        self.typed = [tuple(key.split(".")) for key in typed]
-        self.written = set(written)
+    def __init__(self, changes: Iterable[str], file_keys: Iterable[KeyPath]) -> None:
+        self.changed_keys = [tuple(key.split(".")) for key in changes]
+        self.file_keys = set(file_keys)
 
     def rank(self, key: str) -> int:
         """Return 2 for a key from the command line, 1 for a key in the recipe's file, or 0 for parents and defaults."""
         path = tuple(key.split("."))
-        if any(path[: len(typed)] == typed for typed in self.typed):
+        if any(path[: len(changed_key)] == changed_key for changed_key in self.changed_keys):
             return 2
-        return int(path in self.written)
+        return int(path in self.file_keys)
 
 
 def resolve_conflicts(values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
-    """Find the settings that conflict with a setting from a later place: dotted key -> new value.
+    """Return new values for settings that conflict with a setting from a later place: dotted key -> new value.
 
-    Each change is logged. Conflicts between settings from the same place stay, and the records report them.
+    Each change is logged. Settings from the same place are not changed; the check of the recipe reports their conflict.
     """
-    settled: dict[str, Any] = {}
+    new_values: dict[str, Any] = {}
     for winner, key, find_replacement in RULES:
-        leading, value = (settled.get(name, _get_value(values, name)) for name in (winner, key))
-        # The rules are symmetric for some keys, so the origin decides which of the two wins.
-        if leading is None or value is None or origin.rank(winner) <= origin.rank(key):
+        winning_value, value = (new_values.get(name, _get_value(values, name)) for name in (winner, key))
+        # Some pairs of keys have a rule for either direction, so the origin decides which of the two wins.
+        if winning_value is None or value is None or origin.rank(winner) <= origin.rank(key):
             continue
-        new = find_replacement(leading, value)
-        if new != value:
-            settled[key] = new
-            outcome = "is left out" if new is None else f"is now {new}"
-            leading, value = (
-                str(setting).lower() if isinstance(setting, bool) else setting for setting in (leading, value)
+        new_value = find_replacement(winning_value, value)
+        if new_value != value:
+            new_values[key] = new_value
+            outcome = "is left out" if new_value is None else f"is now {new_value}"
+            winning_text, text = (
+                str(setting).lower() if isinstance(setting, bool) else setting for setting in (winning_value, value)
             )
-            log.warning(f"{winner} {leading} does not go with the recipe's {key} {value}, which {outcome}")
-    return settled
+            log.warning(f"{winner} {winning_text} does not go with the recipe's {key} {text}, which {outcome}")
+    return new_values
 
 
 def _get_value(values: Mapping[str, Any], key: str) -> Any:

@@ -1,4 +1,4 @@
-"""Modules by name: your own that a recipe names, and packages that may be missing."""
+"""Import custom code that recipes name, and optional packages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 from bertkit.errors import RecipeError, UnavailableError, did_you_mean, install_command
 
 _CUSTOM: dict[str, str | None] = {}
-"""Name of each loaded custom module in messages -> its file."""
+"""Name of each loaded module or function in messages, such as "the metric mine.f2" -> its file."""
 
-_trusts_folders = False  # whether recipes that came with models may name code to run
+_trusts_folders = False
 
 
 def trust_folders() -> None:
-    """Trust the recipes of downloaded models, from now on: code that they name is run."""
+    """Trust the recipes of downloaded models from now on, so that code that they name is run."""
     global _trusts_folders
     _trusts_folders = True
 
@@ -31,16 +31,16 @@ def trusts_folders() -> bool:
 
 
 def untrusted_code_error(code: str) -> RecipeError:
-    """Return the error for code that is named by the recipe of a downloaded model."""
+    """Return the error for code that the recipe of a downloaded model names."""
     remedy = "add --trust-remote-code if you trust its author; your own recipe file can name the code too"
     return RecipeError(f"the recipe that came with the model names code to run: {code}", remedy)
 
 
 def import_extra(module: str, message: str, extra: str, instead: str = "", file: object = None) -> ModuleType:
-    """Import a module of a package that bertkit works without and that an extra of it installs.
+    """Import a module of an optional package, which an extra of bertkit installs.
 
     Raises:
-        UnavailableError: If it is not installed; the remedy is to install it, or to do something `instead`.
+        UnavailableError: If the package is not installed; the remedy is to install it, or to use `instead`.
     """
     try:
         return importlib.import_module(module)
@@ -63,7 +63,7 @@ def load_module(
         trusted: Whether a custom module may be imported that is not imported yet.
 
     Raises:
-        RecipeError: If there is no such module, it is not trusted, its import fails, or it lacks something required.
+        RecipeError: If the module does not exist, is not trusted, cannot be imported, or lacks a required name.
     """
     parts = name.split(".")
     # A module that is imported already has run its code, so it needs no trust.
@@ -96,7 +96,7 @@ def load_custom(role: str, name: str, trusted: bool = True) -> Any:
         raise untrusted_code_error(f"the {role} {name}")
     module = _import_custom(role, path)
     if module is None:
-        remedy = "write package.module.name; Python must be able to import the module: PYTHONPATH=. if it lies here"
+        remedy = "Python must be able to import package.module; for a file in this folder, set PYTHONPATH=."
         raise RecipeError(f"no module is called {path!r}, which the {role} {name} names", remedy)
     loaded = getattr(module, attribute, None)
     if not callable(loaded):
@@ -121,36 +121,36 @@ def _import_custom(role: str, name: str) -> ModuleType | None:
 
 
 def custom_code_error(name: str, error: BaseException) -> RecipeError:
-    """Return the error for custom code that failed, with its exception and its last line in the traceback."""
-    # The last line of the custom code is the one to correct, even if a library that it calls raised the exception.
+    """Return the error for custom code that failed, with the exception and the last line of the code that was run."""
+    # This line must be corrected, even if it calls a library that raised the exception.
     lines = [line for line in traceback.extract_tb(error.__traceback__) if _is_custom(line.filename)]
     file, row = (lines[-1].filename, lines[-1].lineno) if lines else (None, None)
     # A file that cannot be parsed never runs, so it is not in the traceback.
     if isinstance(error, SyntaxError) and error.filename:
         file, row = error.filename, error.lineno
-    raised = traceback.format_exception_only(error)[-1].strip()
+    description = traceback.format_exception_only(error)[-1].strip()
     remedy = "correct it; BERTKIT_DEBUG=1 shows the traceback"
-    return RecipeError(f"{name} failed: {raised}", remedy, file=file, row=row)
+    return RecipeError(f"{name} failed: {description}", remedy, file=file, row=row)
 
 
 def find_custom_error(error: BaseException) -> RecipeError | None:
-    """Build the error for an exception in a loaded custom module, or None if it comes from other code."""
-    codes = [called.f_code for called, _ in traceback.walk_tb(error.__traceback__)]
+    """Return the error for an exception in loaded custom code, or None if the exception comes from other code."""
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     files = {code.co_filename for code in codes}
-    names = {part for code in codes for part in code.co_qualname.split(".")}
-    modules = [module for module, file in _CUSTOM.items() if file in files]
-    # If a file has several of them, the one whose function was called has failed.
-    failed = max(modules, key=lambda module: module.rpartition(".")[2] in names, default=None)
-    return custom_code_error(failed, error) if failed else None
+    called_names = {part for code in codes for part in code.co_qualname.split(".")}
+    custom_names = [name for name, file in _CUSTOM.items() if file in files]
+    # If a file defines several custom functions, blame the one that was called.
+    failed_name = max(custom_names, key=lambda name: name.rpartition(".")[2] in called_names, default=None)
+    return custom_code_error(failed_name, error) if failed_name else None
 
 
 def custom_modules() -> list[str]:
-    """List the loaded custom modules by their names in messages: `the task family mypackage.stars`."""
+    """List the loaded custom code by its names in messages, such as "the task family mypackage.stars"."""
     return list(_CUSTOM)
 
 
 def _is_custom(file: str) -> bool:
-    """Return whether a file of code belongs neither to bertkit, nor to an installed package, nor to Python."""
+    """Return whether a source file is neither part of bertkit, nor of an installed package, nor of Python."""
     bertkit = str(Path(__file__).parent.parent)
     libraries = [f"{folder}/" for folder in (bertkit, *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))]
     # Names such as <frozen importlib._bootstrap> and <string> are not files.

@@ -1,4 +1,4 @@
-"""Recipes and their sections: frozen records whose values are checked and whose keys are fixed; and `options`."""
+"""Recipes and their sections as frozen records with checked keys and values, and the checks of `options`."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from bertkit.recipe.sections import ConfigSection, Finite, FolderName, Location,
 
 
 class DataConfig(ConfigSection):
-    """Source of the rows, and the canonical column for each of their columns."""
+    """Source of the rows, and how they are read, split and sampled."""
 
     source: Location = ""
     """Dataset on the Hub, directory, file, address of a file, or `demo`."""
     config: str | None = None
     """Configuration of the Hub dataset."""
     language: str | None = None
-    """Value of `{language}` in the keys above and below."""
+    """Value of `{language}` in `source`, `config`, `files` and `splits`."""
     revision: str | None = None
     """Revision of the Hub dataset."""
     files: dict[str, Location] = Field({})
-    """Split -> file, instead of one that is found in `source`."""
+    """Split -> file, instead of a file in `source`."""
     splits: dict[str, str] = Field({})
     """Split -> its name in the source, if different."""
     columns: dict[str, str | list[str]] = Field({})
     """Canonical column -> column in the source, a list of columns, or null to drop it."""
     ignore_columns: list[str] = Field([])
-    """Canonical columns that are not read where the source has them; `null` in `columns` adds one."""
+    """Canonical columns that are not read even if the source has them; `null` in `columns` adds one."""
     format: str = "auto"
-    """File format; `auto` goes by the ending."""
+    """File format; `auto` means the format of the file extension."""
     header: list[str] | None = None
     """Column names of a csv, tsv or conll file without a header line."""
     delimiter: str | None = None
@@ -50,14 +50,14 @@ class DataConfig(ConfigSection):
     empty_label: Literal["error", "drop"] = "error"
     """Treatment of rows without a label."""
     label_range: tuple[Finite, Finite] | None = None
-    """Regression, reranking: the lowest and the highest number that a label may be; others are refused."""
+    """Regression, reranking: lowest and highest valid label; any other label is an error."""
     split_column: str | None = None
     """Single file: column with the split of each row."""
     validation_fraction: Finite = Field(0.1, gt=0, lt=1)
-    """Single file: share of rows that are held out."""
+    """Single file: fraction of the rows that is held out."""
     hold_out: Literal["by_hash", "by_label"] = "by_hash"
-    """Single file: `by_hash` holds out about the share, and no row changes sides when the file grows; `by_label` holds
-    out the share of each label to the row."""
+    """Single file: `by_hash` holds out approximately this fraction, and rows stay in their split when the file grows;
+    `by_label` holds out exactly this fraction of each label's rows."""
     limit: int | None = Field(None, ge=1, le=2**63 - 1)
     """Use only this many rows of each split, the first ones."""
     train_rows_per_label: int | None = Field(None, ge=1)
@@ -65,36 +65,36 @@ class DataConfig(ConfigSection):
     train_limit: int | None = Field(None, ge=1)
     """Train on only this many rows, drawn by `training.seed`; validation rows stay."""
     oversample: str | None = None
-    """Canonical column: repeat training rows until each of its values has as many as the most frequent one."""
+    """Canonical column: repeat training rows until all of its values are as frequent as the most frequent one."""
     cache: bool = True
     """Keep the encoded rows of each split on disk for the next run."""
     _rows: dict[str, list[Row]] | None = PrivateAttr(None)
-    """Rows in memory, which a program passes instead of a source: split -> rows; ``all`` are not split yet."""
+    """Rows in memory instead of a source: split -> rows; the split ``all`` means that they are not split yet."""
     _same_keys: bool = PrivateAttr(True)
     """Whether all rows of a jsonl file must have the same keys."""
 
     def with_rows(self, rows: dict[str, list[Row]]) -> DataConfig:
-        """Return the same settings for rows in memory, which no file of the run will name."""
+        """Return the same settings without a source, for rows in memory."""
         data = self.model_copy(update={"source": "", "files": {}})
         data._rows = rows
         return data
 
     @property
     def rows(self) -> dict[str, list[Row]] | None:
-        """The rows in memory, if a program gives them."""
+        """Rows in memory, or None if `source` or `files` name the rows."""
         return self._rows
 
     @property
-    def draws(self) -> list[str]:
-        """The keys that are set and draw training rows, or draw some of them again."""
+    def sampling_keys(self) -> list[str]:
+        """Keys that are set and sample or repeat training rows."""
         return [key for key in ("train_rows_per_label", "train_limit", "oversample") if getattr(self, key)]
 
     @field_validator("label_range")
     @classmethod
-    def _range_is_ascending(cls, ends: tuple[float, float] | None) -> tuple[float, float] | None:
-        if ends is not None and not ends[0] < ends[1]:
+    def _range_is_ascending(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+        if bounds is not None and not bounds[0] < bounds[1]:
             raise ValueError("must be two numbers in ascending order, such as [0, 5]")
-        return ends
+        return bounds
 
     @field_validator("train_limit")
     @classmethod
@@ -113,27 +113,28 @@ class DataConfig(ConfigSection):
 
     @model_validator(mode="before")
     @classmethod
-    def _null_takes_a_column_out(cls, values: Any) -> Any:
+    def _null_drops_a_column(cls, values: Any) -> Any:
         columns = values.get("columns") if isinstance(values, dict) else None
         if not isinstance(columns, dict) or None not in columns.values():
             return values
         # `columns` holds only names, so that the other modules need not check for None.
-        nulls = [name for name, column in columns.items() if column is None]
-        rest = {name: column for name, column in columns.items() if name not in nulls}
-        return {**values, "columns": rest, "ignore_columns": [*values.get("ignore_columns", []), *nulls]}
+        dropped_columns = [name for name, column in columns.items() if column is None]
+        columns = {name: column for name, column in columns.items() if column is not None}
+        ignore_columns = [*values.get("ignore_columns", []), *dropped_columns]
+        return {**values, "columns": columns, "ignore_columns": ignore_columns}
 
 
 _MAX_LAYERS = 1000  # more than any encoder has, and few enough to list
 
 
 def read_layers(value: Any) -> int | list[int] | None:
-    """Read the layers of a student from a recipe or a command: ascending indexes from 0, or a number of layers.
+    """Read the layers of a student from a recipe or a command: ascending indices from 0, or the number of layers.
 
     >>> read_layers("0, 2, 4"), read_layers([1, 5]), read_layers("3"), read_layers("0,"), read_layers(None)
     ([0, 2, 4], [1, 5], 3, [0], None)
 
     Raises:
-        ValueError: If the value is neither of these.
+        ValueError: If the value is neither.
     """
     if value is None:
         return None
@@ -145,9 +146,9 @@ def read_layers(value: Any) -> int | list[int] | None:
     if isinstance(layers, int) and not isinstance(layers, bool) and 1 <= layers <= _MAX_LAYERS:
         return layers
     if isinstance(layers, list) and layers and all(map(_is_layer, layers)):
-        indexes = [int(layer) for layer in layers]
-        if all(lower < higher for lower, higher in pairwise(indexes)):
-            return indexes
+        indices = [int(layer) for layer in layers]
+        if all(lower < higher for lower, higher in pairwise(indices)):
+            return indices
     raise ValueError("must be layers in ascending order, from 0, such as [0, 2, 4], or a number of layers")
 
 
@@ -162,16 +163,16 @@ LayerMap = Literal["uniform", "last"] | dict[int, int]
 
 
 class DistillationConfig(ConfigSection):
-    """How a student learns from teachers or soft labels as well as from the gold labels (Hinton et al. 2015)."""
+    """Settings of a student that is trained on teachers or soft labels, and on gold labels (Hinton et al. 2015)."""
 
     teachers: list[Location] = Field([])
     """Fine-tuned checkpoints for this task: folders or Hub names."""
     temperature: Finite = Field(2.0, gt=0, le=1000)
-    """Divides the logits; above 1, less probable labels weigh more."""
+    """Divisor of the logits; above 1, less probable labels get more weight."""
     soft_weight: Finite = Field(0.5, ge=0, le=1)
-    """Weight of the soft targets in the loss; the rest is the gold labels'. It is 1 without gold labels."""
+    """Weight of the soft targets in the loss; gold labels have the rest. Without gold labels, the weight is 1."""
     student_layers: Annotated[int | list[int] | None, BeforeValidator(read_layers)] = None
-    """Build the student from these layers of the first teacher, or from this many, instead of `model`."""
+    """Layers of the first teacher, or their number, from which the student is built, instead of from `model`."""
     hidden: LayerMap | None = None
     """Match hidden states: `uniform`, `last`, or student layer -> teacher layer."""
     hidden_weight: Finite = Field(1.0, ge=0, le=1e6)
@@ -180,14 +181,14 @@ class DistillationConfig(ConfigSection):
     attention_scores: LayerMap | None = None
     """Match attention scores before the softmax by mean squared error; values as `hidden`."""
     attention_weight: Finite = Field(1.0, ge=0, le=1e6)
-    """Weight of either kind of attention."""
+    """Weight of `attention`, and of `attention_scores`."""
     embeddings_weight: Finite | None = Field(None, ge=0, le=1e6)
     """Match the output of the embeddings, with this weight."""
     soft_labels: str | None = None
     """Column of the training rows with a probability per label, instead of teachers."""
-    # The default is not false, because a run counts a key that is missing in an earlier record as null.
+    # The default is null, because earlier run records lack the key. A default of false would count as a change.
     normalize: bool | None = None
-    """Divide the numbers of that column by their sum, because they are counts, such as of votes."""
+    """Divide the numbers of that column by their sum, for counts such as votes."""
 
     @property
     def matches_layers(self) -> bool:
@@ -216,7 +217,8 @@ class GateConfig(ConfigSection):
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: dict[str, Finite] = Field(init=False)
 
-    use_interval: bool = False  # by the end of the 95% interval, not by the score itself
+    use_interval: bool = False
+    """Compare the worse end of the 95% interval with the limit, not the score itself."""
 
     @property
     def limits(self) -> dict[str, float]:
@@ -225,7 +227,7 @@ class GateConfig(ConfigSection):
 
 
 class Recipe(ConfigSection):
-    """Everything that defines a fine-tuning run, as read from a YAML file and the command line."""
+    """Definition of a fine-tuning run, as read from a YAML file and the command line."""
 
     name: FolderName
     about: str = ""
@@ -239,7 +241,7 @@ class Recipe(ConfigSection):
     """Label names; by default, the labels of the training rows."""
     metrics: list[str] = Field([], min_length=1)
     best_metric: str = ""
-    """Chooses the best checkpoint; by default, the first of `metrics`."""
+    """Metric that selects the best checkpoint; by default, the first of `metrics`."""
     training: TrainingConfig = TrainingConfig()
     distillation: DistillationConfig | None = None
     """Teachers to learn from; see `bertkit distill`."""
@@ -247,11 +249,11 @@ class Recipe(ConfigSection):
     """Options of this task family."""
     published: list[PublishedScore] = Field([])
     gates: GateConfig = GateConfig()
-    """Limits that the model must meet for exit code 0."""
+    """Limits that scores must meet; otherwise, commands exit with code 8."""
 
     @property
     def model_name(self) -> str:
-        """The model that a run starts from, for people."""
+        """Name, for messages, of the model that a run starts from."""
         layers = self.distillation.student_layers if self.distillation else None
         if layers is None:
             return self.model
@@ -261,10 +263,10 @@ class Recipe(ConfigSection):
 
     @field_validator("labels", "model_labels", mode="before")
     @classmethod
-    def _numbers_and_truth_values_are_names(cls, names: Any) -> Any:
+    def _label_names_become_text(cls, names: Any) -> Any:
         if not isinstance(names, list):
             return names
-        # YAML reads the labels 0 and true as values. They become the text that JSON and `label_to_str` have for them.
+        # YAML reads the labels 0 and true as a number and a boolean. They become text as in `label_to_str`.
         return [json.dumps(name) if isinstance(name, (bool, int, float)) else name for name in names]
 
     @field_validator("labels", "model_labels")
@@ -285,7 +287,7 @@ class Recipe(ConfigSection):
 
 
 class CorpusConfig(ConfigSection):
-    """Where text comes from, and how it is split into documents."""
+    """Source of the text, and how it is split into documents."""
 
     source: Location = ""
     """Dataset on the Hub, directory, file, address of a file, or `demo`."""
@@ -307,18 +309,18 @@ class CorpusConfig(ConfigSection):
     deduplicate: bool = True
     """Drop exact copies of earlier documents."""
     validation_fraction: Finite = Field(0.01, gt=0, lt=1)
-    """Share of documents held out if there is no validation split."""
+    """Fraction of the documents that is held out if there is no validation split."""
     limit: int | None = Field(None, ge=2, le=2**63 - 1)
     """Use only this many documents of each split, the first ones."""
     weights: dict[str, Annotated[Finite, Field(gt=0, le=100)]] = Field({})
-    """Pattern of training files -> how often an epoch has each of their documents, such as `"wiki/*": 2.5`; others are
-    there once."""
+    """Pattern of training files -> how often each of their documents occurs per epoch, such as `"wiki/*": 2.5`;
+    documents of other files occur once."""
     streaming: bool = False
     """Stream a Hub dataset instead of downloading it first."""
 
 
 class PretrainRecipe(ConfigSection):
-    """Everything that defines a pretraining run, as read from a YAML file and the command line."""
+    """Definition of a pretraining run, as read from a YAML file and the command line."""
 
     name: FolderName
     about: str = ""
@@ -329,7 +331,7 @@ class PretrainRecipe(ConfigSection):
     size: str = "base"
     """Size of a new model; see `bertkit pretrain sizes`."""
     model_options: dict[str, Any] = Field({})
-    """Any fields of the config of a new model."""
+    """Config fields of a new model."""
     tokenizer: Location | None = None
     """Folder or Hub name; by default, the tokenizer of `model`."""
     data: CorpusConfig = CorpusConfig()
@@ -364,7 +366,7 @@ def check_options(values: Mapping[str, Any], options: Mapping[str, Any]) -> None
     """Check a recipe's options: their names, and that values have the type of their defaults and are in range.
 
     Raises:
-        RecipeError: If one is wrong; the remedy has the closest name, or the allowed values.
+        RecipeError: If a name or a value is wrong; the remedy has the closest name, or the allowed values.
     """
     check_names("options", values, options)
     for name, value in values.items():
@@ -392,11 +394,11 @@ def check_names(section: str, values: Mapping[str, Any], names: Sequence[str] | 
             raise RecipeError(f"unknown key '{section}.{name}'", remedy)
 
 
-def accept(is_right: Callable[[Any], bool], remedy: str) -> Callable[[Any], Any]:
+def accept(is_valid: Callable[[Any], bool], remedy: str) -> Callable[[Any], Any]:
     """Return a function that returns a valid value unchanged, and raises ValueError with the remedy otherwise."""
 
     def read(value: Any) -> Any:
-        if not is_right(value):
+        if not is_valid(value):
             raise ValueError(remedy)
         return value
 
@@ -408,16 +410,16 @@ def _as_option(value: object) -> Option:
 
 
 def _check_option(name: str, value: Any, option: Option) -> None:
-    """Check that a value is among the choices, or has the type of the default.
+    """Check that a value is among the choices, or has the type of the default and is in range.
 
     Raises:
-        RecipeError: If it is not.
+        RecipeError: If the value is wrong.
     """
     if option.choices:
         if value not in option.choices:
             raise RecipeError(f"options.{name} is {value!r}", did_you_mean(str(value), map(str, option.choices)))
         return
-    # A bool is an int to Python: `true` would pass for 1.
+    # A bool is an int in Python, so `true` would count as 1.
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     minimum = option.minimum if option.minimum is not None else -math.inf if option.default is None else 0
     if isinstance(option.default, bool):

@@ -1,4 +1,4 @@
-"""Strict YAML: plain values only and every key once, with the line of each key for messages."""
+"""Read and write strict YAML: plain values, no repeated keys, and the line of each key for error messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _MAX_CHARACTERS = 200_000
 _MAX_DIGITS = 100
 _MAX_DEPTH = 50  # levels of lists and mappings
 _BREAKS = re.compile("[\x85\u2028\u2029]")
-# The core schema of YAML 1.2: `no` and `on` are text, `1e-5` is a number. PyYAML reads both the other way round.
+# The core schema of YAML 1.2, in which `no` and `on` are text and `1e-5` is a number; for PyYAML, it is the reverse.
+# Tag -> (pattern, first characters); "\0" stands for an empty value.
 _RESOLVERS = {
     "tag:yaml.org,2002:bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
     "tag:yaml.org,2002:null": (r"~|null|Null|NULL|", "~nN\0"),
@@ -34,7 +35,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
-    """Read decimal digits, leading zeros too, which PyYAML would read as an octal number."""
+    """Read decimal digits. PyYAML would read a number with a leading zero as octal."""
     if len(node.value) > _MAX_DIGITS:
         hint = f"at most {_MAX_DIGITS} are read; put text in quotes"
         raise RecipeError(f"a number of {len(node.value):,} digits", hint)
@@ -55,19 +56,20 @@ def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 
 _Dumper.add_representer(str, _represent_text)
 
-for _tag, (_pattern, _first) in _RESOLVERS.items():
+for _tag, (_pattern, _characters) in _RESOLVERS.items():
     for _class in (_Loader, _Dumper):
-        _characters = [character.replace("\0", "") for character in _first]
-        _class.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), _characters)
+        _first_characters = [character.replace("\0", "") for character in _characters]
+        _class.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), _first_characters)
 
 
 def read_yaml(
     text: str, file: object, kind: str = "recipe", example: str = "`bertkit recipes copy cola mine.yaml` writes one"
 ) -> tuple[dict[str, Any], Lines]:
-    """Read a mapping and the line of each of its keys; the `kind` of file and an `example` are for messages.
+    """Return a mapping and the line of each of its keys; error messages name the `kind` of file and an `example`.
 
     Raises:
-        RecipeError: If the syntax is wrong, a key occurs twice, it has an anchor, alias or tag, or it is not a mapping.
+        RecipeError: If the text is too long, has a syntax error, a repeated key, an anchor, an alias or a tag, or is
+            not a mapping.
     """
     if len(text) > _MAX_CHARACTERS:
         raise RecipeError(f"a file of {len(text):,} characters", f"at most {_MAX_CHARACTERS:,} are read", file=file)
@@ -85,25 +87,25 @@ def read_yaml(
 
 
 def read_value(text: str) -> Any:
-    """Read one value as a recipe would: number, true/false, null, list, mapping or text.
+    """Read one value as in a recipe: number, true/false, null, list, mapping or text.
 
     >>> read_value("1e-5"), read_value("no"), read_value("[a, 2]"), read_value("*")
     (1e-05, 'no', ['a', 2], '*')
 
     Raises:
-        RecipeError: If it has an anchor, alias, tag or duplicate key, or lists nest too deep.
+        RecipeError: If the text has an anchor, an alias, a tag or a repeated key, or lists nest too deep.
     """
     try:
         value, _ = _parse_yaml(text, None)
     except yaml.YAMLError:
         return text
     is_comment = value is None and text.lstrip().startswith("#")
-    # `|` would be an empty text, and `#text` nothing.
+    # YAML reads `|` as an empty text and `#text` as a comment, but here they are text.
     return text if value == "" or is_comment else value
 
 
 def write_yaml(values: dict[str, Any], file: Path | None = None, *, comment: str = "") -> str:
-    """Return a mapping as YAML that `read_yaml` reads back, and write it to a file if one is named."""
+    """Return a mapping as YAML that `read_yaml` reads back, and also write it to `file` if given."""
     layout: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 100, "default_flow_style": None}
     text: str = yaml.dump(values, Dumper=_Dumper, **layout)
     text = f"# {comment}\n{text}" if comment else text
@@ -113,10 +115,10 @@ def write_yaml(values: dict[str, Any], file: Path | None = None, *, comment: str
 
 
 def _parse_yaml(text: str, file: object) -> tuple[Any, Lines]:
-    """Return the value of any YAML and the line of each of its keys; the one place where a user's YAML is parsed.
+    """Return a YAML value and the line of each of its keys. All YAML from users is parsed here.
 
     Raises:
-        RecipeError: If YAML allows it, but bertkit does not read it or Python cannot represent it.
+        RecipeError: If the text is valid YAML that bertkit rejects, such as an alias, or that Python cannot represent.
         YAMLError: If the syntax is wrong.
     """
     lines: Lines = {}
@@ -130,7 +132,7 @@ def _parse_yaml(text: str, file: object) -> tuple[Any, Lines]:
 
 
 def _check_plain(text: str, file: object) -> None:
-    """Reject parts of YAML that bertkit does not read, and nesting so deep that parsing it would take forever."""
+    """Reject anchors, aliases, tags, lone surrogates and deep nesting."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         # Count levels by events, because building the nodes of a deep file would exceed Python's recursion limit.
@@ -144,13 +146,13 @@ def _check_plain(text: str, file: object) -> None:
             raise RecipeError(message, "write the whole character", file=file, row=row)
         # A few nested aliases could expand to gigabytes (the billion laughs attack).
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise RecipeError("anchors and aliases are not read", "write it out", file=file, row=row)
+            raise RecipeError("anchors and aliases are not supported", "repeat the value", file=file, row=row)
         if tag:
-            raise RecipeError(f"the tag {tag} is not read", "write a plain value", file=file, row=row)
+            raise RecipeError(f"the tag {tag} is not supported", "write a plain value", file=file, row=row)
 
 
 def _find_lines(node: yaml.Node, path: KeyPath, lines: Lines, file: object) -> None:
-    """Add the line of each key and list item below a node, and reject a key that occurs twice."""
+    """Add the line of each key and list item below a node to `lines`, and reject a repeated key."""
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             lines[(*path, str(index))] = item.start_mark.line + 1
@@ -161,8 +163,8 @@ def _find_lines(node: yaml.Node, path: KeyPath, lines: Lines, file: object) -> N
         row = key.start_mark.line + 1
         key_path = (*path, str(key.value))
         if key_path in lines:
-            name, first = ".".join(key_path), lines[key_path]
-            raise RecipeError(f"the key {name!r} occurs twice", f"it is in line {first} already", file=file, row=row)
+            message = f"the key {'.'.join(key_path)!r} occurs twice"
+            raise RecipeError(message, f"it is in line {lines[key_path]} already", file=file, row=row)
         lines[key_path] = row
         _find_lines(value, key_path, lines, file)
 

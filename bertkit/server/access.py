@@ -30,13 +30,13 @@ ERROR_TYPES = {
 }
 CLIENT_GONE = 499
 """Status of a request whose client has disconnected, as in nginx. It appears only in the log and the metrics."""
-NOTES = "bertkit"
+LOG_FIELDS = "bertkit"
 """Key of a request's scope under which endpoints store fields of the log line."""
-_MAX_DISCARDED = 1 << 26  # bytes that are read of a body that is too large
+_MAX_DISCARDED = 1 << 26  # bytes to read and drop of a body that is too large
 
 
 def error_response(path: str, error: HTTPException) -> Response:
-    """Build the response to a request that failed, in the shape of OpenAI for its paths and of TEI for others."""
+    """Build the response to a failed request, in the format of OpenAI or of text-embeddings-inference (TEI)."""
     status, name = error.status_code, ERROR_TYPES.get(error.status_code, "backend")
     content: dict[str, object] = {"error": error.detail, "error_type": name}
     if path.endswith(("/v1/embeddings", "/v1/decisions")):
@@ -71,19 +71,18 @@ class AccessMiddleware:
         if not (0 < len(request_id) <= 64 and request_id.isascii() and request_id.isprintable()):
             request_id = uuid.uuid4().hex
         prefix = self.root_path or scope.get("root_path", "")
-        # A proxy that shows the server below /bert sends its page as /bert, and the app knows it as /bert/.
+        # If a proxy shows the server below /bert, browsers can request its page as /bert, but its route is /bert/.
         path = scope["path"] + ("/" if scope["path"] == prefix else "")
-        scope = {**scope, "root_path": prefix, "path": path, NOTES: {}}
+        scope = {**scope, "root_path": prefix, "path": path, LOG_FIELDS: {}}
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                added = [(b"x-request-id", request_id.encode())]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
                 # The unread part of a large body would be parsed as the next request of the connection.
                 if self.service.is_draining or status == 413:
-                    added.append((b"connection", b"close"))
-                message["headers"] = [*message["headers"], *added]
+                    message["headers"].append((b"connection", b"close"))
             await send(message)
 
         try:
@@ -97,7 +96,7 @@ class AccessMiddleware:
                 failure = HTTPException(500, "bertkit failed; the log of the server has the reason")
                 await error_response(scope["path"], failure)(scope, receive, send_with_id)
         seconds = time.perf_counter() - start
-        # Count by the pattern of the route, because an attacker could create any number of paths.
+        # Count by the pattern of the route: the number of paths is unlimited, and each counter needs memory.
         self.service.metrics.observe_request(getattr(scope.get("route"), "path", "other"), status, seconds)
         _log_request(scope, request_id, status, seconds)
 
@@ -122,7 +121,7 @@ class AccessMiddleware:
             message = await receive()
             size += len(message.get("body", b""))
             if size > max_bytes:
-                # Many clients read the answer only after they have sent everything, so read the rest before it.
+                # Many clients read the response only after they have sent the complete body, so read the rest first.
                 while message.get("more_body", False) and size < _MAX_DISCARDED:
                     message = await receive()
                     size += len(message.get("body", b""))
@@ -142,7 +141,7 @@ def _log_request(scope: Scope, request_id: str, status: int, seconds: float) -> 
         "status": status,
         "ms": round(1000 * seconds, 2),
         "client": (scope.get("client") or ("",))[0],
-        **scope[NOTES],
+        **scope[LOG_FIELDS],
     }
     level = logging.INFO if status < 400 else logging.WARNING if status < 500 else logging.ERROR
     log.log(level, "request", extra={"fields": fields})

@@ -1,4 +1,4 @@
-"""The ASGI app: models, their addresses, access, the state of the server, and a page to try the models."""
+"""ASGI app: routes of the models, access control, health checks, metrics, and a page to try the models."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from bertkit.server.access import AccessMiddleware, error_response
 from bertkit.server.batching import Limits
 from bertkit.server.models import ServedModel, Service, choose_model, find_models, load_service
 from bertkit.server.routes import add_routes
-from bertkit.server.schemas import explain_faults, form_fields
+from bertkit.server.schemas import explain_errors, form_fields
 
-_FILE = Path(__file__).with_name("page.html")
+_PAGE = Path(__file__).with_name("page.html")
 # uvicorn and gunicorn restart a worker that ended, unless it ended with this exit code.
 _STARTUP_FAILURE = 3
-RUNS, KEY, WORKERS = "BERTKIT_RUNS", "BERTKIT_API_KEY", "WEB_CONCURRENCY"
+RUNS_ENV, KEY_ENV, WORKERS_ENV = "BERTKIT_RUNS", "BERTKIT_API_KEY", "WEB_CONCURRENCY"
 """Environment variables of `from_environment`: runs to serve, API key, and number of worker processes."""
 
 
 def create_app(
     runs: Sequence[str], *, limits: Limits | None = None, api_key: str | None = None, root_path: str = ""
 ) -> FastAPI:
-    """Load the models of some runs, each ``RUN`` or ``NAME=RUN``, and build their app.
+    """Load the models of runs, each given as ``RUN`` or ``NAME=RUN``, and build the app that serves them.
 
     Behind a proxy that shows the app below a prefix, `root_path` is the prefix.
 
@@ -53,27 +53,27 @@ def create_app(
 def from_environment() -> FastAPI:
     """Build the app of the runs in BERTKIT_RUNS, which are separated as in PATH, for ``uvicorn --factory``.
 
-    If WEB_CONCURRENCY is the number of worker processes, each worker uses its part of the cores.
+    If WEB_CONCURRENCY gives the number of worker processes, each worker uses an equal part of the threads.
 
     Raises:
         SystemExit: If BERTKIT_RUNS is empty, or one of its runs cannot be served.
     """
-    workers = os.environ.get(WORKERS, "")
+    workers = os.environ.get(WORKERS_ENV, "")
     if workers.isdecimal() and int(workers) > 1 and process.requested_threads() is None:
         process.prepare(max(1, process.available_threads().number // int(workers)))
-    runs = [run.strip() for run in os.environ.get(RUNS, "").split(os.pathsep) if run.strip()]
+    runs = [run.strip() for run in os.environ.get(RUNS_ENV, "").split(os.pathsep) if run.strip()]
     try:
         if not runs:
-            example = f"{RUNS}=runs/a{os.pathsep}name=runs/b"
-            raise UsageError(f"{RUNS} is empty", f"name runs, separated by {os.pathsep!r}: {example}")
-        return create_app(runs, api_key=os.environ.get(KEY) or None)
+            example = f"{RUNS_ENV}=runs/a{os.pathsep}name=runs/b"
+            raise UsageError(f"{RUNS_ENV} is empty", f"name runs, separated by {os.pathsep!r}: {example}")
+        return create_app(runs, api_key=os.environ.get(KEY_ENV) or None)
     except BertkitError as error:
         log.error(f"error: {error}")
         raise SystemExit(_STARTUP_FAILURE) from None
 
 
 def build_app(service: Service, cors_origins: Sequence[str] = (), root_path: str = "") -> FastAPI:
-    """Build the app of loaded models; it computes from its start-up to its shutdown."""
+    """Build the app of loaded models; their worker thread runs from the start-up to the shutdown of the app."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -83,9 +83,10 @@ def build_app(service: Service, cors_origins: Sequence[str] = (), root_path: str
 
     options: dict[str, Any] = {}
     if service.api_key:
-        # Browsers open a page without the key. The dependency adds the key to the schema; the middleware checks it.
+        # Browsers would request the docs without the key, so the docs are off. The dependency only adds the key to the
+        # OpenAPI schema; the middleware checks it.
         options = {"docs_url": None, "redoc_url": None, "dependencies": [Depends(HTTPBearer(auto_error=False))]}
-    # Without this entry, FastAPI would describe errors in its own shape.
+    # Without this entry, FastAPI would document errors in its own format.
     errors: dict[int | str, dict[str, Any]] = {"4XX": {"description": "`{error, error_type}`, or an error of OpenAI"}}
     app = FastAPI(title="bertkit", version=__version__, lifespan=lifespan, responses=errors, **options)
     app.state.service = service
@@ -102,19 +103,19 @@ def build_app(service: Service, cors_origins: Sequence[str] = (), root_path: str
         )
     # The routes of models come first: FastAPI takes the first route that matches.
     add_routes(app, service.models)
-    _add_state(app, service)
+    _add_server_routes(app, service)
     return app
 
 
-def _add_state(app: FastAPI, service: Service) -> None:
-    """Add the addresses that describe the server itself."""
+def _add_server_routes(app: FastAPI, service: Service) -> None:
+    """Add the routes of the server itself: health, metrics, models and the page."""
 
     async def health() -> Response:
         is_alive = service.worker.is_alive()
         return JSONResponse({"status": "ok" if is_alive else "failed"}, 200 if is_alive else 503)
 
     async def ready() -> Response:
-        # A server that stops is alive and not ready, so that nothing restarts it.
+        # A server that is stopping is alive but not ready, so that it gets no requests and is not restarted.
         is_ready = service.worker.is_alive() and not service.is_draining
         return JSONResponse({"status": "ready" if is_ready else "stopping"}, 200 if is_ready else 503)
 
@@ -139,8 +140,8 @@ def _add_state(app: FastAPI, service: Service) -> None:
         model = describe_model(choose_model(service.models, name))
         return JSONResponse(model | {"name": name, "ready": not service.is_draining})
 
-    async def no_rows(name: str) -> Response:
-        # Reached by models of vectors only, because models that predict have a route with their own schema.
+    async def reject_rows(name: str) -> Response:
+        # Only models that embed get here, because models that predict have a route with their own schema.
         routes = ", ".join(choose_model(service.models, name).routes)
         raise HTTPException(404, f"{name} predicts no rows; it answers at {routes}")
 
@@ -148,24 +149,25 @@ def _add_state(app: FastAPI, service: Service) -> None:
         text, headers = read_page()
         return HTMLResponse(text, headers=headers)
 
-    for path, probe in (("/health", health), ("/ready", ready)):
-        app.add_api_route(path, probe, summary="Health check; 503 if the server cannot compute, or not ready")
-        app.add_api_route(path, probe, methods=["HEAD"], include_in_schema=False)
+    app.add_api_route("/health", health, summary="Health check; 503 if the server cannot compute")
+    app.add_api_route("/ready", ready, summary="Readiness check; 503 if the server cannot compute or is stopping")
+    for path, endpoint in (("/health", health), ("/ready", ready)):
+        app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
     app.add_api_route("/metrics", metrics, summary="Metrics for Prometheus")
-    app.add_api_route("/v1/models", models, summary="The models")
-    app.add_api_route("/v1/models/{name}", one_model, summary="One model")
-    app.add_api_route("/v1/models/{name}:predict", no_rows, methods=["POST"], include_in_schema=False)
+    app.add_api_route("/v1/models", models, summary="List the models")
+    app.add_api_route("/v1/models/{name}", one_model, summary="Describe a model")
+    app.add_api_route("/v1/models/{name}:predict", reject_rows, methods=["POST"], include_in_schema=False)
     app.add_api_route("/", page, include_in_schema=False)
 
 
 @cache
 def read_page() -> tuple[str, dict[str, str]]:
-    """Read the page, and build the headers that make a browser run only its script and style."""
-    text = _FILE.read_text(encoding="utf-8")
+    """Return the page, and headers that make a browser run only its script and style."""
+    text = _PAGE.read_text(encoding="utf-8")
     script, style = (
         hash_script(re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[0]) for tag in ("script", "style")
     )
-    # Scripts are named by their hash, so that a text on the page can never become one.
+    # Browsers run only the script with this hash, so texts on the page are never executed.
     policy = (
         f"default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
         f"frame-ancestors 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'"
@@ -175,7 +177,7 @@ def read_page() -> tuple[str, dict[str, str]]:
 
 
 def describe_model(model: ServedModel) -> dict[str, Any]:
-    """Return the identity, addresses and columns of a model, in OpenAI's shape with additional fields."""
+    """Return the identity, routes and columns of a model, in OpenAI's format with additional fields."""
     finished = model.identity["finished"]
     created = int(datetime.fromisoformat(finished).timestamp()) if finished else 0
     content: dict[str, Any] = {"id": model.name, "object": "model", "created": created, "owned_by": "bertkit"}
@@ -193,14 +195,14 @@ def describe_model(model: ServedModel) -> dict[str, Any]:
 
 async def _answer_error(request: Request, error: Exception) -> Response:
     if isinstance(error, RequestValidationError):
-        error = explain_faults(error.errors())
+        error = explain_errors(error.errors())
     elif isinstance(error, (DataError, UsageError)):
         # The request is wrong, and the message states what to change.
         column = f" (column {error.column!r})" if error.column else ""
         remedy = f" - {error.remedy}" if error.remedy else ""
         error = HTTPException(422, " ".join(f"{error.message}{column}{remedy}".split()))
     elif isinstance(error, BertkitError):
-        # Clients get the message only, because the file and the remedy are about the server.
+        # Clients only get the message, because the file and the remedy concern the server.
         error = HTTPException(500, error.message)
     assert isinstance(error, HTTPException)
     return error_response(request.url.path, error)

@@ -1,6 +1,6 @@
-"""Typed questions over HTTP, in the shapes of the APIs of OpenAI and TypeSafe.
+"""Typed questions over HTTP, in the formats of OpenAI's and TypeSafe's APIs.
 
-A model of typed questions answers any question. A model that classifies texts answers a choice among its labels.
+A model of typed questions answers any question. A model that classifies texts only answers a choice among its labels.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class DecisionsQuestion(BaseModel):
 
     @property
     def record(self) -> dict[str, Any]:
-        """The question in TypeSafe's shape."""
+        """The question in TypeSafe's format."""
         choices = {choice.label: choice.description for choice in self.choices}
         levels = [": ".join(filter(None, (level.label, level.description))) for level in self.levels]
         criteria = {"choice": choices, "score": levels}.get(self.type)
-        kind = NOUL if self.type == "predicate" else self.type
-        return {"type": kind, "instructions": self.instructions, "criteria": criteria}
+        question_type = NOUL if self.type == "predicate" else self.type
+        return {"type": question_type, "instructions": self.instructions, "criteria": criteria}
 
-    def show(self, decision: Decision) -> dict[str, Any]:
-        """Return the answer."""
+    def format_answer(self, decision: Decision) -> dict[str, Any]:
+        """Return the answer in OpenAI's format."""
         if self.type == "predicate":
             return {"probability": decision["probability"]}
         scores = decision["probabilities"]
@@ -84,25 +84,25 @@ class DecisionsRequest(BaseModel):
     questions: list[DecisionsQuestion] = Field(min_length=1, max_length=_MAX_QUESTIONS)
 
     def read(self) -> tuple[str, list[Question]]:
-        """Return the state and the questions in their order, whose names are their indices.
+        """Return the state, and the questions in their order with their indices as names.
 
         Raises:
-            HTTPException: If two options have the same name.
+            HTTPException: If two choices of a question have the same value.
             DataError: If an input is not text, or the questions are not valid.
         """
         for index, question in enumerate(self.questions):
             if len({choice.label for choice in question.choices}) < len(question.choices):
-                raise HTTPException(422, f"questions[{index}].choices: two have one value")
+                raise HTTPException(422, f"questions[{index}].choices: two choices have the same value")
         state = self.input if isinstance(self.input, str) else [_read_message(item) for item in self.input]
         return read_state(state), read_request({str(n): question.record for n, question in enumerate(self.questions)})
 
-    def show(self, decisions: Mapping[str, Decision], tokens: int) -> dict[str, Any]:
+    def format_answers(self, decisions: Mapping[str, Decision], tokens: int) -> dict[str, Any]:
         """Return the answers, with a refusal for each question without a decision."""
         answers = []
         for index, question in enumerate(self.questions):
             answer: dict[str, Any] = {"type": "refusal", "name": question.name}
             if decision := decisions.get(str(index)):
-                answer |= {"type": question.type, **_abstention(decision), **question.show(decision)}
+                answer |= {"type": question.type, **_abstention(decision), **question.format_answer(decision)}
             answers.append(answer)
         usage: dict[str, Any] = {"input_tokens": tokens, "output_tokens": 0, "total_tokens": tokens}
         usage |= {"input_tokens_details": {"cache_write_tokens": 0, "cached_tokens": 0}}
@@ -116,8 +116,8 @@ class SystemOneQuestion(BaseModel):
     instructions: Content | None = None
     criteria: dict[Text, Content | None] | list[Content] | None = None
 
-    def show(self, decision: Decision) -> dict[str, Any]:
-        """Return the answer."""
+    def format_answer(self, decision: Decision) -> dict[str, Any]:
+        """Return the answer in TypeSafe's format."""
         answer = {"type": self.type}
         if self.type == "noul":
             return answer | {"noul": decision["probability"]}
@@ -144,17 +144,18 @@ def correct_for_chance(probabilities: Sequence[float], *, has_levels: bool) -> f
     >>> correct_for_chance([0.75, 0.25], has_levels=False), correct_for_chance([0.5, 0.5, 0], has_levels=True)
     (0.5, 0.25)
     """
-    count, best = len(probabilities), max(probabilities)
-    distance, chance = 1 - best, 1 - 1 / count
+    # `distance` measures the uncertainty of this answer, and `chance_distance` the uncertainty of a guess.
+    count, highest = len(probabilities), max(probabilities)
+    distance, chance_distance = 1 - highest, 1 - 1 / count
     if has_levels:
-        answer, middle = probabilities.index(best), (count - 1) / 2
-        distance = sum(probability * abs(level - answer) for level, probability in enumerate(probabilities))
-        chance = sum(abs(level - middle) for level in range(count)) / count
-    return max(0.0, 1 - distance / chance) if count > 1 else 1.0
+        best_level, middle = probabilities.index(highest), (count - 1) / 2
+        distance = sum(probability * abs(level - best_level) for level, probability in enumerate(probabilities))
+        chance_distance = sum(abs(level - middle) for level in range(count)) / count
+    return max(0.0, 1 - distance / chance_distance) if count > 1 else 1.0
 
 
 class SystemOneRequest(BaseModel):
-    """Questions about a state, by their names, as TypeSafe's API takes them."""
+    """Questions about a state, keyed by name, as TypeSafe's API takes them."""
 
     state: Content
     model: Text | None = None
@@ -165,23 +166,23 @@ class SystemOneRequest(BaseModel):
         records = {name: question.model_dump() for name, question in self.questions.items()}
         return read_state(self.state), read_request(records)
 
-    def show(self, decisions: Mapping[str, Decision], tokens: int) -> dict[str, Any]:
+    def format_answers(self, decisions: Mapping[str, Decision], tokens: int) -> dict[str, Any]:
         """Return the answers.
 
         Raises:
-            HTTPException: If a question has no decision, because this shape cannot express it.
+            HTTPException: If a question has no decision, because TypeSafe's format has no refusal.
         """
-        if unknown := next((name for name in self.questions if name not in decisions), None):
-            raise HTTPException(422, f"questions.{unknown}: this model only answers a choice among its labels")
+        if name := next((name for name in self.questions if name not in decisions), None):
+            raise HTTPException(422, f"questions.{name}: this model only answers a choice among its labels")
         answers = {
-            name: {**question.show(decisions[name]), **_abstention(decisions[name])}
+            name: {**question.format_answer(decisions[name]), **_abstention(decisions[name])}
             for name, question in self.questions.items()
         }
         return {"answers": answers, "usage": {"input_tokens": tokens, "output_tokens": 0}}
 
 
 def _read_message(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an item of a conversation as a message with a role; calls of functions and their outputs as JSON."""
+    """Return an item of a conversation as a message with a role; function calls and their outputs become JSON."""
     if "content" in item:
         return {"role": item.get("role", ""), "content": as_text(item["content"])}
     content = {key: as_text(value) for key, value in item.items() if key in ("name", "arguments", "input", "output")}
@@ -191,10 +192,10 @@ def _read_message(item: Mapping[str, Any]) -> dict[str, Any]:
 async def answer_questions(
     model: ServedModel, request: DecisionsRequest | SystemOneRequest, predict: Predict
 ) -> dict[str, Any]:
-    """Predict the questions that the model can answer, and return the answer in the shape of the request."""
+    """Predict the questions that the model can answer, and return the answers in the format of the request."""
     state, questions = request.read()
     decisions, tokens = dict[str, Decision](), 0
-    if model.answers_any:
+    if model.answers_any_question:
         row = {"state": state, "questions": {question.name: question.record for question in questions}}
         prediction, tokens = await predict(row)
         decisions = prediction["decisions"]
@@ -204,7 +205,7 @@ async def answer_questions(
         for question in choices:
             scores = {label: prediction["probabilities"][label] for label in question.options}
             decisions[question.name] = {"probabilities": scores, **_abstention(prediction)}
-    return request.show(decisions, tokens)
+    return request.format_answers(decisions, tokens)
 
 
 def _is_about_labels(model: ServedModel, question: Question) -> bool:
@@ -213,5 +214,5 @@ def _is_about_labels(model: ServedModel, question: Question) -> bool:
 
 
 def _abstention(decision: Decision) -> dict[str, Any]:
-    """Return whether the model abstains, if that is decided; the APIs of both clients have no key for it."""
+    """Return the key ``abstain`` of a decision if it has one; the APIs of OpenAI and TypeSafe do not have this key."""
     return {"abstain": decision["abstain"]} if "abstain" in decision else {}

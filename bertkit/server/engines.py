@@ -18,8 +18,8 @@ from bertkit.tokens.features import count_tokens
 from bertkit.vectors.embedder import Embedder
 
 
-class Encoded(NamedTuple):
-    """Input in the form that `answer` takes, and its number of tokens."""
+class EncodedInput(NamedTuple):
+    """Input as `answer` takes it, and its number of tokens."""
 
     content: Any
     tokens: int
@@ -32,11 +32,11 @@ class PredictionEngine:
     checkpoint: Checkpoint
 
     def group(self, value: Row) -> Hashable:
-        """Return the columns of a row, because rows with a second text are encoded separately."""
+        """Return the columns of a row, because rows with and without a second text are encoded separately."""
         return tuple(sorted(value))
 
-    def encode(self, values: Sequence[Row]) -> list[Encoded]:
-        """Check rows, and return each with its features.
+    def encode(self, values: Sequence[Row]) -> list[EncodedInput]:
+        """Check rows, and return each row with its features.
 
         Raises:
             DataError: If a row is not valid.
@@ -48,14 +48,14 @@ class PredictionEngine:
         for feature in task.encode(rows, context):
             features[feature["row"]].append(feature)
         return [
-            Encoded((row, row_features), sum(map(count_tokens, row_features)))
+            EncodedInput((row, row_features), sum(map(count_tokens, row_features)))
             for row, row_features in zip(rows, features, strict=True)
         ]
 
-    def answer(self, encoded: Sequence[Encoded]) -> list[Any]:
-        """Run the model over the features of all rows, and decode its outputs."""
+    def answer(self, encoded: Sequence[EncodedInput]) -> list[Any]:
+        """Run the model on the features of all rows, and decode its outputs."""
         rows = [content[0] for content, _ in encoded]
-        # Features were encoded in other batches, so they get the index of their row in this batch.
+        # Rows can come from several calls of `encode`, so features get the index of their row in this batch.
         features = [{**feature, "row": index} for index, (content, _) in enumerate(encoded) for feature in content[1]]
         with use_progress(SILENT):
             return answer_rows(self.checkpoint, features, rows, "predicting")
@@ -65,36 +65,37 @@ class PredictionEngine:
 class EmbeddingEngine:
     """Engine that embeds texts as `bertkit embed` does.
 
-    An input is a text and the name of its prompt or None. An answer is a vector and the number of tokens.
+    An input is a text with the name of its prompt, or None. An answer is a vector and the number of tokens.
     """
 
     embedder: Embedder
-    _by_prompt: dict[str | None, Embedder] = field(default_factory=dict)
+    _embedders: dict[str | None, Embedder] = field(default_factory=dict)
+    """Name of a prompt -> embedder with the prompt."""
 
     def group(self, value: tuple[str, str | None]) -> Hashable:
         """Return the name of the prompt."""
         return value[1]
 
-    def encode(self, values: Sequence[tuple[str, str | None]]) -> list[Encoded]:
+    def encode(self, values: Sequence[tuple[str, str | None]]) -> list[EncodedInput]:
         """Count the tokens of each text with its prompt, after truncation."""
-        embedder = self._with_prompt(values[0][1])
+        embedder = self._get_embedder(values[0][1])
         texts = [f"{embedder.prompt_text}{text}" for text, _ in values]
         # Only the number of tokens is needed here, to fill a batch; `Embedder.encode` tokenizes again.
         ids = embedder.tokenizer(
             texts, truncation=True, split_special_tokens=True, return_attention_mask=False, return_token_type_ids=False
         )["input_ids"]
-        return [Encoded(value, len(text_ids)) for value, text_ids in zip(values, ids, strict=True)]
+        return [EncodedInput(value, len(text_ids)) for value, text_ids in zip(values, ids, strict=True)]
 
-    def answer(self, encoded: Sequence[Encoded]) -> list[tuple[Any, int]]:
-        """Embed texts with one prompt."""
-        embedder = self._with_prompt(encoded[0].content[1])
+    def answer(self, encoded: Sequence[EncodedInput]) -> list[tuple[Any, int]]:
+        """Embed texts that have the same prompt."""
+        embedder = self._get_embedder(encoded[0].content[1])
         vectors = embedder.encode([content[0] for content, _ in encoded])
         return [(vector, tokens) for vector, (_, tokens) in zip(vectors, encoded, strict=True)]
 
-    def _with_prompt(self, name: str | None) -> Embedder:
-        if name not in self._by_prompt:
-            self._by_prompt[name] = self.embedder if name is None else self.embedder.with_prompt(name)
-        return self._by_prompt[name]
+    def _get_embedder(self, prompt: str | None) -> Embedder:
+        if prompt not in self._embedders:
+            self._embedders[prompt] = self.embedder if prompt is None else self.embedder.with_prompt(prompt)
+        return self._embedders[prompt]
 
 
 Engine = PredictionEngine | EmbeddingEngine

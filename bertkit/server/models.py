@@ -1,4 +1,4 @@
-"""Models of a server: found by the names of their runs, checked, and loaded; and the metrics of a server."""
+"""Find, check and load the models of a server, and collect its metrics."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class SavedModel:
-    """Model on disk that can be served under a name; it predicts, makes vectors, or does both."""
+    """Model on disk that can be served under a name; it predicts rows, embeds texts, or does both."""
 
     name: str
     folder: Path
-    saved: CheckpointInfo | None
-    """Checkpoint that predicts, or None for a folder of sentence-transformers that is not a run."""
-    has_vectors: bool
-    """Whether it is an encoder of texts to one vector per text."""
+    checkpoint: CheckpointInfo | None
+    """Checkpoint that predicts rows, or None for a folder of sentence-transformers that is not a run."""
+    can_embed: bool
+    """Whether the model embeds texts, with one vector per text."""
 
 
 def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedModel]:
@@ -48,7 +48,8 @@ def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedMo
 
     Args:
         names: Folders of runs or of seeds, and model folders of other programs.
-        recipe: Recipe that defines how model folders read rows that are not runs; without it, these only make vectors.
+        recipe: Recipe of model folders that are not runs, which defines how they read rows; without it, they only
+            embed.
 
     Raises:
         UsageError: If a name is used twice or cannot be part of an address, or no model needs the recipe.
@@ -59,11 +60,11 @@ def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedMo
         name, equals, path = argument.partition("=")
         model = _find_model(path, name, recipe) if equals else _find_model(argument, "", recipe)
         if not model.name or not all(letter.isalnum() or letter in "-_." for letter in model.name):
-            message = f"{model.name!r} cannot be the name of a model, because it is a part of addresses"
+            message = f"{model.name!r} cannot be the name of a model, because URLs contain the name"
             raise UsageError(message, f"use letters, digits, '-', '_' and '.': NAME={model.folder}")
-        twin = next((earlier for earlier in models if earlier.name == model.name), None)
-        if twin is not None:
-            message = f"two models are called {model.name!r}: {twin.folder} and {model.folder}"
+        namesake = next((earlier for earlier in models if earlier.name == model.name), None)
+        if namesake is not None:
+            message = f"two models are called {model.name!r}: {namesake.folder} and {model.folder}"
             raise UsageError(message, f"name one of them: NAME={model.folder}")
         models.append(model)
     if recipe is not None and all(find_recipe(model.folder) for model in models):
@@ -79,24 +80,24 @@ def _find_model(path: str, name: str, recipe: str | None) -> SavedModel:
         if recipe_command(str(recipe_file)) == "pretrain":
             message = "a pretrained model has no answers to serve"
             raise ModelError(message, "fine-tune it first, or see `bertkit fill-mask`", file=folder)
-        # Every member of an ensemble would make other vectors, so an ensemble only predicts.
-        saved = find_members(load_recipe(str(recipe_file), {"model": str(folder)}))
-        return SavedModel(name, folder, saved, _makes_vectors(saved.folder) and not saved.members)
-    has_vectors = _makes_vectors(folder)
-    if not has_vectors and (names := runs.list_runs(folder)):
+        # Each member of an ensemble would compute different vectors, so an ensemble only predicts.
+        checkpoint = find_members(load_recipe(str(recipe_file), {"model": str(folder)}))
+        return SavedModel(name, folder, checkpoint, _can_embed(checkpoint.folder) and not checkpoint.members)
+    can_embed = _can_embed(folder)
+    if not can_embed and (names := runs.list_runs(folder)):
         message = f"a folder of runs and not a run itself ({shorten(', '.join(names), 200)})"
         raise ModelError(message, f"name the runs to serve, e.g. {folder / names[0]}", file=folder)
     if recipe is not None:
-        saved = find_members(load_recipe(recipe, {"model": path}))
-        return SavedModel(name, saved.folder, saved, has_vectors)
-    if not has_vectors:
+        checkpoint = find_members(load_recipe(recipe, {"model": path}))
+        return SavedModel(name, checkpoint.folder, checkpoint, can_embed)
+    if not can_embed:
         message = "neither a run nor a model of sentence-transformers, so nothing defines how it reads rows"
         raise ModelError(message, "add --recipe, such as cola or rerank", file=folder)
     return SavedModel(name, hub.find_model(path), None, True)
 
 
-def _makes_vectors(folder: Path) -> bool:
-    """Return whether a folder is an encoder of texts to one vector per text, with its weights or its graph."""
+def _can_embed(folder: Path) -> bool:
+    """Return whether a folder has an encoder with one vector per text, and its weights or its exported graph."""
     if find_format(folder) != DENSE:
         return False
     # A folder that only has a config and a tokenizer cannot compute anything.
@@ -109,31 +110,31 @@ class ServedModel:
 
     name: str
     identity: Mapping[str, str]
-    """Checksum `sha256` of its config, weights and vocabulary, `finished` (ISO format) and `version` of its training.
+    """Checksum `sha256` of config, weights and vocabulary; time when training `finished` (ISO format); and `version`.
 
-    The checksum of an ensemble covers all members. The last two are empty for a model that is not a run.
+    The checksum of an ensemble covers all members. For a model that is not a run, `finished` and `version` are empty.
     """
     checkpoint: Checkpoint | None
     embedder: Embedder | None
-    rows: RequestQueue | None
+    row_queue: RequestQueue | None
     """Queue of rows to predict with the checkpoint."""
-    texts: RequestQueue | None
+    text_queue: RequestQueue | None
     """Queue of texts to embed."""
 
     @property
-    def answers_any(self) -> bool:
-        """Whether it answers any typed question."""
+    def answers_any_question(self) -> bool:
+        """Whether the model answers any typed question."""
         return self.checkpoint is not None and self.checkpoint.task.COLUMNS.inputs == ("state",)
 
     @property
     def routes(self) -> list[str]:
-        """Addresses at which this model answers."""
+        """Paths at which this model answers."""
         routes = []
         if self.checkpoint is not None:
             routes.append(f"/v1/models/{self.name}:predict")
             if classifies := classifies_texts(self.checkpoint.task):
                 routes.append("/predict")
-            if classifies or self.answers_any:
+            if classifies or self.answers_any_question:
                 routes += ["/v1/decisions", "/v1/systemone"]
             if pair_to_rank(self.checkpoint.task):
                 routes.append("/rerank")
@@ -141,7 +142,7 @@ class ServedModel:
 
 
 def choose_model(models: Mapping[str, ServedModel], name: str | None) -> ServedModel:
-    """Return the model that a request names, or the only model that answers at its address.
+    """Return the model that a request names, or the only model of its route.
 
     Raises:
         HTTPException: If the name is unknown, or is missing although several models answer.
@@ -155,7 +156,7 @@ def choose_model(models: Mapping[str, ServedModel], name: str | None) -> ServedM
 
 
 class ServerMetrics:
-    """Metrics of one server; they have a separate registry, so that two servers in a process do not share them."""
+    """Metrics of one server, in a separate registry, so that two servers in one process do not share them."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -172,7 +173,7 @@ class ServerMetrics:
         self.models = gauge("model_info", "The models, each 1.", ["model", "sha256", "finished", "version"])
 
     def add_model(self, name: str, identity: Mapping[str, str], count_rows: Callable[[], int]) -> None:
-        """Show the identity of a model, and how many of its rows are waiting or computed."""
+        """Add the identity of a model, and the number of its rows that are waiting or computed."""
         self.models.labels(model=name, **identity).set(1)
         # Prometheus calls the function when it reads the metrics, so the queue needs no updates.
         self.queued.labels(name).set_function(count_rows)
@@ -200,51 +201,52 @@ class Service:
     api_key: str | None = None
     """Key that requests must carry as a bearer token, or None if they need no key."""
     is_draining: bool = False
-    """Whether the server is about to end: it still answers, but is not ready for more requests."""
+    """Whether the server is about to stop: it still answers, but ``/ready`` reports that it is not ready."""
 
 
-def load_service(saved: Sequence[SavedModel], limits: Limits, *, api_key: str | None = None) -> Service:
+def load_service(saved_models: Sequence[SavedModel], limits: Limits, *, api_key: str | None = None) -> Service:
     """Load models, and prepare the thread that computes their answers.
 
     Raises:
         BertkitError: If a model is damaged, or its head is not trained.
     """
     metrics, models = ServerMetrics(), dict[str, ServedModel]()
-    # OpenMP keeps helper threads for each thread that has computed, until it ends. With the helpers of a second
-    # thread, there are more threads than cores. They are then woken so slowly that small batches take twice as long.
-    # So models are loaded in a thread that ends, and only the worker computes afterwards.
+    # OpenMP keeps helper threads for each thread that has computed, until that thread ends. With the helpers of two
+    # threads, there are more threads than cores, which wake up so slowly that small batches take twice as long. So
+    # models are loaded in a thread that ends, and only the worker thread computes afterwards.
     with ThreadPoolExecutor(1) as loader:
-        for model in saved:
+        for model in saved_models:
             with stage(f"loading {model.name}"):
                 models[model.name] = loader.submit(_load_model, model, limits, metrics).result()
-    queues = [queue for model in models.values() for queue in (model.rows, model.texts) if queue]
+    queues = [queue for model in models.values() for queue in (model.row_queue, model.text_queue) if queue]
     return Service(models, limits, metrics, WorkerThread(queues), api_key)
 
 
 def _load_model(model: SavedModel, limits: Limits, metrics: ServerMetrics) -> ServedModel:
-    checkpoint = embedder = rows = texts = None
+    checkpoint = embedder = row_queue = text_queue = None
     is_on_cpu = is_exported(model.folder) or find_device().is_cpu
     max_tokens = limits.batch_tokens or (CPU_TOKENS if is_on_cpu else GPU_TOKENS)
     observe = partial(metrics.observe_batch, model.name)
-    if model.saved is not None:
-        checkpoint = model.saved.load(inference=True)
+    if model.checkpoint is not None:
+        checkpoint = model.checkpoint.load(inference=True)
         checkpoint.pack_texts()
-        rows = RequestQueue(PredictionEngine(checkpoint), limits.queue_rows, max_tokens, observe)
-    if model.has_vectors:
+        row_queue = RequestQueue(PredictionEngine(checkpoint), limits.queue_rows, max_tokens, observe)
+    if model.can_embed:
         embedder = Embedder(str(model.folder))
         embedder.load()
-        texts = RequestQueue(EmbeddingEngine(embedder), limits.queue_rows, max_tokens, observe)
+        text_queue = RequestQueue(EmbeddingEngine(embedder), limits.queue_rows, max_tokens, observe)
     identity = _identify_model(model)
-    metrics.add_model(model.name, identity, lambda: sum(queue.rows for queue in (rows, texts) if queue))
-    return ServedModel(model.name, identity, checkpoint, embedder, rows, texts)
+    queues = [queue for queue in (row_queue, text_queue) if queue]
+    metrics.add_model(model.name, identity, lambda: sum(queue.num_rows for queue in queues))
+    return ServedModel(model.name, identity, checkpoint, embedder, row_queue, text_queue)
 
 
 def _identify_model(model: SavedModel) -> dict[str, str]:
-    if model.saved is None:
+    if model.checkpoint is None:
         return {"sha256": fingerprint_all(model.folder), "finished": "", "version": ""}
-    records = [member.record for member in model.saved.members] or [model.saved.record]
+    records = [member.record for member in model.checkpoint.members] or [model.checkpoint.record]
     return {
-        "sha256": fingerprint_all(model.saved.folder, model.saved.member_folders),
+        "sha256": fingerprint_all(model.checkpoint.folder, model.checkpoint.member_folders),
         "finished": max(record.get("finished", "") for record in records),
         "version": records[0].get("versions", {}).get("bertkit", ""),
     }

@@ -1,4 +1,4 @@
-"""Answers of models at their addresses."""
+"""Routes of the models: read requests, compute answers in batches, and write JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from bertkit.data.columns import PAIR
 from bertkit.errors import BertkitError, shorten
-from bertkit.server.access import CLIENT_GONE, NOTES
+from bertkit.server.access import CLIENT_GONE, LOG_FIELDS
 from bertkit.server.batching import RequestQueue
 from bertkit.server.decisions import DecisionsRequest, SystemOneRequest, answer_questions
 from bertkit.server.models import ServedModel, Service, choose_model
@@ -36,19 +36,19 @@ from bertkit.storage.files import to_json
 from bertkit.vectors.vector_files import to_unit_length, truncate
 
 TIMEOUT = "X-Request-Timeout"
-"""Header with the seconds after which the client no longer needs the answer."""
+"""Header with the number of seconds after which the client no longer needs the answer."""
 _Answer = Callable[[Request, ServedModel, Any], Awaitable[str]]
 
 
 def add_routes(app: FastAPI, models: Mapping[str, ServedModel]) -> None:
-    """Add the address of each model that predicts, with the schema of its rows, and the addresses of other servers."""
+    """Add a route for each model that predicts, with the schema of its rows, and routes as in TEI and other servers."""
     add_route = partial(app.add_api_route, methods=["POST"])
     for name, model in models.items():
         if model.checkpoint is not None:
             schema = row_schema(name, model.checkpoint.task, model.checkpoint.context.recipe)
             endpoint = _make_endpoint(schema, _predict, {name: model})
             add_route(f"/v1/models/{name}:predict", endpoint, summary=f"Predict rows with {name}")
-    shared: dict[str, tuple[type[BaseModel], _Answer]] = {
+    shared_routes: dict[str, tuple[type[BaseModel], _Answer]] = {
         "/embed": (EmbedRequest, _embed),
         "/predict": (ClassifyRequest, _classify),
         "/rerank": (RerankRequest, _rerank),
@@ -56,19 +56,20 @@ def add_routes(app: FastAPI, models: Mapping[str, ServedModel]) -> None:
         "/v1/decisions": (DecisionsRequest, _decide),
         "/v1/systemone": (SystemOneRequest, _decide),
     }
-    for path, (schema, answer) in shared.items():
-        if answering := {name: model for name, model in models.items() if path in model.routes}:
-            add_route(path, _make_endpoint(schema, answer, answering), summary=schema.__doc__)
-    # TEI answers at / as well. With models of several kinds, the kind of a request would be unknown.
-    kinds = {next((path for path in list(shared)[:3] if path in model.routes), "") for model in models.values()}
-    if len(kinds) == 1 and (path := kinds.pop()):
-        add_route("/", _make_endpoint(*shared[path], models), include_in_schema=False)
+    for path, (schema, answer) in shared_routes.items():
+        if path_models := {name: model for name, model in models.items() if path in model.routes}:
+            add_route(path, _make_endpoint(schema, answer, path_models), summary=schema.__doc__)
+    # TEI also answers at /. A request to / shows no type, so add this route only if all models have the same type.
+    tei_paths = list(shared_routes)[:3]
+    model_paths = {next((path for path in tei_paths if path in model.routes), "") for model in models.values()}
+    if len(model_paths) == 1 and (path := model_paths.pop()):
+        add_route("/", _make_endpoint(*shared_routes[path], models), include_in_schema=False)
 
 
 def _make_endpoint(schema: type[BaseModel], answer: _Answer, models: Mapping[str, ServedModel]) -> Any:
     async def endpoint(request: Request, body: Any) -> Response:
         model = choose_model(models, getattr(body, "model", None))
-        # Answers are JSON already, because a response model of FastAPI would check and write them in the event loop.
+        # Answers are JSON already: with a response model, FastAPI would validate and serialize them in the event loop.
         return Response(await answer(request, model, body), media_type="application/json")
 
     # FastAPI reads the schema of the body from the annotations, which are only known at run time.
@@ -78,14 +79,14 @@ def _make_endpoint(schema: type[BaseModel], answer: _Answer, models: Mapping[str
 
 async def _predict(request: Request, model: ServedModel, body: Any) -> str:
     rows = [row.model_dump(exclude_none=True) for row in body.instances]
-    # The computing thread has rendered each answer as JSON, so the parts are only joined here.
-    answers = await compute(request, model, model.rows, rows, to_json)
+    # The worker thread has rendered each answer as JSON, so the event loop only joins them.
+    answers = await compute(request, model, model.row_queue, rows, to_json)
     return f'{{"predictions": [{", ".join(answers)}]}}'
 
 
 async def _classify(request: Request, model: ServedModel, body: ClassifyRequest) -> str:
     inputs = body.inputs
-    # TEI takes a text, a pair, or a list of lists with a text or a pair, and answers a list by a list of lists.
+    # TEI accepts a text, a pair, or a list of [text] or [text, text]; it answers a list with a list of lists.
     is_batch = not isinstance(inputs, str) and bool(inputs) and not isinstance(inputs[0], str)
     texts: Sequence[Any] = inputs if is_batch else [[inputs] if isinstance(inputs, str) else inputs]
     if not texts or not all(1 <= len(row) <= 2 for row in texts):
@@ -93,17 +94,17 @@ async def _classify(request: Request, model: ServedModel, body: ClassifyRequest)
     assert model.checkpoint is not None
     columns = column_types(model.checkpoint.task, model.checkpoint.context.recipe)
     if PAIR not in columns and any(len(row) == 2 for row in texts):
-        raise HTTPException(422, "inputs: the model reads single texts, and this is a pair; write [[text], [text]]")
+        raise HTTPException(422, "inputs: the model reads single texts, not pairs; write [[text], [text]]")
     if PAIR in columns and columns[PAIR][1] and any(len(row) == 1 for row in texts):
-        raise HTTPException(422, "inputs: the model reads pairs [text, text], and this is a single text")
-    count = body.parameters.top_k if body.parameters else None
+        raise HTTPException(422, "inputs: the model reads pairs [text, text], not single texts")
+    top_k = body.parameters.top_k if body.parameters else None
 
     def render(prediction: Mapping[str, Any]) -> str:
-        ordered = sorted(prediction["probabilities"].items(), key=lambda item: -item[1])[:count]
-        return to_json([{"label": label, "score": score} for label, score in ordered])
+        top_labels = sorted(prediction["probabilities"].items(), key=lambda item: -item[1])[:top_k]
+        return to_json([{"label": label, "score": score} for label, score in top_labels])
 
     rows = [dict(zip(("text", PAIR), row, strict=False)) for row in texts]
-    answers = await compute(request, model, model.rows, rows, render)
+    answers = await compute(request, model, model.row_queue, rows, render)
     return f"[{', '.join(answers)}]" if is_batch or body.parameters else answers[0]
 
 
@@ -111,10 +112,10 @@ async def _rerank(request: Request, model: ServedModel, body: RerankRequest) -> 
     assert model.checkpoint is not None
     query, passage = pair_to_rank(model.checkpoint.task) or ("", "")
     rows = [{query: body.query, passage: text} for text in body.texts]
-    scores = await compute(request, model, model.rows, rows, lambda prediction: prediction["prediction"])
-    ranked = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
-    texts = ({"text": body.texts[index]} if body.return_text else {} for index in ranked)
-    return to_json([{"index": n, "score": scores[n], **text} for n, text in zip(ranked, texts, strict=True)])
+    scores = await compute(request, model, model.row_queue, rows, lambda prediction: prediction["prediction"])
+    ranking = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
+    texts = ({"text": body.texts[index]} if body.return_text else {} for index in ranking)
+    return to_json([{"index": n, "score": scores[n], **text} for n, text in zip(ranking, texts, strict=True)])
 
 
 async def _embed(request: Request, model: ServedModel, body: EmbedRequest) -> str:
@@ -130,7 +131,7 @@ async def _embed(request: Request, model: ServedModel, body: EmbedRequest) -> st
         return json.dumps(_finish_vector(answer[0], body.dimensions, body.normalize).tolist())
 
     texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    answers = await compute(request, model, model.texts, [(text, prompt) for text in texts], render)
+    answers = await compute(request, model, model.text_queue, [(text, prompt) for text in texts], render)
     return f"[{', '.join(answers)}]"
 
 
@@ -141,15 +142,15 @@ async def _embed_openai(request: Request, model: ServedModel, body: EmbeddingsRe
         return json.dumps(base64.b64encode(vector.astype("<f4").tobytes()).decode() if is_packed else vector.tolist())
 
     texts = [body.input] if isinstance(body.input, str) else body.input
-    vectors = await compute(request, model, model.texts, [(text, None) for text in texts], render)
+    vectors = await compute(request, model, model.text_queue, [(text, None) for text in texts], render)
     items = (f'{{"object": "embedding", "index": {n}, "embedding": {vector}}}' for n, vector in enumerate(vectors))
-    tokens = request.scope[NOTES]["tokens"]
+    tokens = request.scope[LOG_FIELDS]["tokens"]
     usage = json.dumps({"prompt_tokens": tokens, "total_tokens": tokens})
     return f'{{"object": "list", "data": [{", ".join(items)}], "model": {json.dumps(model.name)}, "usage": {usage}}}'
 
 
 def _finish_vector(vector: np.ndarray, dimension: int | None, is_normal: bool) -> np.ndarray:
-    """Return a vector with the dimension and the length that a request specifies."""
+    """Truncate a vector to `dimension`, and scale it to length 1 if `is_normal`."""
     vectors = truncate(vector[None], dimension, is_normal=is_normal)
     finished: np.ndarray = (to_unit_length(vectors) if is_normal else vectors)[0]
     return finished
@@ -157,8 +158,8 @@ def _finish_vector(vector: np.ndarray, dimension: int | None, is_normal: bool) -
 
 async def _decide(request: Request, model: ServedModel, body: DecisionsRequest | SystemOneRequest) -> str:
     async def predict(row: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        [prediction] = await compute(request, model, model.rows, [row], dict)
-        return prediction, request.scope[NOTES]["tokens"]
+        [prediction] = await compute(request, model, model.row_queue, [row], dict)
+        return prediction, request.scope[LOG_FIELDS]["tokens"]
 
     return to_json({"model": model.name, **await answer_questions(model, body, predict)})
 
@@ -172,8 +173,8 @@ async def compute(
 ) -> list[Any]:
     """Compute the answers to the inputs of a request, in batches with other requests.
 
-    `render` turns an answer into the form that the request needs, such as JSON. The computing thread calls it, so that
-    the event loop only writes bytes.
+    `render` turns an answer into the form that the request needs, such as JSON. The worker thread calls it, so that the
+    event loop only writes bytes.
 
     Raises:
         HTTPException: If there are too many inputs, the queue is full, the answers take too long, or the client has
@@ -183,30 +184,31 @@ async def compute(
     assert queue is not None
     service: Service = request.app.state.service
     # 1. Check the request, and add it to the queue.
-    limits, notes = service.limits, request.scope[NOTES]
-    seconds, max_rows = _read_timeout(request, limits.answer_seconds), min(limits.request_rows, limits.queue_rows)
-    notes.update(model=model.name, rows=len(values))
+    limits, log_fields = service.limits, request.scope[LOG_FIELDS]
+    timeout = _read_timeout(request, limits.answer_seconds)
+    max_rows = min(limits.request_rows, limits.queue_rows)
+    log_fields.update(model=model.name, rows=len(values))
     if not values:
         raise HTTPException(422, "inputs: give at least one text")
     if len(values) > max_rows:
         raise HTTPException(413, f"{len(values):,} inputs: send at most {max_rows:,}")
     pending = service.worker.submit(queue, values, render)
     # 2. Wait for the answers, but not longer than the client waits. The remaining inputs are then dropped.
-    disconnected = asyncio.ensure_future(_wait_until_gone(request))
+    disconnection = asyncio.ensure_future(_wait_until_gone(request))
     try:
-        await asyncio.wait((pending.done, disconnected), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((pending.future, disconnection), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     finally:
         # Even if this coroutine is canceled, the worker must not compute answers that are not sent.
-        disconnected.cancel()
+        disconnection.cancel()
         pending.is_abandoned = True
-    # 3. Note the times for the log, and return the answers.
+    # 3. Store the times for the log, and return the answers.
     now = time.perf_counter()
-    waited, total = (pending.started or now) - pending.arrived, now - pending.arrived
-    notes.update(tokens=pending.tokens, waited_ms=round(1000 * waited, 2), total_ms=round(1000 * total, 2))
-    if not pending.done.done():
-        if disconnected.done() and not disconnected.cancelled():
-            raise HTTPException(CLIENT_GONE, "the client has gone")
-        raise HTTPException(504, f"no answer within {seconds:g} s")
+    waited_ms, total_ms = (round(1000 * (end - pending.arrival_time), 2) for end in (pending.start_time or now, now))
+    log_fields.update(tokens=pending.tokens, waited_ms=waited_ms, total_ms=total_ms)
+    if not pending.future.done():
+        if disconnection.done() and not disconnection.cancelled():
+            raise HTTPException(CLIENT_GONE, "the client has disconnected")
+        raise HTTPException(504, f"no answer within {timeout:g} s")
     if isinstance(pending.error, BertkitError):
         raise pending.error
     if pending.error is not None:
@@ -215,7 +217,7 @@ async def compute(
 
 
 def _read_timeout(request: Request, max_seconds: float) -> float:
-    """Return the number of seconds that a request waits for its answer: its header's, or the maximum.
+    """Return the number of seconds to wait for the answer: the value of the request's header, at most `max_seconds`.
 
     Raises:
         HTTPException: If the header is not a number of seconds.

@@ -31,22 +31,22 @@ def bind(host: str, port: int) -> socket.socket:
         raise UsageError(message, "--host 127.0.0.1 for this machine, 0.0.0.0 for all networks") from None
     # asyncio sends small answers at once (TCP_NODELAY) only if the socket was created for TCP. Otherwise the body of an
     # answer waits 40 ms until the client acknowledges the headers.
-    server = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     # Without this option, the port could not be used for a minute after a server has stopped. On Windows, the option
     # would allow two servers on one port.
     if os.name == "posix":
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        server.bind(address)
+        listener.bind(address)
     except OSError as error:
-        server.close()
+        listener.close()
         message = f"{host}:{port} cannot be used: {error.strerror.lower() if error.strerror else error}"
         raise ResourceError(message, "choose another --port, or 0 for a free one") from None
-    return server
+    return listener
 
 
 class DrainingServer(uvicorn.Server):
-    """Server that accepts requests for some seconds after SIGTERM, but answers 503 at ``/ready``.
+    """Server that still accepts requests for some seconds after SIGTERM, while ``/ready`` returns 503.
 
     Args:
         app: App of a `Service`, whose limits apply.
@@ -66,7 +66,7 @@ class DrainingServer(uvicorn.Server):
             server_header=False,
             # uvicorn already rejects the connection that reaches the limit.
             limit_concurrency=limits.connections + 1,
-            # A client that sends its request too slowly must not keep the server from stopping.
+            # A client that sends its request too slowly must not prevent the server from stopping.
             timeout_graceful_shutdown=math.ceil(limits.answer_seconds),
         )
         super().__init__(config)

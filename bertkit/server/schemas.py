@@ -1,4 +1,4 @@
-"""Shapes of requests: the rows of a task family, and the requests that other servers take."""
+"""Schemas of requests: rows of a task family, and the requests of text-embeddings-inference and OpenAI."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def column_types(task: Task, recipe: Recipe) -> dict[str, tuple[Any, bool]]:
 
 def form_fields(task: Task, recipe: Recipe) -> list[dict[str, Any]]:
     """Describe the columns of a row for a form: ``name``, ``type`` (text, texts or json), and ``required``."""
-    # The page has a line for a text and a list of lines for texts; anything else is typed in as JSON.
+    # The user of the form types a text, a list of texts with one per line, or anything else as JSON.
     types = column_types(task, recipe).items()
     return [
         {"name": name, "type": {Text: "text", list[Text]: "texts"}.get(column, "json"), "required": required}
@@ -107,7 +107,7 @@ def form_fields(task: Task, recipe: Recipe) -> list[dict[str, Any]]:
 
 
 def row_schema(name: str, task: Task, recipe: Recipe) -> type[BaseModel]:
-    """Build the schema of a request with rows of a task family, in the shape of KServe: ``instances``."""
+    """Build the schema of a request with rows of a task family, in the format of KServe: ``instances``."""
     # pydantic reads `...` as "required".
     fields: dict[str, Any] = {
         column: (type_, ...) if required else (type_ | None, None)
@@ -118,35 +118,34 @@ def row_schema(name: str, task: Task, recipe: Recipe) -> type[BaseModel]:
 
 
 def classifies_texts(task: Task) -> bool:
-    """Return whether a family reads a text and answers with the probabilities of labels."""
+    """Return whether a task family reads one text and predicts the probabilities of labels."""
     return task.COLUMNS.inputs == ("text",) and "probabilities" in task.COLUMNS.predicted
 
 
 def pair_to_rank(task: Task) -> tuple[str, str] | None:
-    """Return the two columns of a family that answers with a number for two texts, or None for other families."""
+    """Return both columns of a task family that predicts a number for two texts, or None for other families."""
     inputs = task.COLUMNS.inputs
     return (inputs[0], inputs[1]) if len(inputs) == 2 and task.TYPES.get("prediction") is float else None
 
 
-def explain_faults(faults: Sequence[Mapping[str, Any]]) -> HTTPException:
-    """Return the error of a request whose body has faults, as pydantic lists them, in one line.
+def explain_errors(errors: Sequence[Mapping[str, Any]]) -> HTTPException:
+    """Turn pydantic's errors about the body of a request into one error of one line.
 
-    >>> explain_faults([{"loc": ("body", "instances", 0, "text"), "msg": "Field required", "type": "missing"}]).detail
+    >>> explain_errors([{"loc": ("body", "instances", 0, "text"), "msg": "Field required", "type": "missing"}]).detail
     'instances[0].text: Field required'
     """
-    # Some faults are not about a value: a body that is not JSON, or one with another content type.
-    first = faults[0]
-    if first["type"] == "json_invalid":
-        return HTTPException(400, f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][1]}")
-    if isinstance(first.get("input"), bytes) or (first["type"] == "missing" and len(first["loc"]) == 1):
+    # 1. Describe errors of the complete body: it is not JSON, or has another content type.
+    error = errors[0]
+    location: tuple[Any, ...] = error["loc"]
+    if error["type"] == "json_invalid":
+        return HTTPException(400, f"the body is not JSON: {error['ctx']['error']} at character {location[1]}")
+    if isinstance(error.get("input"), bytes) or (error["type"] == "missing" and len(location) == 1):
         return HTTPException(422, "send JSON, with the header Content-Type: application/json")
-    # If a value can have several types, the type that fits best has its fault furthest inside.
-    first = max(
-        (fault for fault in faults if fault["loc"][:2] == first["loc"][:2]), key=lambda fault: len(fault["loc"])
-    )
-    # pydantic adds the type that it tried, such as `list[str]`.
+    # 2. Choose an error. If a value can have several types, the error of the type that fits best is the deepest.
+    error = max((error for error in errors if error["loc"][:2] == location[:2]), key=lambda error: len(error["loc"]))
+    # 3. Write its path without the types that pydantic adds, such as `list[str]`.
     types = {"str", "int", "float", "bool"}
-    parts = [part for part in first["loc"][1:] if isinstance(part, int) or (part.isidentifier() and part not in types)]
-    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
-    message = str(first["msg"]).removeprefix("Value error, ")
-    return HTTPException(422, f"{place}: {message}" if place else message)
+    parts = [part for part in error["loc"][1:] if isinstance(part, int) or (part.isidentifier() and part not in types)]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return HTTPException(422, f"{path}: {message}" if path else message)

@@ -93,7 +93,7 @@ class RunRecord(TypedDict, total=False):
     baselines: str
     """Checksum of the file with the fitted baselines."""
     result: dict[str, Any]
-    """Result of a pretraining: the fields of `bertkit.workflows.pretrain_results.Pretrained`."""
+    """Result of a pretraining: the fields of `bertkit.workflows.pretrain_results.PretrainResult`."""
     results: list[dict[str, Any]]
     """Result of each split: the fields of `bertkit.evaluation.scoring.Result`."""
     budget_settings: dict[str, Any]

@@ -218,7 +218,7 @@ def find_long(
     """
     tokenizer = copy.copy(context.tokenizer)
     tokenizer.model_max_length = _NO_LIMIT
-    unlimited = replace(context, tokenizer=tokenizer, recipe=context.recipe.changed("training", max_length=_NO_LIMIT))
+    unlimited = replace(context, tokenizer=tokenizer, recipe=context.recipe.replace("training", max_length=_NO_LIMIT))
     features = encode(rows, unlimited)
     lengths = np.array([max(text_lengths(feature)) for feature in features])
     long = [features[index]["row"] for index in np.flatnonzero(lengths > max_tokens(context)).tolist()]

@@ -94,7 +94,7 @@ def make_arguments(
     # transformers requires the number of steps in which the rate falls.
     if training.schedule == "warmup_stable_decay":
         steps = training.total_steps(rows)
-        decay = min(math.ceil(training.decay_share * steps), steps - arguments.get_warmup_steps(steps))
+        decay = min(math.ceil(training.decay_fraction * steps), steps - arguments.get_warmup_steps(steps))
         arguments.lr_scheduler_kwargs = {"num_decay_steps": decay, **(arguments.lr_scheduler_kwargs or {})}
     check_batch(training, rows, arguments.world_size)
     arguments.per_device_train_batch_size //= arguments.world_size * training.gradient_accumulation

@@ -80,7 +80,7 @@ def choose_training(
         reasons.append(f"learning rate {rate:g} (an encoder of {layers} layers of {width})")
     if not chosen:
         return recipe, ""
-    resolved = recipe.changed("training", **chosen)
+    resolved = recipe.replace("training", **chosen)
     return resolved, f"auto: {'; '.join(reasons)}" if reasons else ""
 
 

@@ -72,9 +72,9 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self.start_time = self.idle_start = time.perf_counter()
         self.cores.waiting_share()  # starts the measurement
         # The disk must have room for the checkpoints that this run will write.
-        saves = self.training.evaluations(state.max_steps, self.batches.rows)
+        saves = self.training.count_evaluations(state.max_steps, self.batches.rows)
         weights = sum(weights.nbytes for weights in self.trainer.model.parameters())
-        max_checkpoints = self.training.kept_checkpoints(saves)
+        max_checkpoints = self.training.count_kept_checkpoints(saves)
         needed = checkpoints.max_disk_usage(weights, checkpoint_bytes(self.trainer), saves, max_checkpoints)
         check_space(self._run(), needed - checkpoints.written_bytes(self._run()))
         self._write_log(state)

@@ -176,7 +176,7 @@ class PretrainBatches(Dataset[Feature]):
         example = int(order[rank % len(order)])
         # The masks of an example are new in every epoch (Liu et al. 2019, section 4.1), or repeat after `dupe_factor`
         # epochs, as in BERT's data.
-        random = np.random.default_rng((training.seed, training.version_of(epoch), example, length))
+        random = np.random.default_rng((training.seed, training.get_example_version(epoch), example, length))
         return self.objective.feature(self.examples(length, epoch)[example], key.progress, random, self.context)
 
     def _order(self, length: int, epoch: int) -> np.ndarray:

@@ -59,7 +59,7 @@ class Budget:
         schedule = self.training.schedule
         if schedule != "constant" and self.share < warm:
             return max(self.share, 1e-3) / warm
-        decay = self.training.decay_share if schedule == "warmup_stable_decay" else 1 - warm
+        decay = self.training.decay_fraction if schedule == "warmup_stable_decay" else 1 - warm
         past = max(0.0, 1 - (1 - self.share) / decay)  # fraction of the decay that is over
         if schedule == "linear":
             return 1 - past

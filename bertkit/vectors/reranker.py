@@ -59,7 +59,7 @@ class Reranker:
         saved = find_checkpoint(load_recipe(name, {"model": self.model, "training.precision": self.precision}))
         trained = saved.record.get("identity", {}).get("recipe", {}).get("training", {})
         length = self.max_length or trained.get("max_length", _MAX_LENGTH)
-        return replace(saved, recipe=saved.recipe.changed("training", max_length=length))
+        return replace(saved, recipe=saved.recipe.replace("training", max_length=length))
 
     @cached_property
     def _loaded(self) -> Checkpoint:

@@ -34,7 +34,7 @@ from bertkit.workflows.compare import compare, write_page
 from bertkit.workflows.finetune_data import read_rows
 from bertkit.workflows.pretrain import pretrain_corpus
 from bertkit.workflows.pretrain_data import read_pretrain_data
-from bertkit.workflows.pretrain_plan import Estimate, estimate
+from bertkit.workflows.pretrain_plan import PretrainEstimate, estimate
 from bertkit.workflows.runset import Failures, RunSet, continue_on_error, first_failure, train_all
 from bertkit.workflows.seeds import finetune_seeds
 
@@ -135,11 +135,11 @@ def dry_run(job: Ablation, seeds: Sequence[int]) -> dict[str, Any]:
     """Check everything that can be checked without training, and time some steps of each pretraining.
 
     Returns:
-        ``folder``; ``variants``: name -> `Estimate` of its pretraining; ``rows``: task -> split -> number of rows; and
-        the number of ``finetunings``.
+        ``folder``; ``variants``: name -> `PretrainEstimate`; ``rows``: task -> split -> number of rows; and the number
+        of ``finetunings``.
     """
     rows = _check_inputs(job)
-    estimates = dict[str, Estimate]()
+    estimates = dict[str, PretrainEstimate]()
     for name, recipe in job.recipes.items():
         try:
             estimates[name] = estimate(recipe, output=job.encoder_folder(name))

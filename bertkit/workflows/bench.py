@@ -262,7 +262,7 @@ def _measure(
     train_rows = round(rows.scale["train"] * len(features["train"]))
     total_steps = training.total_steps(train_rows)
     epochs = total_steps / training.steps_per_epoch(train_rows)
-    evaluations = training.evaluations(total_steps, train_rows)
+    evaluations = training.count_evaluations(total_steps, train_rows)
     return replace(
         speed,
         steps=len(timed_steps),

@@ -135,7 +135,7 @@ def export(
     with stage(f"loading {info.recipe.model_name}"):
         import torch
 
-        info_to_trace = replace(info, recipe=info.recipe.changed("training", cls_only_last_layer=False))
+        info_to_trace = replace(info, recipe=info.recipe.replace("training", cls_only_last_layer=False))
         machine = ComputeConfig("cpu", "fp32", torch.get_num_threads(), "CPU: fp32 (as models are traced)")
         machine.announce()
         original = info_to_trace.load(machine)

@@ -87,7 +87,7 @@ def finetune_rows(data: FinetuneData, *, restart: bool, compare: Compare | None 
 def _with_recorded_batching(data: FinetuneData, record: Mapping[str, Any]) -> FinetuneData:
     """Return the data with the batching in the run's record, where `open_run` resolved `auto`."""
     batching = record["identity"]["recipe"]["training"]["batching"]
-    return replace(data, recipe=data.recipe.changed("training", batching=batching))
+    return replace(data, recipe=data.recipe.replace("training", batching=batching))
 
 
 def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> list[EvalResult]:

@@ -31,7 +31,7 @@ from bertkit.modeling.checkpoint import fingerprint, read_config
 from bertkit.modeling.layers import check_layers, count_layers
 from bertkit.recipe.plugins import load_custom
 from bertkit.recipe.records import Recipe
-from bertkit.recipe.sections import KEEPING_KEYS, expand_path
+from bertkit.recipe.sections import OUTPUT_ONLY_KEYS, expand_path
 from bertkit.storage import hub, runs
 from bertkit.storage.cache import log_once
 from bertkit.storage.fingerprints import file_fingerprint
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # The run's identity covers the content of the model and the rows, but not their location, not how they are checked, and
 # not whether features are kept.
 _NOT_IDENTITY: dict[str, Any] = {**dict.fromkeys(("about", "published", "gates", "model"), True)}
-_NOT_IDENTITY["training"] = KEEPING_KEYS
+_NOT_IDENTITY["training"] = OUTPUT_ONLY_KEYS
 _LOCATION_KEYS = {
     "source",
     "files",
@@ -184,7 +184,7 @@ def _check_recipe(recipe: Recipe, task: Task) -> None:
             raise RecipeError("distillation.soft_labels is for one label per text", "use the recipe classify")
         if distillation.teachers or distillation.student_layers is not None or distillation.matches_layers:
             raise RecipeError("distillation.soft_labels replaces teachers", "leave out teachers and their layers")
-    if recipe.data.draws:
+    if recipe.data.sampling_keys:
         check_draw(recipe, task.COLUMNS, named=task.HAS_LABEL_NAMES)
     if recipe.training.callbacks or recipe.training.report_to:
         check_callbacks(recipe.training, trusted=recipe.trusted)
@@ -210,8 +210,8 @@ def _with_pair(recipe: Recipe, splits: dict[str, Split]) -> Recipe:
     """Return a recipe that maps the second text of a pair if the rows have one, and ignores only unread columns."""
     data = recipe.data
     columns = {**data.columns, **({PAIR: PAIR} if PAIR in splits["train"].rows[0] and PAIR not in data.columns else {})}
-    unread_columns = [name for name in data.ignore_columns if name in find_unread(splits)]
-    return recipe.changed("data", columns=columns, ignore_columns=unread_columns)
+    unread = [name for name in data.ignore_columns if name in find_unread(splits)]
+    return recipe.replace("data", columns=columns, ignore_columns=unread)
 
 
 def read_rows(recipe: Recipe) -> dict[str, int]:
@@ -246,7 +246,7 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
     names = recipe.labels or reduce(add_unseen_names, columns, find_names(splits["train"].column(gold)))
     labeled = {name: replace_raw_labels(split, gold, names, recipe.data) for name, split in splits.items()}
     # `train_rows_per_label` draws the same number of rows per label, so leave out labels without training rows.
-    if recipe.data.draws:
+    if recipe.data.sampling_keys:
         unseen = find_unseen_names(labeled, gold)
         drawn_from = [name for name in names if name not in unseen]
         labeled["train"] = draw_training_rows(labeled["train"], recipe, gold, drawn_from)
@@ -259,7 +259,7 @@ def _read_splits(recipe: Recipe, task: Task) -> dict[str, Split]:
     """Read the training and validation rows. Only the training rows need soft labels, which can replace gold labels."""
     if (distillation := recipe.distillation) and distillation.soft_labels:
         columns = {**recipe.data.columns, SOFT_LABELS: distillation.soft_labels}
-        splits = read_task_splits(recipe.changed("data", columns=columns), task, lambda name: name == "train")
+        splits = read_task_splits(recipe.replace("data", columns=columns), task, lambda name: name == "train")
         if any(split.is_held_out and task.COLUMNS.gold not in split.rows[0] for split in splits.values()):
             remedy = "name a file that has them: --set data.files.validation=FILE"
             raise DataError("no gold labels, which validation rows need", remedy, file=recipe.data.source)
@@ -318,8 +318,8 @@ def _use_soft_labels(recipe: Recipe, train: Split, labels: tuple[str, ...], gold
         return recipe, {}
     probabilities = get_probabilities(train, labels, recipe.distillation.soft_labels)
     if not gold:
-        log_once(f"{train.source} has no gold labels, so the loss has only the soft term (soft_weight 1)")
-        return recipe.changed("distillation", soft_weight=1.0), {}
+        log_once(f"{train.source} has no gold labels: the loss is the soft term only (soft_weight 1)")
+        return recipe.replace("distillation", soft_weight=1.0), {}
     agreement, kappa = measure_agreement(probabilities, list(map(labels.index, train.column(gold))))
     warning = "" if kappa > 0 else "warning: soft labels seem to be in the wrong order: "
     log_once(

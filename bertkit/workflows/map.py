@@ -48,7 +48,7 @@ class MapSettings:
     unit: str = "text"
     """``text``, or ``target`` for the word that the column ``target`` points to."""
     words: Sequence[str] = ()
-    """Only these words are points."""
+    """Words that are points; by default, each text is a point."""
     label: str | None = None
     """Column whose values color the points."""
     layers: str = "all"
@@ -59,7 +59,7 @@ class MapSettings:
 
 @dataclass(frozen=True)
 class MapResult:
-    """Points and layers of a map, and how well labels are separated."""
+    """Points and layers of a map, and how well the layers separate the labels."""
 
     points: int
     unit: str
@@ -67,7 +67,7 @@ class MapResult:
     labels: dict[str, int]
     """Label -> number of points, the most frequent first."""
     most_frequent: float | None
-    """Fraction of the most frequent label, which a constant guess reaches."""
+    """Fraction of the points with the most frequent label: the accuracy of guessing only this label."""
     layers: list[MappedLayer]
     shown: ShownMap
     written: list[str] = field(default_factory=list)
@@ -99,7 +99,7 @@ def draw_map(
     page, picture = expand_path(page), picture and expand_path(picture)
     for file, ending, option in ((page, ".html", "--output"), (picture, ".svg", "--svg")):
         if file is not None and file.suffix != ending:
-            raise UsageError(f"{option} {file}", f"its name ends in {ending}")
+            raise UsageError(f"{option} {file} does not end in {ending}", f"name a file such as map{ending}")
     unit = get_unit(settings.unit, settings.words)
     check_method(settings.reduce)
     layers = read_layers(settings.layers, count_layers(reader.embedder.config))
@@ -110,57 +110,57 @@ def draw_map(
     points, rows = read_points(source, settings.unit, settings.words, settings.label)
     labels = [point.label for point in points]
     if len(points) < MIN_POINTS:
-        count = f"{len(points)} point{'s' * (len(points) > 1)}"
-        raise DataError(f"{count}, and a map needs {MIN_POINTS}", "give more rows", file=source.name)
+        message = f"a map needs at least {MIN_POINTS} points, got {len(points)}"
+        raise DataError(message, "give more rows", file=source.name)
 
-    # All outputs are claimed before the work, so that two commands do not mix their files.
-    with ExitStack() as held:
+    # Lock all outputs first, so that two commands do not mix their files.
+    with ExitStack() as locks:
         for file in outputs:
-            held.enter_context(lock_output(file))
+            locks.enter_context(lock_output(file))
 
         # 3. Compute vectors and planes.
         with error_location(file=source.name):
             vectors = reader.read(rows, unit)
         layers = layers or read_layers(settings.layers, vectors.layers)
-        planes, measured = measure_layers(vectors, layers, labels, settings.reduce, settings.seed)
+        planes, mapped_layers = measure_layers(vectors, layers, labels, settings.reduce, settings.seed)
 
         # 4. Write the files, the page last.
-        with stage(f"writing {page.name}"), disk_errors(page.parent), ExitStack() as unfinished:
-            # After an error, the files are deleted: without the page, the same command would reject them as existing.
+        with stage(f"writing {page.name}"), disk_errors(page.parent), ExitStack() as cleanup:
+            # After an error, delete the other files. They have no page, so the same command would reject them.
             if not overwrite:
                 for file in outputs[1:]:
-                    unfinished.callback(file.unlink, missing_ok=True)
+                    cleanup.callback(file.unlink, missing_ok=True)
             write_records(_point_records(points, planes, layers), outputs[1])
             map_layers = [
                 MapLayer(f"layer {layer.layer}", plane.points, describe_layer(layer))
-                for plane, layer in zip(planes, measured, strict=True)
+                for plane, layer in zip(planes, mapped_layers, strict=True)
             ]
             counts = dict(Counter(label for label in labels if label is not None).most_common())
-            share = max(counts.values()) / sum(counts.values()) if counts else None
-            described = _describe_page(len(points), settings, Path(reader.model).name, share, measured)
+            majority = max(counts.values()) / sum(counts.values()) if counts else None
+            map_page = _describe_page(len(points), settings, Path(reader.model).name, majority, mapped_layers)
             if picture is not None:
-                write_text(picture, draw_layers(points, map_layers, name=described.title))
-            shown_map = write_map(page, points, map_layers, described)
-            unfinished.pop_all()
-    return MapResult(len(points), unit, settings.reduce, counts, share, measured, shown_map, list(map(str, outputs)))
+                write_text(picture, draw_layers(points, map_layers, name=map_page.title))
+            shown_map = write_map(page, points, map_layers, map_page)
+            cleanup.pop_all()
+    names = list(map(str, outputs))
+    return MapResult(len(points), unit, settings.reduce, counts, majority, mapped_layers, shown_map, names)
 
 
 def _check_outputs(outputs: Sequence[Path], source: TextSource, *, overwrite: bool) -> None:
-    """Check that no input and no existing file would be overwritten, except a page of bertkit.
+    """Check that no input and no existing file would be overwritten, except a page that bertkit wrote.
 
     Raises:
         UsageError: If a file would be overwritten.
     """
     # The page is written last, so a killed command can leave the other files without it.
     page = outputs[0]
-    replaces = overwrite or was_interrupted(page)
+    may_replace = overwrite or was_interrupted(page)
     for file in outputs:
         check_not_inputs(file, [("the file to map", expand_path(source.file))] if source.file is not None else [])
-        is_kept = file.exists() or file.is_symlink()
-        if is_kept and not replaces and not (file == page and is_written_by_bertkit(file)):
+        exists = file.exists() or file.is_symlink()
+        if exists and not may_replace and not (file == page and is_written_by_bertkit(file)):
             delete_leftover_locks(outputs)
-            message = "the file exists already, and is kept as it is"
-            raise UsageError(message, "name another file, or replace it with --overwrite", file=file)
+            raise UsageError("the file exists already", "name another file, or replace it with --overwrite", file=file)
 
 
 def _point_records(
@@ -178,24 +178,32 @@ def _point_records(
 
 
 def _describe_page(
-    count: int, settings: MapSettings, model: str, share: float | None, measured: Sequence[MappedLayer]
+    count: int, settings: MapSettings, model: str, majority: float | None, layers: Sequence[MappedLayer]
 ) -> MapPage:
-    """Return the title of a page, the sentences under it, and its table of layers."""
+    """Return the title, the notes and the table of layers of a page.
+
+    Args:
+        count: Number of points.
+        settings: Settings of the map.
+        model: Name of the model.
+        majority: Fraction of the points with the most frequent label, or None without labels.
+        layers: Layers of the map.
+    """
     points_name = "words in their texts" if settings.unit == "target" else "texts"
     if settings.words:
         points_name = f"occurrences of {' or '.join(settings.words)}"
     method = "first two principal components" if settings.reduce == "pca" else "UMAP"
     notes = [
-        f"Vectors of {model}, one point per vector. Point at it to read the text; a lasso lists the texts inside.",
+        f"Vectors of {model}. Point at a dot to read its text; draw a lasso to list the texts inside.",
         f"Each layer has its own {method}, rotated or mirrored to match the layer after it.",
     ]
     if settings.reduce == "umap":
         notes.append("UMAP keeps neighbors together; distances and sizes of groups mean nothing.")
     about_table = ""
-    if share is not None:
+    if majority is not None:
         about_table = (
-            "Labels are compared in all dimensions, not in the plane. Nearest is the other point with the highest "
-            "cosine. The silhouette has Euclidean distances of vectors with length 1. "
-            f"{share:.1%} of the points have the most frequent label."
+            "The table measures labels in all dimensions, not in the plane. Nearest is the other point with the "
+            "highest cosine. The silhouette uses Euclidean distances between vectors of length 1. "
+            f"{majority:.1%} of the points have the most frequent label."
         )
-    return MapPage(f"{count:,} {points_name}", notes, layer_rows(measured), about_table)
+    return MapPage(f"{count:,} {points_name}", notes, layer_rows(layers), about_table)

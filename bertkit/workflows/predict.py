@@ -1,4 +1,4 @@
-"""Predict any number of rows: find the model, read rows in chunks, load, answer chunk by chunk, and write.
+"""Predict any number of rows: find the model, read rows in chunks, load the model, predict and write chunk by chunk.
 
 One record per row is written, in order. The model is loaded after the first chunk has been read, so that a wrong file
 is reported at once.
@@ -61,8 +61,8 @@ def predict(
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
     check_not_launched("several processes without an --output", "name the file that all of them work on")
-    saved, records = open_rows(find_members(recipe), source, row)
-    return answer(saved, read_chunks(saved, records, str(source or "--row")))
+    info, records = open_rows(find_members(recipe), source, row)
+    return answer(info, read_chunks(info, records, str(source or "--row")))
 
 
 def predict_to_file(
@@ -92,32 +92,32 @@ def predict_to_file(
     output = expand_path(output)
     find_writer(output)
     layout = check_layout(layout, output)
-    saved = find_members(recipe)
-    check_not_inputs(output, find_input_files(source, saved))
+    info = find_members(recipe)
+    check_not_inputs(output, find_input_files(source, info))
     launch = Launch.join()
     if launch.size > 1 and (source is None or str(source) == "-"):
         raise UsageError("several processes without a file to predict", "name a FILE, which each of them reads")
 
-    # 2. Read the rows. A file with columns has one column per label, in which numbers are rounded.
-    saved, rows = open_rows(saved, source, row)
-    chunks = read_chunks(saved, rows, str(source or "--row"))
+    # 2. Read the rows. A CSV, TSV or Parquet file has one column per label, in which numbers can be rounded.
+    info, rows = open_rows(info, source, row)
+    chunks = read_chunks(info, rows, str(source or "--row"))
     columns = None if output.suffix == ".jsonl" else layout
 
     def write(records: Iterable[dict[str, Any]]) -> int:
-        return write_records(records, output, follow_source(layout, output, source, saved.recipe.data))
+        return write_records(records, output, follow_source(layout, output, source, info.recipe.data))
 
     # 3. A single process writes records as they are computed. Several processes write parts, and one joins them.
     if launch.size == 1:
         with lock_output(output):
-            return write(answer(saved, chunks, columns=columns))
-    # Only `digits` of the layout changes the parts. So a command that failed at --encoding can be repeated with
-    # another encoding, and its parts are used again.
-    identity = {"checkpoint": describe_maker(saved), "--digits": layout.digits}
-    return _predict_in_parts(saved, chunks, columns, OutputShards(output, identity, launch), write)
+            return write(answer(info, chunks, columns=columns))
+    # Only `digits` of the layout changes the parts. So if a command fails because of --encoding, it can be repeated
+    # with another encoding and reuses its parts.
+    identity = {"checkpoint": describe_maker(info), "--digits": layout.digits}
+    return _predict_in_parts(info, chunks, columns, OutputShards(output, identity, launch), write)
 
 
 def answer(
-    saved: CheckpointInfo,
+    info: CheckpointInfo,
     chunks: Iterator[Chunk],
     checkpoint: Checkpoint | None = None,
     columns: FileLayout | None = None,
@@ -125,48 +125,48 @@ def answer(
     """Return a record for each row; the first chunk is read and checked before the model is loaded.
 
     Args:
-        saved: Model.
+        info: Model.
         chunks: Rows.
         checkpoint: The same model if it is loaded already.
-        columns: Layout of a file with columns, whose records have one field per column.
+        columns: Layout of a CSV, TSV or Parquet file, whose records have one field per column, or None for JSON lines.
     """
-    chunks = _check_first(saved, chunks, columns, warns=checkpoint is None)
-    return _answer_chunks(checkpoint or load_to_predict(saved), chunks, columns)
+    chunks = _check_first_chunk(info, chunks, columns, warns=checkpoint is None)
+    return _answer_chunks(checkpoint or load_to_predict(info), chunks, columns)
 
 
-def _check_first(
-    saved: CheckpointInfo, chunks: Iterator[Chunk], columns: FileLayout | None, *, warns: bool
+def _check_first_chunk(
+    info: CheckpointInfo, chunks: Iterator[Chunk], columns: FileLayout | None, *, warns: bool
 ) -> Iterator[Chunk]:
     """Read the first chunk, check its columns, and return all chunks.
 
     Raises:
         DataError: If a row is wrong, or a column has a name that predictions have too.
     """
-    first = next(chunks)
-    example = first.originals[0]
-    predicted = _as_fields(_predicted_fields(saved), columns and replace(columns, digits=None))
-    check_clash(example, predicted, "predictions have", first.source)
+    first_chunk = next(chunks)
+    first_row = first_chunk.originals[0]
+    predicted_fields = _as_fields(_predicted_fields(info), columns and replace(columns, digits=None))
+    check_clash(first_row, predicted_fields, "predictions have", first_chunk.source)
     if warns:
-        warn_of_unread(example, saved)
-    return itertools.chain([first], chunks)
+        warn_of_unread(first_row, info)
+    return itertools.chain([first_chunk], chunks)
 
 
-def _predicted_fields(saved: CheckpointInfo) -> dict[str, Any]:
+def _predicted_fields(info: CheckpointInfo) -> dict[str, Any]:
     """Return the fields that every prediction of a checkpoint has, with example values.
 
-    A file with columns has one column per label, whose names depend on the labels and on the kind of prediction.
+    The example values determine the columns of a CSV, TSV or Parquet file, which has one column per label.
     """
-    fields: dict[str, Any] = dict.fromkeys(("prediction", *saved.task.COLUMNS.predicted))
+    fields: dict[str, Any] = dict.fromkeys(("prediction", *info.task.COLUMNS.predicted))
     if "probabilities" in fields:
-        fields["probabilities"] = dict.fromkeys(saved.labels)
-        fields["prediction"] = None if saved.recipe.options.get("multi_label") else saved.labels[0]
+        fields["probabilities"] = dict.fromkeys(info.labels)
+        fields["prediction"] = None if info.recipe.options.get("multi_label") else info.labels[0]
     return fields
 
 
-def load_to_predict(saved: CheckpointInfo) -> Checkpoint:
-    """Load a model that computes predictions but no loss; see `CheckpointInfo.load` for the errors."""
-    with stage(f"loading {saved.recipe.model_name}"):
-        checkpoint = saved.load(inference=True)
+def load_to_predict(info: CheckpointInfo) -> Checkpoint:
+    """Load a model for predictions without a loss; see `CheckpointInfo.load` for the errors."""
+    with stage(f"loading {info.recipe.model_name}"):
+        checkpoint = info.load(inference=True)
         checkpoint.pack_texts()
         return checkpoint
 
@@ -189,23 +189,23 @@ def _answer_chunk(checkpoint: Checkpoint, chunk: Chunk, columns: FileLayout | No
     features = checkpoint.task.encode(chunk.rows, checkpoint.context)
     truncation.add(features, chunk.rows)
     predictions = answer_rows(checkpoint, features, chunk.rows, "predicting")
-    answered = zip(chunk.originals, chunk.rows, predictions, strict=True)
-    for index, (original, row, prediction) in enumerate(answered, chunk.start):
+    results = zip(chunk.originals, chunk.rows, predictions, strict=True)
+    for index, (original, row, prediction) in enumerate(results, chunk.start):
         fields = _as_fields(prediction, columns)
-        # Some predictions have fields that the first one lacks, so every row is checked.
+        # Some predictions have fields that the first prediction lacks, so check every row.
         check_clash(original, fields, "predictions have", chunk.source)
         yield {**_id_field(index, original, row.get("id"), columns), **original, **fields}
 
 
 def _as_fields(prediction: Prediction, columns: FileLayout | None) -> dict[str, Any]:
-    """Return the predicted fields of a record: one per column in a file with columns."""
+    """Return the predicted fields of a record; with `columns`, one field per column of the file."""
     return prediction if columns is None else as_columns(prediction, columns.digits)
 
 
 def _id_field(index: int, original: Row, row_id: object, columns: FileLayout | None) -> dict[str, Any]:
     """Return the field ``id`` of a record: the row's id, or its index.
 
-    Programs find it in every record of JSON. A file with columns has none if another column is the id already.
+    Every JSON record has this field. In a file with columns, it is left out if the rows have an id column.
     """
     if columns is not None and (row_id is not None or any(name.lower() == "id" for name in original)):
         return {}
@@ -213,25 +213,26 @@ def _id_field(index: int, original: Row, row_id: object, columns: FileLayout | N
 
 
 def _predict_in_parts(
-    saved: CheckpointInfo,
+    info: CheckpointInfo,
     chunks: Iterator[Chunk],
     columns: FileLayout | None,
     parts: OutputShards,
     write: Callable[[Iterable[dict[str, Any]]], int],
 ) -> int | None:
-    """Write the finished records of this process's chunks as parts; one process joins the parts of all.
+    """Predict this process's chunks and write them as parts; one process joins the parts of all processes.
 
     Returns:
         Number of records, or None if another process joins the parts.
     """
-    chunks, loaded = _check_first(saved, chunks, columns, warns=True), list[Checkpoint]()
+    chunks = _check_first_chunk(info, chunks, columns, warns=True)
+    checkpoints: list[Checkpoint] = []
 
     def load(precision: str | None) -> str:
-        loaded.append(load_to_predict(saved.in_precision(precision)))
-        return loaded[0].machine.precision
+        checkpoints.append(load_to_predict(info.in_precision(precision)))
+        return checkpoints[0].machine.precision
 
     with parts.opened(load):
-        (checkpoint,) = loaded  # `opened` has called `load` once.
+        (checkpoint,) = checkpoints  # `opened` has called `load` once.
         truncation = _count_truncation(checkpoint)
 
         def write_chunk(file: Path, chunk: Chunk) -> None:

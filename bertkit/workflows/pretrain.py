@@ -1,4 +1,4 @@
-"""Pretrain an encoder with a recipe: prepare the text, build the model, train it, score it, write the run folder."""
+"""Pretrain an encoder with a recipe: prepare the text, build, train and score the model, and write the run folder."""
 
 from __future__ import annotations
 
@@ -21,39 +21,40 @@ from bertkit.training.run import Run, open_run
 from bertkit.training.stopping import make_budget
 from bertkit.workflows.pretrain_data import PretrainData, read_pretrain_data
 from bertkit.workflows.pretrain_plan import fit_to_budget
-from bertkit.workflows.pretrain_results import Pretrained, save_results
+from bertkit.workflows.pretrain_results import PretrainResult, save_results
 
-_FEW_TOKENS = 5000  # held-out tokens; at a rate of 15%, 750 of them are masked and scored
+_MIN_TOKENS = 5000  # held-out tokens; at a rate of 15%, 750 of them are masked and scored
 _COMPARED_METRICS = ("perplexity", "pair_accuracy", "f1")  # scores that are compared with baselines
 
 
 @with_progress
 def pretrain(
     recipe: PretrainRecipe, *, output: str | Path | None = None, restart: bool = False, progress: Progress | None = None
-) -> Pretrained:
+) -> PretrainResult:
     """Pretrain, or resume an interrupted run, or return the result of a finished one.
 
     Args:
         recipe: Recipe to pretrain with.
         output: Run folder; by default ``runs/`` and the name of the recipe.
         restart: Start over; an earlier run in the folder is moved aside.
-        progress: Shows the progress of long steps.
+        progress: Progress display of long steps.
 
     Raises:
-        BertkitError: If the recipe, the text, the model or the machine do not allow the run; see `bertkit.errors`.
+        BertkitError: If the recipe, the text, the model or the machine does not allow the run; see `bertkit.errors`.
     """
     return pretrain_corpus(read_pretrain_data(recipe, output), restart=restart)
 
 
-def pretrain_corpus(data: PretrainData, *, restart: bool) -> Pretrained:
-    """Pretrain on a corpus that has been prepared."""
+def pretrain_corpus(data: PretrainData, *, restart: bool) -> PretrainResult:
+    """Pretrain on a prepared corpus."""
     with open_run(data.plan, restart=restart) as run:
-        if run.is_finished:  # The record has the folder of the training, which may have been moved.
-            return Pretrained(**{**run.record["result"], "folder": str(data.plan.folder)})
+        # The record has the folder of the training, but the run may have been moved since.
+        if run.is_finished:
+            return PretrainResult(**{**run.record["result"], "folder": str(data.plan.folder)})
         return _train_and_save(data, run)
 
 
-def _train_and_save(data: PretrainData, run: Run) -> Pretrained:
+def _train_and_save(data: PretrainData, run: Run) -> PretrainResult:
     from bertkit.training.fit import fit
     from bertkit.training.pretrain_batches import PretrainBatches
     from bertkit.training.trainer import TrainingJob
@@ -61,8 +62,8 @@ def _train_and_save(data: PretrainData, run: Run) -> Pretrained:
     machine, objective = run.machine, data.objective
     use_matmul_backend(machine)
 
-    # 1. The budget. With `--budget 2h`, the first process times some steps and chooses the batch and the learning rate;
-    #    a resumed run keeps its choice.
+    # 1. Fit the batch and the learning rate to a budget such as `--budget 2h`, from a few timed steps. A resumed run
+    #    keeps its settings.
     if not run.is_resumed and (settings := fit_to_budget(data, machine)):
         run.record["budget_settings"] = settings
         if runs.is_main_process():
@@ -70,20 +71,20 @@ def _train_and_save(data: PretrainData, run: Run) -> Pretrained:
     data = data.with_training(run.record.get("budget_settings", {}))
     context, recipe = data.context, data.context.recipe
 
-    # 2. The model, whose new weights are drawn from the seed.
+    # 2. Load the model; its new weights are drawn from the seed.
     with stage(f"loading {recipe.model or recipe.size}"):
         model = data.load_model()
-    if (new := get_loading_info(model).new_weights) and not run.is_resumed:
-        log.info(f"the checkpoint lacks {len(new)} weights of the heads: these start at random")
+    if (new_weights := get_loading_info(model).new_weights) and not run.is_resumed:
+        log.info(f"the checkpoint lacks {len(new_weights)} weights of the heads, which start with random values")
 
-    # 3. Training with the Trainer of fine-tuning. The objective brings the batches, the loss and the score that chooses
+    # 3. Train with the Trainer of fine-tuning. The objective defines the batches, the loss and the score that selects
     #    the best step.
     batches = PretrainBatches(data.corpus["train"], objective, context, make_budget(recipe.training))
-    held_out = held_out_features(data.corpus["validation"], objective, context)
+    features = held_out_features(data.corpus["validation"], objective, context)
     collate = objective.collator(context)
 
     def compute_metrics(model: Model, step: int) -> dict[str, float]:
-        return measure(model, held_out, collate, objective, machine.precision)
+        return measure(model, features, collate, objective, machine.precision)
 
     job = TrainingJob(
         model=model,
@@ -97,13 +98,13 @@ def _train_and_save(data: PretrainData, run: Run) -> Pretrained:
     training = recipe.training.model_copy(update={"steps": batches.steps})
     fit_result = fit(job, training, machine, data.plan.folder)
 
-    # 4. Scores of the held-out text by the best step, with baselines that need no model.
+    # 4. Score the best step, and baselines that need no model, on held-out text.
     scores = compute_metrics(model, fit_result.best_step)
-    baselines = {**_token_frequencies(data), **objective.baselines(held_out, scores)}
+    baselines = {**_score_token_frequencies(data), **objective.baselines(features, scores)}
     if teacher := getattr(model, "teacher", None):
         teacher.hooks.close()
     held_out_tokens = data.corpus["validation"].facts["tokens"]
-    pretrained = Pretrained(
+    result = PretrainResult(
         recipe=recipe.name,
         model=recipe.model or recipe.size,
         objective=recipe.objective,
@@ -116,29 +117,27 @@ def _train_and_save(data: PretrainData, run: Run) -> Pretrained:
         corpus={name: dict(split.facts) for name, split in data.corpus.items()},
         folder=str(data.plan.folder),
         warnings=_find_warnings(recipe, held_out_tokens, scores, baselines, fit_result.steps),
-        compared_models=compare_with_teacher(model, (str(recipe.model), recipe.name), held_out, collate, machine),
+        compared_models=compare_with_teacher(model, (str(recipe.model), recipe.name), features, collate, machine),
     )
 
-    # 5. The run folder: checkpoint, scores, report and card.
-    save_results(data, run, fit_result, model, pretrained)
-    return pretrained
+    # 5. Write the run folder: checkpoint, scores, report and card.
+    save_results(data, run, fit_result, model, result)
+    return result
 
 
 def _find_warnings(
     recipe: PretrainRecipe, tokens: int, scores: dict[str, float], baselines: Baselines, steps: int
 ) -> list[str]:
-    """Return warnings that a reader of the scores needs."""
+    """Return warnings about the scores, such as a score that is no better than a baseline."""
     warnings = []
     if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo text or model: an artificial grammar. These scores cannot be compared with others.")
     for metric in _COMPARED_METRICS:
-        if unbeaten := find_unbeaten(scores, baselines, metric):
-            warnings.append(f"{unbeaten} {_suggest_changes(recipe.training, steps)}")
-    if tokens < _FEW_TOKENS:
-        warnings.append(
-            f"Only {tokens:,} tokens are held out, so scores are rough: "
-            "--set data.validation_fraction=0.1 holds out more."
-        )
+        if message := find_unbeaten(scores, baselines, metric):
+            warnings.append(f"{message} {_suggest_changes(recipe.training, steps)}")
+    if tokens < _MIN_TOKENS:
+        remedy = "--set data.validation_fraction=0.1 holds out more."
+        warnings.append(f"Only {tokens:,} tokens are held out, so scores are not precise: {remedy}")
     return warnings
 
 
@@ -152,11 +151,11 @@ def _suggest_changes(training: PretrainingConfig, steps: int) -> str:
     return f"Try {batch}a longer --budget, or another --learning-rate."
 
 
-def _token_frequencies(data: PretrainData) -> dict[str, dict[str, float]]:
-    """Compute the scores of a model that only knows how frequent each token is.
+def _score_token_frequencies(data: PretrainData) -> dict[str, dict[str, float]]:
+    """Compute the scores of a model that only knows the frequency of each token.
 
-    The perplexity is always computed. The loss is added only if masked tokens or next tokens are the objective's only
-    loss term, because token frequencies predict nothing else, such as sentence pairs.
+    The loss is left out if the objective has other loss terms than masked or next tokens, such as sentence pairs,
+    because token frequencies cannot predict them.
     """
     loss = unigram_loss(data.corpus["train"], data.corpus["validation"], data.context.config.vocab_size)
     scores = {"perplexity": math.exp(loss)}

@@ -1,4 +1,4 @@
-"""Data of a pretraining run, read before its model is built: tokenizer, config, corpus and the identity of the run."""
+"""Read the data of a pretraining run before its model is built: tokenizer, config, corpus and identity of the run."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from bertkit.pretraining.objectives import Objective, PretrainContext, load_obje
 from bertkit.pretraining.tokenized import TokenizedCorpus, read_corpus
 from bertkit.progress import log, stage
 from bertkit.recipe.records import PretrainRecipe
-from bertkit.recipe.sections import KEEPING_KEYS
+from bertkit.recipe.sections import OUTPUT_ONLY_KEYS
 from bertkit.storage import hub, runs
 from bertkit.tokens.features import Feature
 from bertkit.training.run import RunPlan
 from bertkit.training.trackers import check_callbacks
 
-# The identity has the model, the tokenizer and the text by content. The number of workers and the checkpoints that are
-# kept do not change the result.
+# Keys that are left out of the identity of a run. The identity has checksums of model, tokenizer and text instead of
+# their locations. The other keys do not change the result.
 _NOT_IDENTITY: dict[str, Any] = {
     **dict.fromkeys(("about", "model", "tokenizer", "data"), True),
-    "training": {"workers", *KEEPING_KEYS},
+    "training": {"workers", *OUTPUT_ONLY_KEYS},
 }
 
-_DOCUMENTS, _TOKENS = 100, 2000  # documents, and tokens per document, that are searched for unknown tokens
+_SAMPLE_DOCUMENTS, _SAMPLE_TOKENS = 100, 2000  # documents, and tokens per document, to search for unknown tokens
 
 
 @dataclass(frozen=True)
 class PretrainData:
-    """Everything about a pretraining run that is known before its model is built."""
+    """Plan, objective and corpus of a pretraining run, which are known before its model is built."""
 
     plan: RunPlan
     objective: Objective
@@ -47,7 +47,7 @@ class PretrainData:
 
     def with_training(self, changes: Mapping[str, Any]) -> PretrainData:
         """Return the same data with other training settings; the identity of the run does not change."""
-        return replace(self, context=replace(self.context, recipe=self.context.recipe.changed("training", **changes)))
+        return replace(self, context=replace(self.context, recipe=self.context.recipe.replace("training", **changes)))
 
     def load_model(self) -> Model:
         """Build or load the model of the run; its new weights are drawn from the seed."""
@@ -61,10 +61,10 @@ class PretrainData:
 
 
 def _first_documents(corpus: TokenizedCorpus) -> list[Feature]:
-    """Return the tokens of the first documents, at most `_TOKENS` of each."""
-    edges = corpus.document_edges()[: _DOCUMENTS + 1]
-    pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-    return [{"input_ids": corpus.tokens[start : min(end, start + _TOKENS)]} for start, end in pairs]
+    """Return the tokens of the first documents, at most `_SAMPLE_TOKENS` per document."""
+    edges = corpus.document_edges()[: _SAMPLE_DOCUMENTS + 1]
+    bounds = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    return [{"input_ids": corpus.tokens[start : min(end, start + _SAMPLE_TOKENS)]} for start, end in bounds]
 
 
 def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> PretrainData:
@@ -91,7 +91,7 @@ def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> Pre
     source = find_corpus(recipe.data)
     model_folder, tokenizer_folder = _find_folders(recipe)
 
-    # 3. Load the tokenizer and the config, and check whether the objective fits them.
+    # 3. Load the tokenizer and the config, and check that they fit the objective.
     with stage("loading torch and transformers"):
         context = _make_context(recipe, model_folder, tokenizer_folder)
     recipe = context.recipe
@@ -100,17 +100,17 @@ def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> Pre
 
     check_extra(recipe.training)
 
-    # 4. Prepare the corpus. It can take hours, so all errors of the recipe and the model are reported before.
+    # 4. Prepare the corpus. This can take hours, so errors of the recipe and the model are reported before.
     corpus = read_corpus(source, context.tokenizer)
 
-    # 5. The identity of the run, by which a resume recognizes it.
+    # 5. Compute the identity of the run, by which a resumed command recognizes the run.
     plan = RunPlan(
         recipe=recipe,
         folder=runs.run_folder(output, recipe.name),
         identity={
             "recipe": recipe.model_dump(mode="json", exclude=_NOT_IDENTITY),
             "data": {name: split.fingerprint for name, split in corpus.items()},
-            **_digests(model_folder, tokenizer_folder),
+            **_get_digests(model_folder, tokenizer_folder),
         },
         facts={"model": recipe.model or recipe.size, "commit": model_folder and hub.get_commit(model_folder)},
         model_type=context.config.model_type,
@@ -119,20 +119,20 @@ def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> Pre
     return PretrainData(plan, objective, context, corpus)
 
 
-def model_digests(recipe: PretrainRecipe) -> dict[str, str]:
-    """Return the digests of model and tokenizer in the identity of a run, without importing anything heavy."""
-    return _digests(*_find_folders(recipe))
+def get_model_digests(recipe: PretrainRecipe) -> dict[str, str]:
+    """Return the digests of model and tokenizer in the identity of a run, without importing torch or transformers."""
+    return _get_digests(*_find_folders(recipe))
 
 
 def _find_folders(recipe: PretrainRecipe) -> tuple[Path | None, Path]:
-    """Find the folders of the model, or None for a new model, and of the tokenizer."""
+    """Return the folder of the model, or None for a new model, and the folder of the tokenizer."""
     if recipe.model:
         return (folder := hub.find_model(recipe.model)), folder
     with hub.without_weights():
         return None, hub.find_model(str(recipe.tokenizer))
 
 
-def _digests(model_folder: Path | None, tokenizer_folder: Path) -> dict[str, str]:
+def _get_digests(model_folder: Path | None, tokenizer_folder: Path) -> dict[str, str]:
     with_weights = bool(model_folder) or not hub.is_cached(tokenizer_folder)
     return {
         "model": fingerprint(model_folder) if model_folder else "new",
@@ -171,4 +171,4 @@ def _fit_length(recipe: PretrainRecipe, limit: int) -> PretrainRecipe:
             raise RecipeError(f"training.{name} {length} exceeds the model's {limit}", f"--max-length {limit}")
     log.warning(f"the model reads {limit} tokens, so training.max_length is {limit}, not {training.max_length}")
     short = training.short_length if (training.short_length or limit) < limit else None
-    return recipe.changed("training", max_length=limit, short_length=short)
+    return recipe.replace("training", max_length=limit, short_length=short)

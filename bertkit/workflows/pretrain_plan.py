@@ -34,7 +34,7 @@ _STEPS_PER_BATCH = 3  # timed steps per batch size that is tried
 
 
 @dataclass(frozen=True)
-class Estimate:
+class PretrainEstimate:
     """Time, memory and disk space that a pretraining run would take, estimated from a few timed steps."""
 
     recipe: str
@@ -47,7 +47,7 @@ class Estimate:
     tokens_per_second: float
     memory_mb: float | None
     peak_share: float | None
-    """Fraction of the operations per second of this machine's fastest matrix products."""
+    """Operations per second, as a fraction of the speed of this machine's fastest matrix products."""
     corpus: dict[str, dict[str, Any]]
     folder: str
     disk_bytes: int
@@ -58,8 +58,8 @@ class Estimate:
 
 def estimate(
     recipe: PretrainRecipe, *, output: str | Path | None = None, restart: bool = False, steps: int = 10
-) -> Estimate:
-    """Prepare the corpus, time some steps of each block length, and estimate the run; only the corpus is kept.
+) -> PretrainEstimate:
+    """Prepare the corpus, time some steps of each block length, and estimate the run; only the corpus stays on disk.
 
     Raises:
         BertkitError: If an error of the run can be foreseen, such as a disk that is too small.
@@ -72,33 +72,34 @@ def estimate(
     machine = detect_machine(recipe.training.precision, data.plan.model_type, data.plan.widths)
     machine.announce()
     use_matmul_backend(machine)
-    data = data.with_training(settings := fit_to_budget(data, machine))
+    settings = fit_to_budget(data, machine)
+    data = data.with_training(settings)
     context, training = data.context, data.context.recipe.training
     batches = PretrainBatches(data.corpus["train"], data.objective, context)
     restart_peak_memory(machine.device)
     model = data.load_model()
-    disk_bytes = _needed_space(data.plan.folder, model, training, batches)
+    disk_bytes = _check_disk_space(data.plan.folder, model, training, batches)
 
-    # 2. Time some steps. For each block length, `planned` has the seconds of a budget, or else the tokens of all steps.
+    # 2. Time some steps. For each block length, `amounts` has the seconds of a budget, or else the tokens of all steps.
     #    The operations of a teacher are not counted.
     sizes = None if hasattr(model, "teacher") else layer_sizes(context.config)
     seconds = operations = tokens = 0.0
     budget = training.budget_seconds
-    planned = _times_by_length(budget, training) if budget else batches.tokens_by_length(batches.steps)
-    # Attention grows with the square of the length, so each block length is timed separately.
-    for length, amount in planned.items():
-        timed = _time_steps(data, model, batches.only(length, _MAX_STEPS), machine, steps)
-        lengths = [length for step in timed for length in step.lengths]
-        timed_seconds = sum(step.seconds for step in timed)
-        times = amount / (timed_seconds if budget else sum(lengths))
-        tokens += times * sum(lengths)
-        seconds += times * timed_seconds
-        operations += times * training_operations(sizes, lengths) if sizes else 0
+    amounts = _divide_budget(budget, training) if budget else batches.tokens_by_length(batches.steps)
+    # Time each block length separately, because the cost of attention grows with the square of the length.
+    for length, amount in amounts.items():
+        timed_steps = _time_steps(data, model, batches.only(length, _MAX_STEPS), machine, steps)
+        lengths = [length for step in timed_steps for length in step.lengths]
+        timed_seconds = sum(step.seconds for step in timed_steps)
+        factor = amount / (timed_seconds if budget else sum(lengths))
+        tokens += factor * sum(lengths)
+        seconds += factor * timed_seconds
+        operations += factor * training_operations(sizes, lengths) if sizes else 0
 
     # 3. Compare the speed with the fastest matrix products of this machine.
     memory = peak_memory(machine.device)
     fastest = fastest_products(machine.device, machine.precision, *sizes[1:]) if sizes else None
-    return Estimate(
+    return PretrainEstimate(
         recipe=recipe.name,
         parameters=model.num_parameters(),
         examples=batches.sizes[training.max_length],
@@ -116,79 +117,82 @@ def estimate(
 
 
 def fit_to_budget(data: PretrainData, machine: ComputeConfig) -> dict[str, Any]:
-    """Choose the batch and the learning rate that suit a budget of time on this machine, from a few timed steps.
+    """Choose the batch size and the learning rate for a time budget on this machine, from a few timed steps.
 
     Returns:
-        Key of `training` -> its value. The dictionary is empty without a budget, if the user set the batch or the
-        learning rate, or if the budget is long enough for the batch of the recipe.
+        Key of `training` -> its value. The dictionary is empty without a budget, if the user set the batch size or the
+        learning rate, or if the budget is long enough for the batch size of the recipe.
     """
     from bertkit.training.pretrain_batches import PretrainBatches
 
     context, training = data.context, data.context.recipe.training
-    max_batch, is_given = training.batch_size, {"batch_size", "learning_rate"} & training.model_fields_set
-    if training.budget_seconds is None or is_given or max_batch <= MIN_PRETRAINING_BATCH:
+    max_batch, user_keys = training.batch_size, {"batch_size", "learning_rate"} & training.model_fields_set
+    if training.budget_seconds is None or user_keys or max_batch <= MIN_PRETRAINING_BATCH:
         return {}
     model, batches = data.load_model(), PretrainBatches(data.corpus["train"], data.objective, context)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     blocks_per_second = 0.0
 
-    def divide(batch: int) -> dict[str, Any]:
-        # Micro-batches are not larger than the recipe's, so they fit into memory if the recipe's do.
+    def split_batch(batch: int) -> dict[str, Any]:
+        # Micro-batches are not larger than the recipe's, so they need no more memory.
         count = max(1, training.gradient_accumulation * batch // max_batch)
         return {"batch_size": batch, "gradient_accumulation": math.gcd(count, batch // processes)}
 
-    def step_seconds(batch: int) -> float:
-        # All processes must choose the same batch, so they agree on the time of the slowest of them.
+    def time_step(batch: int) -> float:
+        # All processes must choose the same batch size, so they use the time of the slowest process.
         nonlocal blocks_per_second
-        timed, settings = batches.only(training.short_length or training.max_length, _MAX_STEPS), divide(batch)
-        timed.training = timed.training.model_copy(update=settings)
-        steps = _time_steps(data.with_training(settings), model, timed, machine, _STEPS_PER_BATCH)
+        settings = split_batch(batch)
+        timed_batches = batches.only(training.short_length or training.max_length, _MAX_STEPS)
+        timed_batches.training = timed_batches.training.model_copy(update=settings)
+        steps = _time_steps(data.with_training(settings), model, timed_batches, machine, _STEPS_PER_BATCH)
         seconds = latest(sum(step.seconds for step in steps) / len(steps))
         blocks_per_second = batch / seconds
         return seconds
 
-    batch = choose_batch(training.budget_seconds, max_batch, step_seconds, processes)
+    batch = choose_batch(training.budget_seconds, max_batch, time_step, processes)
     if batch == max_batch:
         return {}
-    settings = {**divide(batch), **_choose_rate(data)}
-    blocks, rate = training.budget_seconds * blocks_per_second, settings.get("learning_rate", training.learning_rate)
+    settings = {**split_batch(batch), **_choose_rate(data)}
+    blocks = training.budget_seconds * blocks_per_second
     log.info(
-        f"{training.budget} make about {blocks / batch:,.0f} steps of {batch} blocks here, and "
-        f"{blocks / max_batch:,.0f} of the recipe's {max_batch}: batch_size is {batch}, learning_rate {rate:g}; "
-        f"--batch-size and --learning-rate set others"
+        f"in {training.budget}, this machine trains about {blocks / batch:,.0f} steps of {batch} blocks, or "
+        f"{blocks / max_batch:,.0f} of the recipe's {max_batch}: using batch_size {batch} and learning_rate "
+        f"{settings.get('learning_rate', training.learning_rate):g}; --batch-size and --learning-rate change them"
     )
     return settings
 
 
 def _choose_rate(data: PretrainData) -> dict[str, float]:
-    """Choose a learning rate and its warm-up; the dictionary is empty if the values of the recipe fit better."""
+    """Choose a learning rate and its warmup; the dictionary is empty if the recipe's values are better."""
     sizes, training = layer_sizes(data.context.config), data.context.recipe.training
-    # A high rate would make a checkpoint forget. ELECTRA, whose loss gives one term a high weight, has its own rate.
+    # A checkpoint would forget with a high rate. The loss of ELECTRA has a term with a high weight, which needs the
+    # rate in its recipe.
     if not sizes or data.context.model_folder is not None or max(data.objective.LOSS_TERMS.values()) > 1:
         return {}
-    is_given = "warmup_ratio" in training.model_fields_set
-    warmup = training.warmup_ratio if is_given else max(training.warmup_ratio, PretrainingConfig().warmup_ratio)
+    is_user_value = "warmup_ratio" in training.model_fields_set
+    warmup = training.warmup_ratio if is_user_value else max(training.warmup_ratio, PretrainingConfig().warmup_ratio)
     return {"learning_rate": choose_pretraining_rate(*sizes[:2]), "warmup_ratio": warmup}
 
 
-def _needed_space(folder: Path, model: Model, training: PretrainingConfig, batches: PretrainBatches) -> int:
-    """Return the bytes that the run needs on disk, after a check that they are free."""
-    weights = sum(weights.nbytes for weights in model.parameters())
-    trained = sum(weights.nbytes for weights in model.parameters() if weights.requires_grad)
+def _check_disk_space(folder: Path, model: Model, training: PretrainingConfig, batches: PretrainBatches) -> int:
+    """Return the bytes that the run needs on disk, and check that they are free."""
+    weight_bytes = sum(weights.nbytes for weights in model.parameters())
+    trained_bytes = sum(weights.nbytes for weights in model.parameters() if weights.requires_grad)
     # A checkpoint has the weights, and two moments of AdamW for each weight that is trained.
-    planned = training.model_copy(update={"steps": batches.steps})
-    saves = 10 if training.budget else planned.evaluations(batches.steps, batches.rows)
-    needed = max_disk_usage(weights, weights + 2 * trained, saves, training.kept_checkpoints(saves))
-    check_space(folder, needed - written_bytes(folder))
-    return needed
+    checkpoint_bytes = weight_bytes + 2 * trained_bytes
+    training = training.model_copy(update={"steps": batches.steps})
+    saves = 10 if training.budget else training.count_evaluations(batches.steps, batches.rows)
+    disk_bytes = max_disk_usage(weight_bytes, checkpoint_bytes, saves, training.count_kept_checkpoints(saves))
+    check_space(folder, disk_bytes - written_bytes(folder))
+    return disk_bytes
 
 
-def _times_by_length(seconds: float, training: PretrainingConfig) -> dict[int, float]:
+def _divide_budget(seconds: float, training: PretrainingConfig) -> dict[int, float]:
     """Return the seconds of a budget for each block length."""
     if training.short_length is None:
         return {training.max_length: seconds}
-    short = training.short_fraction * seconds
-    return {training.max_length: seconds - short, training.short_length: short}
+    short_seconds = training.short_fraction * seconds
+    return {training.max_length: seconds - short_seconds, training.short_length: short_seconds}
 
 
 def _time_steps(

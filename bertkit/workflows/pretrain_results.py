@@ -21,7 +21,7 @@ from bertkit.workflows.pretrain_data import PretrainData
 
 
 @dataclass(frozen=True)
-class Pretrained:
+class PretrainResult:
     """Result of a pretraining run."""
 
     recipe: str
@@ -34,10 +34,10 @@ class Pretrained:
     parameters: int
     steps: int
     tokens: int
-    """Tokens seen in training, special ones included."""
+    """Tokens seen in training, including special tokens."""
     seconds: float
     corpus: dict[str, dict[str, Any]]
-    """Split -> numbers of its documents, duplicates, sentences, tokens, unknown tokens and bytes."""
+    """Split -> counts of documents, duplicates, sentences, tokens, unknown tokens and bytes."""
     folder: str
     compared_models: list[dict[str, Any]] = field(default_factory=list)
     """A teacher and its student; see `compare_with_teacher`."""
@@ -49,18 +49,18 @@ class Pretrained:
         return strongest_scores(self.baselines)
 
 
-def save_results(data: PretrainData, run: Run, fit_result: FitResult, model: Model, result: Pretrained) -> None:
-    """Write everything that a finished run folder holds; the record, which marks the run as finished, comes last."""
+def save_results(data: PretrainData, run: Run, fit_result: FitResult, model: Model, result: PretrainResult) -> None:
+    """Write the files of a finished run folder; the record, which marks the run as finished, is written last."""
     if not runs.is_main_process():
         return
-    # 1. Write the checkpoint of the encoder. An auxiliary model, such as the generator of ELECTRA, is not part of it,
-    #    but a later run continues with it.
+    # 1. Write the checkpoint of the encoder, and separate checkpoints of auxiliary models, such as the generator of
+    #    ELECTRA, with which a later run continues.
     objective, context, folder = data.objective, data.context, run.plan.folder
     recipe, tokenizer = context.recipe, context.tokenizer
     encoder = objective.encoder(model, context)
-    published = export_model(encoder, tokenizer, folder)
-    for name, auxiliary in objective.auxiliary_checkpoints(model, context).items():
-        published += export_model(auxiliary, tokenizer, folder, name)
+    model_files = export_model(encoder, tokenizer, folder)
+    for name, auxiliary_model in objective.auxiliary_checkpoints(model, context).items():
+        model_files += export_model(auxiliary_model, tokenizer, folder, name)
 
     # 2. Write scores, report and card.
     write_settings(run, recipe, fit_result, private=())
@@ -68,7 +68,7 @@ def save_results(data: PretrainData, run: Run, fit_result: FitResult, model: Mod
     totals = {name: getattr(result, name) for name in ("steps", "tokens", "seconds")}
     write_json(folder / "all_results.json", {**scores, **totals, "train_loss": fit_result.train_loss})
     record = finished_record(run, fit_result, result.seconds, result=as_portable_record(result))
-    write_report(folder, _gather_facts(recipe, result, fit_result, record, objective.BEST_METRIC))
+    write_report(folder, _make_report_data(recipe, result, fit_result, record, objective.BEST_METRIC))
     # An ELECTRA discriminator cannot fill a mask.
     can_fill = encoder.get_output_embeddings() is not None
     mask, dataset_id = tokenizer.mask_token if can_fill else None, find_hub_dataset(recipe.data)
@@ -76,13 +76,13 @@ def save_results(data: PretrainData, run: Run, fit_result: FitResult, model: Mod
     (folder / "README.md").write_text(card, encoding="utf-8", newline="\n")
 
     # 3. Write the record.
-    finish(run, record, fit_result, published)
+    finish(run, record, fit_result, model_files)
 
 
-def next_commands(result: Pretrained) -> list[str]:
+def next_commands(result: PretrainResult) -> list[str]:
     """Return commands to run after a pretraining."""
     folder = shlex.quote(result.folder)
-    # An encoder below its baseline is not worth fine-tuning, so that is not proposed.
+    # An encoder that is not better than its baseline is not worth fine-tuning.
     has_learned = not find_unbeaten(result.scores, result.baselines, "perplexity")
     return [
         f"open {folder}/report.html",
@@ -91,10 +91,10 @@ def next_commands(result: Pretrained) -> list[str]:
     ]
 
 
-def _gather_facts(
-    recipe: PretrainRecipe, result: Pretrained, fit_result: FitResult, record: RunRecord, best_metric: str
+def _make_report_data(
+    recipe: PretrainRecipe, result: PretrainResult, fit_result: FitResult, record: RunRecord, best_metric: str
 ) -> ReportData:
-    texts = [{"split": split, **facts} for split, facts in result.corpus.items()]
+    splits = [{"split": name, **counts} for name, counts in result.corpus.items()]
     return ReportData(
         **common_facts(recipe, record, fit_result),
         next_commands=next_commands(replace(result, folder=name_paths(result.folder))),
@@ -105,7 +105,7 @@ def _gather_facts(
         best_metric=best_metric,
         scores=result.scores,
         baselines=result.baselines,
-        tables={"baselines": tabulate(result.baselines), "Text": texts, "Teacher and student": result.compared_models},
+        tables={"baselines": tabulate(result.baselines), "Text": splits, "Teacher and student": result.compared_models},
         warnings=result.warnings,
         provenance={
             "seed": str(recipe.training.seed),

@@ -17,7 +17,7 @@ from bertkit.storage import hub
 if TYPE_CHECKING:
     from bertkit.analysis.probes import ProbedLayers
 
-_WORDS_RECIPE = "tag"  # recipe that reads the rows of words for built-in tasks
+_WORDS_RECIPE = "tag"  # recipe that reads the rows of words of built-in tasks
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ class ProbeResult:
 
 
 def load_probe_recipe(name: str, changes: Mapping[str, Any]) -> Recipe:
-    """Load the named recipe, or for a built-in task the recipe that defines how its rows are read.
+    """Load the named recipe; for a built-in task, load the recipe that defines how its rows are read.
 
     Raises:
         RecipeError: If the name is neither a recipe nor a built-in task, a recipe is wrong, or a built-in task does not
             read a changed key.
     """
     if name in BUILT_IN:
-        unread = next((key for key in changes if key != "model" and not key.startswith("data.")), None)
-        if unread is not None:
-            raise RecipeError(f"--set {unread}: {name} has no recipe", "only the keys of data can be set")
+        unused_key = next((key for key in changes if key != "model" and not key.startswith("data.")), None)
+        if unused_key is not None:
+            raise RecipeError(f"--set {unused_key}: {name} has no recipe", "only the keys of data can be set")
         return load_recipe(_WORDS_RECIPE, changes).model_copy(update={"name": name})
     if "/" not in name and not name.endswith((".yaml", ".yml")) and name not in recipe_names():
         message = f"{name!r} is neither a recipe nor a task of `bertkit probe`"
@@ -71,7 +71,7 @@ def probe(
 
     Args:
         recipe: Recipe as `load_probe_recipe` returns it.
-        metric: Metric of the probes; by default the first of the recipe's that probes have.
+        metric: Metric of the probes; by default, the first metric of the recipe that probes support.
         limit: Maximum training rows; half as many held-out rows are scored.
         items: Maximum texts, words or pairs of words that a probe learns from, and that it is scored on.
         max_length: Maximum tokens per text.
@@ -80,7 +80,7 @@ def probe(
     Raises:
         BertkitError: If the model, the rows or a setting is wrong; see `bertkit.errors`.
     """
-    # 1. Read the rows. An unknown model is an error before that, and weights are downloaded afterwards.
+    # 1. Read the rows. Report an unknown model before, but download its weights afterwards.
     with hub.without_weights():
         hub.find_model(recipe.model)
     with stage("reading the data", total=1):
@@ -91,14 +91,14 @@ def probe(
         task.check()
     import numpy as np
 
-    # 2. Compute the vectors of all layers. A word can lose all its tokens to truncation, and is left out.
+    # 2. Compute the vectors of all layers. Drop words whose tokens are all truncated.
     from bertkit.analysis.probes import find_vectors, probe_layers
 
     reader = LayerReader(recipe.model, max_length, precision)
     train, train_vectors = find_vectors(task.train, reader.read(task.train.rows, task.train.unit))
     test, test_vectors = find_vectors(task.test, reader.read(task.test.rows, task.test.unit))
-    left_out = len(task.train) + len(task.test) - len(train) - len(test)
-    notes = [*task.notes, *([f"items of words without a token, left out: {left_out:,}"] if left_out else [])]
+    num_dropped = len(task.train) + len(task.test) - len(train) - len(test)
+    notes = [*task.notes, *([f"items left out because of truncation: {num_dropped:,}"] if num_dropped else [])]
     task = replace(task, train=train, test=test, notes=notes)
 
     # 3. Train a probe per layer and score it; `owners` has the row of each item.

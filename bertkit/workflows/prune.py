@@ -40,20 +40,20 @@ _RECIPE = "recipe.yaml"
 
 
 @dataclass(frozen=True)
-class Pruned:
-    """Shape, size and scores of a pruned model."""
+class PruneResult:
+    """Shape, size and scores of a pruned model, and its comparison with the original model."""
 
     model: str
     folder: str
     before: PrunedSide
     after: PrunedSide
     layers: list[int] | None
-    """Indices of the remaining layers. In this and the next three attributes, None means that nothing is removed."""
+    """Indices of the remaining layers. Here and in the next three attributes, None means that nothing was removed."""
     heads: int | None
     intermediate: int | None
     vocabulary: int | None
     texts: int = 0
-    """Number of texts of the corpus, whose tokens are the same as before."""
+    """Number of texts in the corpus; the smaller vocabulary splits all of them as before."""
     measured_rows: int = 0
     recipe: str | None = None
     split: str | None = None
@@ -74,7 +74,7 @@ def prune(
     recipe: str | None = None,
     changes: Mapping[str, Any] | None = None,
     measured_rows: int = 512,
-) -> Pruned:
+) -> PruneResult:
     """Write a smaller model of uniform shape to a new folder, and compare it with the original model.
 
     Args:
@@ -100,13 +100,13 @@ def prune(
                 message = "--vocabulary: the vectors of a sparse encoder have one number per token of the vocabulary"
                 raise ModelError(message, "prune --layers or --intermediate", file=source)
             check_files(name for name in shape.vocabulary if name not in (ROWS, TRAINING))
-        loaded = _find_recipe(source, recipe, changes or {})
+        loaded_recipe = _find_recipe(source, recipe, changes or {})
         needs_rows = shape.is_measured or {ROWS, TRAINING} & set(shape.vocabulary)
-        saved, train, validation = None, None, None
-        if loaded is not None:
-            saved = open_checkpoint(loaded, load_task(loaded), source)
-            validation = resolve_overlap(saved, splits_to_score(saved, "validation"), "error")["validation"]
-            train = splits_to_score(saved, "train")["train"] if needs_rows else None
+        info, train, validation = None, None, None
+        if loaded_recipe is not None:
+            info = open_checkpoint(loaded_recipe, load_task(loaded_recipe), source)
+            validation = resolve_overlap(info, splits_to_score(info, "validation"), "error")["validation"]
+            train = splits_to_score(info, "train")["train"] if needs_rows else None
         elif needs_rows:
             purpose = "measure importance on" if shape.is_measured else "trim the vocabulary to"
             message = f"{model} is not a run, so there are no rows to {purpose}"
@@ -114,52 +114,52 @@ def prune(
             raise UsageError(message, f"--recipe RECIPE with --data DATA, or {instead}")
     check_space(folder, weight_bytes(source))
 
-    with disk_errors(folder.parent), create_folder_atomically(folder) as staging:
-        start, before = time.perf_counter(), None
-        if saved is not None:
+    with disk_errors(folder.parent), create_folder_atomically(folder) as target:
+        start = time.perf_counter()
+        original = None
+        if info is not None:
             with stage(f"loading {model}"):
-                before = saved.load(inference=True, calibrated=False)
+                original = info.load(inference=True, calibrated=False)
 
         # 2. Choose the units to keep: by their importance on training rows, unless layers are named. Importance is
-        #    measured with the loss of the training, so the model is loaded as for training. The measurement changes
-        #    that model, so the model to write is loaded again.
+        #    measured with the training loss, so the model is loaded as for training. The measurement changes this
+        #    model, so the model to write is loaded again.
         units = PruningPlan(list(shape.layers) if isinstance(shape.layers, tuple) else None)
-        if shape.is_measured and saved is not None and before is not None and train is not None:
-            generator = np.random.default_rng(saved.recipe.training.seed)
-            sampled = np.sort(generator.permutation(len(train.rows))[:measured_rows])
-            measured = load_to_measure(saved, before)
-            units = plan_pruning(
-                measured, encode_split(train.select(sampled.tolist()), measured.context, saved.task.encode), shape
-            )
-        pruned_model, new_weights = _load_as_saved(source, saved, before)
+        if shape.is_measured and info is not None and original is not None and train is not None:
+            generator = np.random.default_rng(info.recipe.training.seed)
+            sample = np.sort(generator.permutation(len(train.rows))[:measured_rows])
+            measured = load_to_measure(info, original)
+            features = encode_split(train.select(sample.tolist()), measured.context, info.task.encode)
+            units = plan_pruning(measured, features, shape)
+        pruned_model, new_weights = _load_as_saved(source, info, original)
         parameters = pruned_model.num_parameters()
         apply_plan(pruned_model, units)
 
-        # 3. Write tokenizer and weights. Trimming reads the files of the tokenizer and writes them again.
+        # 3. Write tokenizer and weights. Trimming reads the tokenizer files and rewrites them.
         tokenizer = load_tokenizer(source)
-        tokenizer.save_pretrained(staging)
+        tokenizer.save_pretrained(target)
         ids, texts = None, 0
         if shape.vocabulary:
             with stage("trimming the vocabulary"):
                 splits = [train] if {ROWS, TRAINING} & set(shape.vocabulary) else []
                 splits += [validation] if ROWS in shape.vocabulary else []
                 files = tuple(name for name in shape.vocabulary if name not in (ROWS, TRAINING))
-                corpus = TokenCorpus(source, before, tuple(split for split in splits if split is not None), files)
-                ids, texts = trim_vocabulary(pruned_model, tokenizer, corpus, staging)
+                corpus = TokenCorpus(source, original, tuple(split for split in splits if split is not None), files)
+                ids, texts = trim_vocabulary(pruned_model, tokenizer, corpus, target)
         config = read_config(source)
         if (dtype := config.get("dtype") or config.get("torch_dtype")) in ("float16", "bfloat16"):
             import torch
 
-            pruned_model.to(getattr(torch, dtype))  # The checkpoint has this type, so nothing is lost.
-        # Weights that the checkpoint lacked are random, and a folder with them would look like a trained model.
+            pruned_model.to(getattr(torch, dtype))  # The checkpoint has this type, so no precision is lost.
+        # Weights that the checkpoint lacked are random. A folder with random weights would look like a trained model.
         trained_weights = {name: value for name, value in pruned_model.state_dict().items() if name not in new_weights}
-        state = {"state_dict": trained_weights} if new_weights else {}
-        pruned_model.save_pretrained(staging, save_original_format=False, **state)
-        pruned = Pruned(
+        options = {"state_dict": trained_weights} if new_weights else {}
+        pruned_model.save_pretrained(target, save_original_format=False, **options)
+        pruned = PruneResult(
             model=model,
             folder=str(folder),
             before=PrunedSide(parameters, weight_bytes(source)),
-            after=PrunedSide(pruned_model.num_parameters(), weight_bytes(staging)),
+            after=PrunedSide(pruned_model.num_parameters(), weight_bytes(target)),
             layers=units.layers,
             heads=shape.heads,
             intermediate=shape.intermediate,
@@ -169,27 +169,27 @@ def prune(
         metadata = PruningMetadata(model, source, units, shape, ids, start)
 
         # 4. Load the model from the folder, and compare it with the original. Without rows, only sizes are known.
-        if saved is None or before is None or validation is None:
-            write_pruned_files(metadata, staging)
+        if info is None or original is None or validation is None:
+            write_pruned_files(metadata, target)
             return pruned
-        comparison = compare(saved, before, staging, validation)
-        write_pruned_files(metadata, staging)
-        write_pruned_run(metadata, staging, saved, comparison, validation)
-        old, new = (scored.features for scored in comparison.scored)
-        after = comparison.describe(1, pruned.after.parameters, staging)
-        ece = measure_ece(saved.task, comparison.scored[1], validation.rows)
+        comparison = compare(info, original, target, validation)
+        write_pruned_files(metadata, target)
+        write_pruned_run(metadata, target, info, comparison, validation)
+        old_features, new_features = (output.features for output in comparison.scored)
+        after = comparison.describe(1, pruned.after.parameters, target)
+        ece = measure_ece(info.task, comparison.scored[1], validation.rows)
         figures = after.scores, after.intervals, ece, after.disk_bytes
         return replace(
             pruned,
             before=comparison.describe(0, parameters, source),
             after=after,
-            gates=judge_scores(saved.recipe.gates, validation.name, *figures),
+            gates=judge_scores(info.recipe.gates, validation.name, *figures),
             measured_rows=min(measured_rows, len(train.rows)) if train and shape.is_measured else 0,
-            recipe=saved.recipe.name,
+            recipe=info.recipe.name,
             split=validation.name,
             rows=len(validation.rows),
-            changed_rows=0 if ids is None else count_changed(old, new, ids),
-            best_metric=saved.recipe.best_metric,
+            changed_rows=0 if ids is None else count_changed(old_features, new_features, ids),
+            best_metric=info.recipe.best_metric,
             differences=comparison.differences,
         )
 
@@ -209,10 +209,10 @@ def _find_recipe(source: Path, name: str | None, changes: Mapping[str, Any]) -> 
     return recipe.model_copy(update={"distillation": None})
 
 
-def _load_as_saved(source: Path, saved: CheckpointInfo | None, before: Checkpoint | None) -> tuple[Model, list[str]]:
-    """Load the model with all saved weights; return also the names of weights that the checkpoint lacks."""
-    if saved is not None and before is not None:
-        return saved.task.load_model(source, replace(before.context, inference=False), new_head=False), []
+def _load_as_saved(source: Path, info: CheckpointInfo | None, original: Checkpoint | None) -> tuple[Model, list[str]]:
+    """Return the model with all weights of its checkpoint, and the names of weights that the checkpoint lacks."""
+    if info is not None and original is not None:
+        return info.task.load_model(source, replace(original.context, inference=False), new_head=False), []
     # Without a recipe, the model keeps the head of its checkpoint, such as the head of pretraining.
     import transformers
 

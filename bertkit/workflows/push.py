@@ -1,4 +1,4 @@
-"""Push a run to the Hub: its model with the files that load and describe it, but no rows of the data."""
+"""Push a run to the Hub: its model, and the files that load and describe the model, but no rows of the data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CARD = "README.md"
 _SCORES = ("all_results.json", "eval_results.json", "train_results.json")
 _PRIVATE_FILES = {runs.TRAINING_ROWS, BASELINES_FILE, "parity.json"}
 """Files with digests, words or answers of single rows, which are not pushed."""
-# The record of a pushed run has only the keys that loading and judging the model require.
+# Keys of a run's record that are pushed, because loading or comparing the model requires them.
 _RUN_KEYS = ("identity_version", "status", "finished", "seconds", "versions", "machine", "split_file", "steps", "tuned")
 _RESULT_KEYS = ("recipe", "split", "rows", "scores", "intervals")
 
@@ -51,13 +51,13 @@ class PushResult:
     before: str | None = None
     """Newest commit before the push, which the history keeps, or None for a new repository."""
     deleted: list[str] = field(default_factory=list)
-    """Deleted files of the earlier model, which a program would load along with the files of this run."""
+    """Deleted files of the earlier model, which would be loaded together with the files of this run."""
 
 
 def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = False) -> PushResult:
     """Push a finished run to a model repository on the Hub, and create the repository if it does not exist.
 
-    If the repository has another model, a new commit replaces it; the history of the repository keeps it.
+    If the repository has another model, a new commit replaces it; the earlier commit keeps the old model.
 
     Args:
         run: Run folder.
@@ -74,7 +74,8 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
     if name.count("/") != 1 or not hub.is_name(name):
         message = f"{name!r} is not the name of a model on the Hub"
         raise UsageError(message, "write YOUR_NAME/NAME, or ORGANIZATION/NAME")
-    folder, remedy = expand_path(run), "name a run folder; `bertkit runs list` shows the runs below runs/"
+    remedy = "name a run folder; `bertkit runs list` shows the runs below runs/"
+    folder = expand_path(run)
     if not folder.is_dir():
         raise ModelError(f"no such run: {folder}", remedy)
     exports.check_not_exported(folder)
@@ -84,33 +85,33 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
     if "files" not in record:
         raise ModelError("not a run folder with checksums, so its model files are unknown", remedy, file=folder)
     exports.compare_files(folder, record["files"], "restore it, or train again")
-    # The user can edit the card before a push, so its metadata is checked, and missing metadata only gives a note.
+    # Users can edit the card before a push, so wrong metadata is an error; missing metadata is only a note.
     card, recipe = hub_card(folder / CARD, name), read_values(str(folder / FOLDER_RECIPE))
     missing_keys = [key for key in ("license", "language") if getattr(card.data, key) is None]
-    notes = [f"{CARD} names no {key}, so none is published: fill it in at its top" for key in missing_keys]
-    custom = filter(runs_code, recipe.get("metrics", []))
-    notes += [f"`bertkit eval` needs the code of the metric {metric}; `predict` does not" for metric in custom]
+    notes = [f"the header of {CARD} has no {key}, so the Hub will show none: add it" for key in missing_keys]
+    custom_metrics = filter(runs_code, recipe.get("metrics", []))
+    notes += [f"`bertkit eval` needs the code of the metric {metric}; `predict` does not" for metric in custom_metrics]
 
     with tempfile.TemporaryDirectory() as temporary:
-        # 2. List the files of the run and of the graphs that were exported into it. Files that mention rows or paths
-        #    are rewritten in a temporary folder.
-        rewritten = Path(temporary)
-        optional = [name for name in (*_SCORES, CALIBRATION_FILE, DECISION_FILE) if (folder / name).is_file()]
-        files = _without_rows(folder, [*record["files"], *optional], rewritten)
-        # An evaluation with `--output` in the run folder has such files too.
+        # 2. List the files of the run and of the graphs that were exported to its folder. Files that mention rows or
+        #    paths are rewritten in a temporary folder.
+        target = Path(temporary)
+        optional_files = [name for name in (*_SCORES, CALIBRATION_FILE, DECISION_FILE) if (folder / name).is_file()]
+        files = _make_public_files(folder, [*record["files"], *optional_files], target)
+        # `bertkit eval --output` can write such files to a subfolder of the run folder.
         files |= {f".eval_results/{file.name}": file for file in folder.rglob(".eval_results/*.yaml")}
         for graph in sorted(manifest.parent for manifest in folder.glob(f"*/{exports.MANIFEST}")):
             exports.check_export(graph)
-            # Rewritten files have other checksums, so the manifest of a graph is written again, and so is the record.
-            target, export = rewritten / graph.name, exports.read_export(graph)
-            graph_files = _without_rows(graph, exports.listed_files(graph), target)
-            public = replace(export, record=_public(export.record))
-            exports.write_export(target, public, _list_checksums(graph_files))
-            graph_files[exports.MANIFEST] = target / exports.MANIFEST
+            # Rewritten files have other checksums, so the manifest of the graph and the record of the run change too.
+            graph_target, export = target / graph.name, exports.read_export(graph)
+            graph_files = _make_public_files(graph, exports.listed_files(graph), graph_target)
+            export = replace(export, record=_make_public_record(export.record))
+            exports.write_export(graph_target, export, _list_checksums(graph_files))
+            graph_files[exports.MANIFEST] = graph_target / exports.MANIFEST
             files |= {f"{graph.name}/{path}": file for path, file in graph_files.items()}
-        write_with_checksum(rewritten / runs.RECORD, {**_public(record), "files": _list_checksums(files)})
-        write_text(rewritten / CARD, str(card))
-        files |= {name: rewritten / name for name in (runs.RECORD, CARD)}
+        write_with_checksum(target / runs.RECORD, {**_make_public_record(record), "files": _list_checksums(files)})
+        write_text(target / CARD, str(card))
+        files |= {name: target / name for name in (runs.RECORD, CARD)}
 
         # 3. Push the files.
         sizes = {path: files[path].stat().st_size for path in sorted(files)}
@@ -118,8 +119,8 @@ def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = F
         return result if dry_run else _commit(result, files, record)
 
 
-def _without_rows(folder: Path, names: Iterable[str], target: Path) -> dict[str, Path]:
-    """Return the public files by name; recipe and calibration are copied to `target` without paths and digests."""
+def _make_public_files(folder: Path, names: Iterable[str], target: Path) -> dict[str, Path]:
+    """Return name -> file for the public files; recipe and calibration are copied without paths and digests."""
     files = {name: folder / name for name in names if name not in _PRIVATE_FILES}
     target.mkdir(exist_ok=True)
     if recipe := files.get(FOLDER_RECIPE):
@@ -129,21 +130,21 @@ def _without_rows(folder: Path, names: Iterable[str], target: Path) -> dict[str,
         damaged = ModelError("the calibration is damaged", "run `bertkit calibrate` again", file=calibration)
         content = read_with_checksum(calibration, damaged) or {}
         files[CALIBRATION_FILE] = target / CALIBRATION_FILE
-        # The folds have digests of rows, which would show whether a known text is among the rows.
+        # The digests of rows in the folds would show whether a known text is among the rows.
         write_with_checksum(files[CALIBRATION_FILE], {**content, "source": name_paths(content["source"]), "folds": []})
     return files
 
 
-def _public(record: RunRecord) -> RunRecord:
-    """Return the keys of a record that loading and judging a model require, without command and words of the data."""
+def _make_public_record(record: RunRecord) -> RunRecord:
+    """Return the parts of a record that loading or comparing a model requires, without command and data excerpts."""
     if not record:
         return record
-    identity, recipe = record["identity"], record["identity"]["recipe"]
-    identity_keys = ("model", "data", "labels", "hold_out")
-    public: dict[str, Any] = {name: identity[name] for name in identity_keys if name in identity}
-    public["recipe"] = {name: recipe[name] for name in ("name", "data", "training", "options") if name in recipe}
-    results = [{name: result[name] for name in _RESULT_KEYS if name in result} for result in record.get("results", [])]
-    return cast(RunRecord, {**select_entries(record, *_RUN_KEYS), "identity": public, "results": results})
+    recipe, identity = record["identity"]["recipe"], record["identity"]
+    recipe = {key: recipe[key] for key in ("name", "data", "training", "options") if key in recipe}
+    identity = {key: identity[key] for key in ("model", "data", "labels", "hold_out") if key in identity}
+    results = [{key: result[key] for key in _RESULT_KEYS if key in result} for result in record.get("results", [])]
+    entries = {**select_entries(record, *_RUN_KEYS), "identity": {**identity, "recipe": recipe}, "results": results}
+    return cast(RunRecord, entries)
 
 
 def _list_checksums(files: Mapping[str, Path]) -> dict[str, Any]:
@@ -161,16 +162,17 @@ def _commit(result: PushResult, files: Mapping[str, Path], record: RunRecord) ->
             remedy = "leave --private out, or make it private in its settings on the Hub"
             raise UsageError(f"{name} exists already, and is public", remedy)
         before, paths = repository.sha, {sibling.rfilename for sibling in repository.siblings}
-        earlier: Mapping[str, Any] = {}
+        earlier_record: Mapping[str, Any] = {}
         if runs.RECORD in paths:
             folder = hub.fetch(hub.get_repo_info("model", name, before), [runs.RECORD])
             with suppress(ResourceError):  # Another program may have written the file.
-                earlier = runs.read_record(folder) or {}
-        # Weights in another format, or the calibration of the earlier model, would be loaded instead of this run's. The
-        # repository keeps all other files, which bertkit did not write.
-        model_files = {*earlier.get("files", ()), *hub.WEIGHTS, CALIBRATION_FILE, DECISION_FILE}
+                earlier_record = runs.read_record(folder) or {}
+        # Delete weights in other formats and the calibration of the earlier model, which would be loaded instead of
+        # this run's. Keep all other files, which bertkit did not write.
+        model_files = {*earlier_record.get("files", ()), *hub.WEIGHTS, CALIBRATION_FILE, DECISION_FILE}
         deleted = sorted(model_files & paths - files.keys())
-        if earlier.get("identity") != _public(record)["identity"] and paths & {*hub.WEIGHTS, *files}:
+        is_other_run = earlier_record.get("identity") != _make_public_record(record)["identity"]
+        if is_other_run and paths & {*hub.WEIGHTS, *files}:
             log.info(f"{name} already contains a model; pushing a new commit ({name}@{before} keeps the old one)")
     # With `parent`, the Hub rejects the commit if another push came in between.
     commit = hub.commit_files(name, files, deleted, parent=before, message=f"Push by bertkit {__version__}")

@@ -24,10 +24,10 @@ from bertkit.training.run import changed_inputs, wait_for_all
 from bertkit.workflows import distill, finetune, finetune_data, pretrain, pretrain_data
 
 _RECIPE = "recipe.yaml"
-_LOCATION = ("source", "config", "revision", "files")  # keys of `data` that locate it
+_LOCATION = ("source", "config", "revision", "files")  # keys of `data` that locate the rows
 _WEIGHTS = (".safetensors", ".bin")
 _MACHINE = ("device", "precision", "threads", "matmul_backend")
-_INPUTS = ("data", "model", "tokenizer", "teachers")  # keys of the identity that have checksums
+_INPUTS = ("data", "model", "tokenizer", "teachers")  # keys of the identity with checksums
 
 
 def rerun(
@@ -43,7 +43,7 @@ def rerun(
     Args:
         run: Folder of the run.
         output: New folder; by default, the folder of the run with ``-rerun`` after its name.
-        changes: New locations of data and model: ``data`` or ``model`` -> path or name on the Hub.
+        changes: New locations of data and model: ``data`` or ``model`` -> path or Hub name.
         ignore_changes: Whether to train even if data or model have changed; the comparison lists the changes.
         restart: Whether to move the contents of the new folder aside.
 
@@ -64,22 +64,22 @@ def rerun(
         raise UsageError("the run folder cannot contain its repetition", "choose another --output", file=target)
     recipe = _recorded_recipe(folder, record, changes or {})
 
-    # 2. Read the inputs, compare their checksums with the record, and train with the machine settings of the record. So
-    #    only the environment can differ.
+    # 2. Read the inputs, compare their checksums with the record, and train with the machine settings of the record, so
+    #    that only the environment can differ.
     if isinstance(recipe, PretrainRecipe):
-        # The model is compared first, because preparing a corpus can take hours.
-        _check_inputs(record["identity"], pretrain_data.model_digests(recipe), ignore_changes)
-        text = pretrain_data.read_pretrain_data(recipe, target)
-        _check_inputs(record["identity"], text.plan.identity, ignore_changes)
-        plan = replace(text.plan, machine=record["machine"])
-        pretrain.pretrain_corpus(replace(text, plan=plan), restart=restart)
+        # Compare the model first, because preparing a corpus can take hours.
+        _check_inputs(record["identity"], pretrain_data.get_model_digests(recipe), ignore_changes)
+        corpus_data = pretrain_data.read_pretrain_data(recipe, target)
+        _check_inputs(record["identity"], corpus_data.plan.identity, ignore_changes)
+        plan = replace(corpus_data.plan, machine=record["machine"])
+        pretrain.pretrain_corpus(replace(corpus_data, plan=plan), restart=restart)
     else:
         with stage("reading the data", total=1):
-            # The same rows are held out of a file without splits.
-            rows = finetune_data.read_finetune_data(as_recorded(recipe, record["identity"]), target)
-        _check_inputs(record["identity"], rows.plan.identity, ignore_changes)
+            # `as_recorded` holds out the same rows of a file without splits.
+            data = finetune_data.read_finetune_data(as_recorded(recipe, record["identity"]), target)
+        _check_inputs(record["identity"], data.plan.identity, ignore_changes)
         train = distill.distill_rows if "compared_models" in record else finetune.finetune_rows
-        train(rows.with_machine(record["machine"]), restart=restart)
+        train(data.with_machine(record["machine"]), restart=restart)
     wait_for_all()
 
     # 3. Compare both runs.
@@ -110,22 +110,22 @@ def compare_runs(before: Path, now: Path) -> dict[str, Any]:
         {name: entry["sha256"] for name, entry in record.get("files", {}).items() if name.endswith(_WEIGHTS)}
         for record in (old, new)
     )
-    # The shorter log is extended with empty entries, so a missing entry is a difference.
-    entries = zip_longest(read_log(before), read_log(now), fillvalue=dict[str, Any]())
-    steps = (old_entry.get("step", new_entry.get("step")) for old_entry, new_entry in entries if old_entry != new_entry)
+    # `zip_longest` extends the shorter log with empty entries, so a missing entry is a difference.
+    log_entries = zip_longest(read_log(before), read_log(now), fillvalue=dict[str, Any]())
+    differing_steps = (first.get("step", second.get("step")) for first, second in log_entries if first != second)
     return {
         "run": str(before),
         "folder": str(now),
         "scores": scores,
         "weights_agree": old_weights == new_weights if old_weights and new_weights else None,
-        "first_difference": next(steps, None),
+        "first_difference": next(differing_steps, None),
         "differences": find_differences(old, new),
         "scores_agree": all(score["before"] == score["now"] for score in scores),
     }
 
 
 def _list_scores(record: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:
-    """Return (split, metric) -> score; a pretraining run only has scores of held-out text."""
+    """Return (split, metric) -> score; for a pretraining run, the split is "held-out text"."""
     results = record.get("results", [])
     if "result" in record:
         results = [{"split": "held-out text", "scores": record["result"]["scores"]}]
@@ -138,17 +138,17 @@ def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dic
     >>> find_differences({"machine": {"threads": 1}}, {"machine": {"threads": 2}})
     [{'what': 'machine.threads', 'before': 1, 'now': 2}]
     """
-    before, after = (flatten_keys(_list_circumstances(record)) for record in (old, new))
+    before, now = (flatten_keys(_list_conditions(record)) for record in (old, new))
     return [
-        {"what": name, "before": before.get(name), "now": after.get(name)}
-        for name in dict.fromkeys([*before, *after])
-        if before.get(name) != after.get(name)
+        {"what": name, "before": before.get(name), "now": now.get(name)}
+        for name in dict.fromkeys([*before, *now])
+        if before.get(name) != now.get(name)
     ]
 
 
-def _list_circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
-    # `machine` also describes how it was chosen, which does not change results. Only the name of an accelerator does,
-    # and `reason` starts with it: "NVIDIA H100: bf16, ...".
+def _list_conditions(record: Mapping[str, Any]) -> dict[str, Any]:
+    # Other keys of `machine` describe how the machine was chosen, which does not change results. Only the name of the
+    # accelerator can change them; `reason` starts with this name: "NVIDIA H100: bf16, ...".
     machine = record.get("machine", {})
     processor = machine.get("reason", "").partition(":")[0] if machine.get("device", "cpu") != "cpu" else None
     return {
@@ -162,8 +162,8 @@ def _list_circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
 def _read_finished(folder: Path) -> RunRecord:
     """Read the record of a run that can be repeated; see `rerun` for the errors."""
     if is_seeds_folder(folder):
-        first = next(iter(seed_folders(folder)), None)
-        remedy = "name one of its runs" if first is None else f"name one of its runs: {first}"
+        first_run = next(iter(seed_folders(folder)), None)
+        remedy = "name one of its runs" if first_run is None else f"name one of its runs: {first_run}"
         raise UsageError("a folder of seeds, not one run", remedy, file=folder)
     try:
         record = runs.read_record(folder)
@@ -176,19 +176,19 @@ def _read_finished(folder: Path) -> RunRecord:
         raise ModelError(message, "repeat the command that started it", file=folder)
     if "pruned" in record["identity"]:
         message = "a pruned model is made from a run without training"
-        raise UsageError(message, f"repeat that run, then {record.get('command', 'bertkit prune')}", file=folder)
+        raise UsageError(message, f"repeat the run, then {record.get('command', 'bertkit prune')}", file=folder)
     return record
 
 
 def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[str, str]) -> Recipe | PretrainRecipe:
     """Return the recipe of a run: settings from its record, and the locations of data and models from recipe.yaml.
 
-    The record includes the defaults of that time, which can differ from today's, but no tuned options.
+    The record includes the defaults of the release that trained the run, but no tuned options.
 
     Raises:
         ResourceError: If recipe.yaml is missing or has changed.
         RecipeError: If this release cannot read a setting.
-        UsageError: If the run was limited by time.
+        UsageError: If the run had a time budget.
     """
     from pydantic import ValidationError
 
@@ -197,7 +197,8 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
     if not file.is_file() or checksum not in (None, file_fingerprint(file)):
         message = "the recipe of the run is missing" if not file.is_file() else "the recipe of the run has changed"
         raise ResourceError(message, "restore the file", file=file)
-    # 1. Merge both. The record has no locations, and recipe.yaml has no defaults, so the record updates each section.
+    # 1. Merge recipe.yaml, which has the locations, and the record, which has the defaults of that release. The record
+    #    overrides recipe.yaml, section by section.
     values = read_yaml(file.read_text(encoding="utf-8"), file)[0]
     sections = {name: values.get(name) or {} for name in ("data", "training", "distillation")}
     for name, section in sections.items():
@@ -207,17 +208,18 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
 
     # 2. Replace the locations that have changed.
     if changes.get("data"):
-        # The rows of the demo data are chosen by its config, so the config stays.
+        # Keep the config of the demo data, because it selects their rows.
         is_demo = changes["data"] == values["data"].get("source") == "demo"
         data = {name: value for name, value in values["data"].items() if name not in _LOCATION or is_demo}
         values["data"] = {**data, "source": changes["data"]}
     if changes.get("model"):
         values["model"] = changes["model"]
 
-    # 3. Validate. A run with a budget of time cannot be repeated, because its steps depend on the load of the machine.
+    # 3. Validate. A run with a time budget cannot be repeated, because its steps depend on the load of the machine.
     if values.get("training", {}).get("budget"):
-        message = "the run ended after a time (training.budget), so a repetition would have other steps"
-        raise UsageError(message, f"`bertkit pretrain {file} --steps {record['steps']}` trains as long", file=folder)
+        message = "the run had a time budget (training.budget), so a repetition could have a different number of steps"
+        remedy = f"`bertkit pretrain {file} --steps {record['steps']}` trains as many steps"
+        raise UsageError(message, remedy, file=folder)
     try:
         record_type = PretrainRecipe if "objective" in values else Recipe
         recipe = record_type.model_validate(values, context={"trusted": trusts_folders()})
@@ -229,20 +231,20 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
     return recipe
 
 
-def _check_inputs(old: Mapping[str, Any], new: Mapping[str, Any], ignored: bool) -> None:
-    """Check that the inputs of today have the checksums of the record; if `ignored`, only log the differences.
+def _check_inputs(recorded: Mapping[str, Any], current: Mapping[str, Any], ignore_changes: bool) -> None:
+    """Check that the current inputs have the checksums of the record; with `ignore_changes`, only log differences.
 
     Raises:
         DataError: If only rows differ.
         ModelError: If the model, the tokenizer or the teachers differ.
     """
-    names = [name for name in _INPUTS if name in old and name in new]
-    before, now = ({name: identity[name] for name in names} for identity in (old, new))
+    names = [name for name in _INPUTS if name in recorded and name in current]
+    before, now = ({name: identity[name] for name in names} for identity in (recorded, current))
     changes = runs.compare_identities(before, now)
     if not changes:
         return
-    message = f"not the inputs of the run: {'; '.join(map(str, changes))}"
-    if ignored:
+    message = f"the inputs differ from the run's: {'; '.join(map(str, changes))}"
+    if ignore_changes:
         log.warning(f"warning: {message}")
         return
     remedy = "restore them, name them with --data and --model, or --ignore-changes to repeat it anyway"

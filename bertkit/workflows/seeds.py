@@ -70,16 +70,16 @@ class SeedRuns(RunSet):
     def read(self, name: str) -> FinetuneData:
         """Return the data of a seed. A process reads the rows only once, unless the seed draws the training rows."""
         first = self.first
-        if first.recipe.data.draws:
+        if first.recipe.data.sampling_keys:
             return self._read_rows(name)
         seed, settings = run_sets.parse_run_index(name), first.plan.identity["recipe"]
         identity = {**first.plan.identity, "recipe": {**settings, "training": {**settings["training"], "seed": seed}}}
-        recipe = first.recipe.changed("training", seed=seed)
+        recipe = first.recipe.replace("training", seed=seed)
         plan = replace(first.plan, recipe=recipe, folder=self.folder / name, identity=identity)
         return replace(first, plan=plan, recipe=recipe)
 
     def _read_rows(self, name: str) -> FinetuneData:
-        recipe = self.recipe.changed("training", seed=run_sets.parse_run_index(name))
+        recipe = self.recipe.replace("training", seed=run_sets.parse_run_index(name))
         return read_finetune_data(recipe, self.folder / name)
 
     def check_run(self, name: str) -> None:
@@ -148,7 +148,7 @@ def finetune_seeds(
 
 def dry_run(runset: SeedRuns, *, restart: bool = False) -> DryRun:
     """Check everything that can be checked without training, and return the plan of the first run for all runs."""
-    recipes = {name: runset.recipe.changed("training", seed=run_sets.parse_run_index(name)) for name in runset.names}
+    recipes = {name: runset.recipe.replace("training", seed=run_sets.parse_run_index(name)) for name in runset.names}
     first, *rest = runset.names
     plan = plan_run(recipes[first], output=runset.folder / first, restart=restart)
     for name in () if restart else rest:

@@ -1,4 +1,4 @@
-"""Test the behavior of a model: rows with a required answer, changes that must not matter, and changes that must."""
+"""Test the behavior of a model: required answers, and edits of texts that must or must not change the answer."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from bertkit.workflows.errors import read_predictions
 
 
 @dataclass(frozen=True)
-class TestedBehavior:
-    """Results of the tests of a model."""
+class BehaviorReport:
+    """Results of all tests of a model."""
 
     run: str
     recipe: str
@@ -38,10 +38,10 @@ class TestedBehavior:
 
 def run_tests(
     run: str, file: str | Path | None = None, *, recipe: str | None = None, split: str | None = None, limit: int = 500
-) -> TestedBehavior:
+) -> BehaviorReport:
     """Run the tests of a file on a model.
 
-    Without a file, all built-in changes of texts are tried, and answers that change are counted but not judged.
+    Without a file, all built-in edits of texts are tried, and changed answers are counted without a limit.
 
     Args:
         run: Run folder, or any fine-tuned checkpoint.
@@ -59,25 +59,25 @@ def run_tests(
             tests = [BehaviorTest(name=name, change=name, allowed=None) for name in EDITS]
         else:
             tests = read_tests(expand_path(file))
-        saved = open_trained(run, recipe)
+        info = open_trained(run, recipe)
         stored_rows: Sequence[Row] = []
-        # The stored rows of the run are read only if a test has no rows, because a checkpoint may have none.
+        # Read the stored rows of the run only if a test needs them, because a plain checkpoint has none.
         if any(test.rows is None and test.template is None for test in tests):
             stored_rows = read_predictions(run, split)[2]
-        test_rows = [_read_rows(test, saved, file, limit) or stored_rows for test in tests]
-        columns = saved.task.COLUMNS
+        test_rows = [_read_rows(test, info, file, limit) or stored_rows for test in tests]
+        columns = info.task.COLUMNS
         plans = [plan_test(test, rows, columns, limit) for test, rows in zip(tests, test_rows, strict=True)]
 
-    # 2. Predict the rows of all tests with one model, and judge.
-    results = run_plans(saved, plans)
-    left_out = [plan.test.name for plan in plans if not plan.rows]
+    # 2. Predict the rows of all tests with one model, and judge the answers.
+    results = run_plans(info, plans)
+    skipped_tests = [plan.test.name for plan in plans if not plan.rows]
     gates = [result.judge() for result in results]
-    gates += [Case("left out", name, "skipped", "no row can be changed so") for name in left_out]
-    return TestedBehavior(run, saved.recipe.name, saved.recipe.task, results, left_out, gates)
+    gates += [Case("left out", name, "skipped", "the change applies to no row") for name in skipped_tests]
+    return BehaviorReport(run, info.recipe.name, info.recipe.task, results, skipped_tests, gates)
 
 
 def read_tests(file: Path) -> list[BehaviorTest]:
-    """Read a file of tests; a test without a name is named after its change or its kind.
+    """Read a test file; a test without a name is named after its change or its kind.
 
     Raises:
         ResourceError: If the file cannot be read.
@@ -98,17 +98,17 @@ def read_tests(file: Path) -> list[BehaviorTest]:
     for index, test in enumerate(tests, start=1):
         name = test.name or f"{test.change or test.kind} {index}"
         if name in names:
-            raise UsageError(f"two tests are called {name!r}", "name each differently", file=file)
+            raise UsageError(f"two tests are called {name!r}", "give each a different name", file=file)
         names.add(name)
         named_tests.append(test.model_copy(update={"name": name}))
     return named_tests
 
 
-def _read_rows(test: BehaviorTest, saved: CheckpointInfo, file: object, limit: int) -> Sequence[Row]:
-    """Return the rows of a test with canonical columns; empty if the test has none."""
-    task, columns, recipe = saved.task, saved.task.COLUMNS, saved.recipe
+def _read_rows(test: BehaviorTest, info: CheckpointInfo, file: object, limit: int) -> Sequence[Row]:
+    """Return the rows of a test with canonical columns, or an empty list if the test has no rows."""
+    task, columns, recipe = info.task, info.task.COLUMNS, info.recipe
     if isinstance(test.rows, str):
-        # An invariance compares two answers, so its rows need no gold value.
+        # A test with a change compares two answers, so its rows need no gold value.
         read_columns = replace(columns, gold="") if test.change else columns
         records = read_records(test.rows, recipe.data)
         return read_split(
@@ -119,35 +119,33 @@ def _read_rows(test: BehaviorTest, saved: CheckpointInfo, file: object, limit: i
         raw_rows = fill_template(test, columns.fallback_columns.get(columns.inputs[0], columns.inputs[0]), limit)
     rows = []
     for index, row in enumerate(raw_rows, start=1):
-        answered = row if test.answer is None else {**row, columns.gold: test.answer}
+        row_with_answer = row if test.answer is None else {**row, columns.gold: test.answer}
         with error_location(file=str(file), record=f"test {test.name!r}, row {index}"):
-            rows.append(_check_row(answered, saved, needs_answer=not test.change))
+            rows.append(_check_row(row_with_answer, info, needs_answer=not test.change))
     return rows
 
 
-def _check_row(row: Mapping[str, Any], saved: CheckpointInfo, *, needs_answer: bool) -> Row:
-    """Return a row of a file of tests as the task family reads it.
+def _check_row(row: Mapping[str, Any], info: CheckpointInfo, *, needs_answer: bool) -> Row:
+    """Return a row of a test file as the task family reads it.
 
     Raises:
-        DataError: If a column is missing or unknown, or the model cannot give the answer.
+        DataError: If a column is missing or unknown, or the answer is not one of the model's labels.
     """
-    columns, gold, is_named = saved.task.COLUMNS, saved.task.COLUMNS.gold, saved.task.HAS_LABEL_NAMES
+    task, columns, gold = info.task, info.task.COLUMNS, info.task.COLUMNS.gold
     for name in row:
         if name not in columns.names:
             raise DataError(f"no column is called {name!r}", did_you_mean(name, columns.names))
     for name in (*columns.inputs, *([gold] if needs_answer else [])):
         if name not in row and columns.fallback_columns.get(name) not in row:
             raise DataError(f"the row has no {name!r}", "write it, or an `answer` for all rows of the test")
-    spelled_row = dict(row)
-    # YAML reads labels such as 1 or yes as numbers and truth values.
-    if is_named and gold in row and not isinstance(row[gold], list):
-        spelled_row[gold] = label_to_str(row[gold])
-    read_row = saved.task.read(spelled_row, saved.recipe)
+    # YAML reads labels such as 1 or true as a number or a boolean.
+    if task.HAS_LABEL_NAMES and gold in row and not isinstance(row[gold], list):
+        row = {**row, gold: label_to_str(row[gold])}
+    read_row = task.read(dict(row), info.recipe)
     if read_row is None:
         raise DataError("the row has nothing to test", "leave it out")
-    unknown = set(labels_to_strs(read_row[gold]) if is_named and gold in read_row else ()).difference(saved.labels)
-    if unknown:
-        raise DataError(
-            f"{min(unknown)!r} is not one of the labels", did_you_mean(min(unknown), saved.labels), column=gold
-        )
+    labels = labels_to_strs(read_row[gold]) if task.HAS_LABEL_NAMES and gold in read_row else ()
+    if unknown_labels := set(labels).difference(info.labels):
+        label = min(unknown_labels)
+        raise DataError(f"{label!r} is not one of the labels", did_you_mean(label, info.labels), column=gold)
     return read_row

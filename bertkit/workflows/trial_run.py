@@ -119,8 +119,8 @@ def dry_run(
     # 3. The disk. A checkpoint has two moments of AdamW per weight. With `restart`, an earlier run is moved aside and
     #    keeps its space; otherwise its files are replaced.
     steps = training.total_steps(data.rows["train"])
-    saves = training.evaluations(steps, data.rows["train"])
-    disk_bytes = max_disk_usage(weights, 3 * weights, saves, training.kept_checkpoints(saves))
+    saves = training.count_evaluations(steps, data.rows["train"])
+    disk_bytes = max_disk_usage(weights, 3 * weights, saves, training.count_kept_checkpoints(saves))
     check_space(folder, disk_bytes - (0 if restart else written_bytes(folder)))
     plan = DryRun(
         recipe=recipe.name,
@@ -219,8 +219,8 @@ def smoke_pretrain(recipe: PretrainRecipe) -> tuple[SmokeResult, BertkitError | 
     from bertkit.workflows.pretrain_data import read_pretrain_data
 
     changes: dict[str, Any] = {"budget": None, "batch_size": 2, "short_length": None}
-    few = recipe.changed("training", **changes, steps=_SMOKE_STEPS, evaluate_every=1, report_to=[])
-    few = few.changed("data", limit=min(recipe.data.limit or _SMOKE_DOCUMENTS, _SMOKE_DOCUMENTS))
+    few = recipe.replace("training", **changes, steps=_SMOKE_STEPS, evaluate_every=1, report_to=[])
+    few = few.replace("data", limit=min(recipe.data.limit or _SMOKE_DOCUMENTS, _SMOKE_DOCUMENTS))
     result = SmokeResult(recipe.name, recipe.model or recipe.size)
     with _smoke_stages(result) as stages:
         with stages.stage("prepare the text"):
@@ -234,7 +234,7 @@ def _with_few_rows(data: FinetuneData) -> FinetuneData:
     """Return the data of a run of two steps, whose splits have a few rows that include every label."""
     gold = data.task.COLUMNS.gold if data.task.HAS_LABEL_NAMES else ""
     changes = {"steps": _SMOKE_STEPS, "evaluate_every": 1, "patience": None, "batch_size": SMOKE_ROWS // _SMOKE_STEPS}
-    recipe = data.recipe.changed("training", **changes, report_to=[])
+    recipe = data.recipe.replace("training", **changes, report_to=[])
     splits = {name: choose_rows(split, gold) for name, split in data.splits.items()}
     return replace(data, splits=splits, recipe=recipe, plan=replace(data.plan, recipe=recipe))
 

@@ -242,11 +242,11 @@ RECIPES = {
     ),
     "aliases": (
         "a: &a [1]\nb: [*a, *a]\n",
-        "anchors and aliases are not read (r.yaml:1) - write it out",
+        "anchors and aliases are not supported (r.yaml:1) - repeat the value",
     ),
     "python tag": (
         "a: !!python/object/apply:os.system [ls]\n",
-        "the tag tag:yaml.org,2002:python/object/apply:os.system is not read (r.yaml:1) - write a plain value",
+        "the tag tag:yaml.org,2002:python/object/apply:os.system is not supported (r.yaml:1) - write a plain value",
     ),
     "circle": ("extends: r.yaml\n", "recipes extend each other in a circle (r.yaml) - remove one `extends:`"),
     "range": (
@@ -337,7 +337,7 @@ def test_a_file_of_rows_in_the_place_of_a_recipe_is_answered_by_the_command_line
 def test_a_file_of_rows_as_the_option_recipe_is_refused(run):
     Path("rows.tsv").write_text("text\ta\n")
     ended = run("explain", "demo", "--recipe", "rows.tsv", "--text", "a")
-    assert (ended.code, ended.last[:58]) == (2, "error: a file, and a recipe is expected (rows.tsv) - `bert")
+    assert (ended.code, ended.last[:63]) == (2, "error: expected a recipe, got a file that is not YAML (rows.tsv")
 
 
 def test_errors_as_json(run):

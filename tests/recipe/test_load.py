@@ -8,8 +8,8 @@ import pytest
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import (
-    assignment,
     find_recipe,
+    format_assignment,
     load_any_recipe,
     load_pretrain_recipe,
     load_recipe,
@@ -90,7 +90,7 @@ def test_a_wrong_line_is_named(here):
 def test_an_assignment_is_read_back_by_shell_and_yaml(text):
     import shlex
 
-    (word,) = shlex.split(assignment("data.columns.text", text))
+    (word,) = shlex.split(format_assignment("data.columns.text", text))
     assert parse_changes([word]) == {"data.columns.text": text}
 
 
@@ -99,7 +99,7 @@ def test_an_assignment_is_read_back_by_shell_and_yaml(text):
     [
         (
             "about=&x",
-            "--set about: anchors and aliases are not read - write it out; for text: 'about=\"&x\"'",
+            "--set about: anchors and aliases are not supported - repeat the value; for text: 'about=\"&x\"'",
         ),
         ("training.seed=" + "9" * 5000, "--set training.seed: a number of 5,000 digits - at most 100 are read"),
         ("x" * 5000, "--set " + "x" * 77 + "... is not key=value"),
@@ -115,7 +115,7 @@ def test_an_assignment_that_cannot_be_read_says_what_to_write(change, message):
 def test_what_recipes_do_not_use_of_yaml_is_quoted_in_an_assignment(text):
     import shlex
 
-    (word,) = shlex.split(assignment("about", text))
+    (word,) = shlex.split(format_assignment("about", text))
     assert parse_changes([word]) == {"about": text}
 
 

@@ -78,7 +78,7 @@ def test_numbers_out_of_their_range_are_refused(setting):
 
 def test_the_last_step_is_evaluated_too():
     training = TrainingConfig(evaluate_every=10)
-    assert [training.evaluations(steps, 100) for steps in (5, 10, 15)] == [1, 1, 2]
+    assert [training.count_evaluations(steps, 100) for steps in (5, 10, 15)] == [1, 1, 2]
 
 
 @pytest.mark.parametrize("steps", [1, 20, 59, 60, 700, 1499, 1500, 10**6])
@@ -105,12 +105,12 @@ def test_ways_to_compute_exclude_each_other(key, other):
 
 
 def test_a_decay_needs_its_schedule_and_goes_with_the_warmup():
-    assert TrainingConfig(schedule="warmup_stable_decay").decay_share == 0.1
-    assert TrainingConfig(schedule="warmup_stable_decay", warmup_ratio=0.95).decay_share == pytest.approx(0.05)
-    assert TrainingConfig(schedule="warmup_stable_decay", warmup_ratio=0.2, decay_ratio=0.8).decay_share == 0.8
+    assert TrainingConfig(schedule="warmup_stable_decay").decay_fraction == 0.1
+    assert TrainingConfig(schedule="warmup_stable_decay", warmup_ratio=0.95).decay_fraction == pytest.approx(0.05)
+    assert TrainingConfig(schedule="warmup_stable_decay", warmup_ratio=0.2, decay_ratio=0.8).decay_fraction == 0.8
     with pytest.raises(ValidationError, match=r"needs training\.schedule = warmup_stable_decay, not linear"):
         TrainingConfig(decay_ratio=0.2)
-    with pytest.raises(ValidationError, match=r"training\.warmup_ratio \(0\.3\): together at most 1"):
+    with pytest.raises(ValidationError, match=r"at most 0\.7, because training\.warmup_ratio is 0\.3"):
         TrainingConfig(schedule="warmup_stable_decay", warmup_ratio=0.3, decay_ratio=0.8)
 
 

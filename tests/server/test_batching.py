@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from bertkit.errors import DataError
 from bertkit.server.batching import RequestQueue, WorkerThread
-from bertkit.server.engines import Encoded
+from bertkit.server.engines import EncodedInput
 
 
 class Doubling:
@@ -29,7 +29,7 @@ class Doubling:
     def encode(self, values):
         if "wrong" in values:
             raise DataError("wrong", "right it")
-        return [Encoded(value, len(str(value))) for value in values]
+        return [EncodedInput(value, len(str(value))) for value in values]
 
     def answer(self, encoded):
         values = [content for content, _ in encoded]
@@ -60,7 +60,7 @@ def computing():
 
 async def ask(worker, queue, values):
     ticket = worker.submit(queue, values, lambda answer: answer)
-    await ticket.done
+    await ticket.future
     return ticket.error or ticket.answers
 
 
@@ -79,7 +79,7 @@ def test_every_request_gets_its_own_answers_in_order(computing):
     assert sum(map(len, queue.engine.batches)) == sum(map(len, requests))
     assert all(len({type(value) for value in batch}) == 1 for batch in queue.engine.batches)
     assert all(len(batch) == 1 or sum(len(str(value)) for value in batch) <= 40 for batch in queue.engine.batches)
-    assert queue.rows == 0
+    assert queue.num_rows == 0
 
 
 def test_a_batch_is_what_came_while_the_last_was_computed(computing):
@@ -112,7 +112,7 @@ def test_a_bad_input_fails_its_own_request_alone(bad, error, computing):
     first, second, third = asyncio.run(together())
     assert (first, third) == (["aa"], ["cc"])
     assert isinstance(second, error)
-    assert queue.rows == 0
+    assert queue.num_rows == 0
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_again(computing):
@@ -148,7 +148,7 @@ def test_what_nobody_waits_for_is_not_computed(computing):
 
     asyncio.run(leave())
     assert queue.engine.batches == [["first"], ["last"]]
-    assert queue.rows == 0
+    assert queue.num_rows == 0
 
 
 def test_a_batch_takes_one_input_of_each_request_in_turn(computing):
@@ -174,7 +174,7 @@ def test_a_batch_takes_one_input_of_each_request_in_turn(computing):
             rows[5:],
         ]
     )
-    assert queue.rows == 0 and not queue.requests
+    assert queue.num_rows == 0 and not queue.requests
 
 
 def test_requests_that_do_not_fit_into_a_batch_are_first_in_the_next(computing):

@@ -113,7 +113,10 @@ def test_answers_of_probabilities_are_those_of_transformers(kind):
             by_label = dict(zip(labels, probabilities, strict=False))
             given = {"noul": None, "choice": by_label, "score": probabilities}[kind]
             decision = {"probability": probabilities[-1], "expected": expected_level(probabilities)}
-            shown, answer = question.show({**decision, "probabilities": given}), reference.answer(probabilities)
+            shown, answer = (
+                question.format_answer({**decision, "probabilities": given}),
+                reference.answer(probabilities),
+            )
             assert shown.keys() == answer.keys()
             for key, value in answer.items():
                 assert shown[key] == (value if isinstance(value, str) or key == "legend" else pytest.approx(value)), key
@@ -180,7 +183,11 @@ def test_a_classifier_answers_a_choice_among_its_labels_and_refuses_the_rest(ask
         ({"questions": []}, 422, "questions: List should have at least 1 item"),
         ({"questions": [{"type": "box", "instructions": "x"}]}, 422, "\\[0\\].type: .*'predicate', 'choice'"),
         ({"questions": [{"type": "predicate"}]}, 422, "questions\\[0\\].*instructions: Field required"),
-        ({"questions": [{**OPENAI[1], "choices": [{"value": "a"}, {"value": "a"}]}]}, 422, "two have one value"),
+        (
+            {"questions": [{**OPENAI[1], "choices": [{"value": "a"}, {"value": "a"}]}]},
+            422,
+            "two choices have the same value",
+        ),
         ({"questions": [{"type": "choice", "instructions": "x"}]}, 422, "the criteria '{}'"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, 422, "'input_image': only text"),
         (

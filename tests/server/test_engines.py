@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def test_rows_are_encoded_apart_and_answered_together(service):
-    engine = service.models["run"].rows.engine
+    engine = service.models["run"].row_queue.engine
     rows = [{"text": "good"}, {"text": "a very dull film"}]
     encoded = [engine.encode([row])[0] for row in rows]
     assert [one.tokens for one in encoded] == [3, 6]
@@ -13,5 +13,5 @@ def test_rows_are_encoded_apart_and_answered_together(service):
 
 
 def test_texts_count_with_their_prompt(service):
-    engine = service.models["vectors"].texts.engine
+    engine = service.models["vectors"].text_queue.engine
     assert [engine.encode([("good film", prompt)])[0].tokens for prompt in (None, "query")] == [4, 5]

@@ -18,7 +18,7 @@ from tests.runtime.hand_made import write_vectors
 
 def test_a_run_has_the_name_of_its_folder_or_a_given_one(trained, sentence_folder):
     found = find_models([str(trained), f"other={trained}", str(sentence_folder)])
-    assert [(model.name, model.saved is None, model.has_vectors) for model in found] == [
+    assert [(model.name, model.checkpoint is None, model.can_embed) for model in found] == [
         ("run", False, False),
         ("other", False, False),
         ("vectors", True, True),
@@ -30,8 +30,8 @@ def test_a_folder_that_is_no_run_needs_a_recipe(tiny_model, trained, tmp_path):
         find_models([str(tiny_model)])
     foreign = shutil.copytree(trained, tmp_path / "foreign", ignore=shutil.ignore_patterns("recipe.yaml", "run.json"))
     (model,) = find_models([str(foreign)], "classify")
-    assert model.saved is not None
-    assert set(model.saved.labels) == {"good", "bad"}
+    assert model.checkpoint is not None
+    assert set(model.checkpoint.labels) == {"good", "bad"}
 
 
 def test_a_recipe_that_no_model_needs_is_refused(trained):
@@ -64,7 +64,7 @@ def test_an_exported_model_of_vectors_predicts_and_embeds(tmp_path):
     write_vectors(tmp_path / "exported")
     (tmp_path / "exported" / "recipe.yaml").write_text("extends: similarity\n")
     (model,) = find_models([str(tmp_path / "exported")])
-    assert model.saved is not None and model.has_vectors
+    assert model.checkpoint is not None and model.can_embed
 
 
 def test_models_answer_where_their_answers_fit(service):
@@ -77,7 +77,7 @@ def test_models_are_loaded_in_a_thread_that_ends_so_that_its_openmp_pool_does(mo
 
     def load(model, *_):
         loaders.append(threading.current_thread())
-        return SimpleNamespace(name=model.name, rows=None, texts=None)
+        return SimpleNamespace(name=model.name, row_queue=None, text_queue=None)
 
     monkeypatch.setattr(module, "_load_model", load)
     module.load_service([SimpleNamespace(name="a"), SimpleNamespace(name="b")], Limits())

@@ -168,7 +168,7 @@ def test_a_client_that_has_gone_disturbs_nothing(client):
 
 def test_a_full_queue_says_when_to_come_again(changed_client, service):
     full = RequestQueue(None, max_rows=0, max_tokens=1)
-    model = replace(service.models["run"], rows=full)
+    model = replace(service.models["run"], row_queue=full)
     reply = changed_client(models={"run": model}).post("/predict", {"inputs": "a"})
     assert (reply.status, reply.json["error_type"]) == (429, "overloaded")
     assert int(reply.headers["retry-after"]) >= 1

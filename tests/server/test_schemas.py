@@ -11,7 +11,7 @@ from bertkit.recipe import load_recipe
 from bertkit.server.schemas import (
     classifies_texts,
     column_types,
-    explain_faults,
+    explain_errors,
     form_fields,
     pair_to_rank,
     row_schema,
@@ -68,7 +68,7 @@ def test_columns_that_stand_for_each_other_are_both_optional():
 
 def test_the_first_fault_is_described():
     fault = {"loc": ("body",), "msg": "no", "type": "dict_type"}
-    assert explain_faults([fault]).detail == "no"
+    assert explain_errors([fault]).detail == "no"
     inside = {"loc": ("body", "inputs", "list[str]", 3), "msg": "bad", "type": "string_type"}
-    error = explain_faults([{**fault, "loc": ("body", "inputs", "str")}, inside])
+    error = explain_errors([{**fault, "loc": ("body", "inputs", "str")}, inside])
     assert (error.status_code, error.detail) == (422, "inputs[3]: bad")

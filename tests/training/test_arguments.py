@@ -51,7 +51,7 @@ def test_a_stable_rate_decays_over_its_share_of_the_steps(settings, tmp_path):
     machine = ComputeConfig("cpu", "fp32", 1, "")
     made = arguments.make_arguments(training, machine, tmp_path, 96)
     steps = made.lr_scheduler_kwargs["num_decay_steps"]
-    assert steps == pytest.approx(77 * training.decay_share, abs=1)
+    assert steps == pytest.approx(77 * training.decay_fraction, abs=1)
     assert made.get_warmup_steps(77) + steps <= 77
 
 

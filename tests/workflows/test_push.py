@@ -53,7 +53,7 @@ def test_a_dry_run_lists_the_files_and_asks_nothing(hub, run, trained):
     assert set(result["files"]) == MODEL | OF_RUN
     assert result["files"]["model.safetensors"] == (trained / "model.safetensors").stat().st_size
     assert (result["commit"], hub.requests) == (None, [])
-    assert "names no license" in result["notes"][0]
+    assert "has no license" in result["notes"][0]
 
 
 def test_a_pushed_run_is_loaded_by_its_name(hub, run, trained, finished, tmp_path):
@@ -87,7 +87,7 @@ def test_the_card_is_what_the_hub_reads(hub, run, finished, tmp_path):
     (finished / "README.md").write_text(card.replace("# language: en", "language: en"))
     ended = run("push", finished, "me/toy")
     assert ended.code == 0, ended.err
-    assert "names no" not in ended.out
+    assert "has no" not in ended.out
     (tmp_path / "README.md").write_bytes(hub.newest("me/toy")["README.md"])
     data = metadata_load(tmp_path / "README.md")
     assert (data["license"], data["language"], data["pipeline_tag"]) == ("apache-2.0", "en", "text-classification")

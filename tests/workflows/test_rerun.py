@@ -22,7 +22,7 @@ def test_a_run_is_repeated_to_the_bit_and_changed_rows_are_refused(run, tiny_mod
     with (toy_data / "train.csv").open("a", encoding="utf-8") as stream:
         stream.write("so dull,bad\n")
     refused = run("rerun", "a")
-    assert refused.code == 3 and "not the inputs of the run: data.train: " in refused.last
+    assert refused.code == 3 and "the inputs differ from the run's: data.train: " in refused.last
     ended = run("rerun", "a", "--data", moved, "--json")
     assert ended.code == 0, ended.err
     printed = json.loads(ended.out)

@@ -91,7 +91,7 @@ def test_without_a_file_small_changes_are_told_and_not_judged(run, trained):
         ("tests: [", 2, "not YAML"),
         ("", 2, "the file of tests is empty (cases.yaml) - copy the example in docs/test.md"),
         ("- a", 2, "a file of tests is a list of `key: value` lines (cases.yaml) - copy the example"),
-        ("tests: &a []", 2, "anchors and aliases are not read (cases.yaml:1)"),
+        ("tests: &a []", 2, "anchors and aliases are not supported (cases.yaml:1)"),
         (None, 6, "no file of tests"),
     ],
 )

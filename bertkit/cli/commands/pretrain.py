@@ -36,8 +36,8 @@ from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from bertkit.recipe.records import PretrainRecipe
-    from bertkit.workflows.pretrain_plan import Estimate
-    from bertkit.workflows.pretrain_results import Pretrained
+    from bertkit.workflows.pretrain_plan import PretrainEstimate
+    from bertkit.workflows.pretrain_results import PretrainResult
     from bertkit.workflows.tokenizer import TokenizerReport
 
 ORDER = 15
@@ -239,7 +239,7 @@ def run_pretraining(
         print_result(result, print_pretrained)
 
 
-def print_pretrained(result: Pretrained) -> None:
+def print_pretrained(result: PretrainResult) -> None:
     """Print the scores of a pretraining run and the commands that a user may want to run next."""
     from bertkit.metrics.baselines import strongest, tabulate
     from bertkit.workflows.pretrain_results import next_commands
@@ -261,7 +261,7 @@ def print_pretrained(result: Pretrained) -> None:
     print_next(*next_commands(result))
 
 
-def print_estimate(estimate: Estimate) -> None:
+def print_estimate(estimate: PretrainEstimate) -> None:
     """Print the estimated time and memory of a pretraining run."""
     print_text(f"{estimate.recipe}: {estimate.parameters:,} parameters, {estimate.examples:,} blocks of training text")
     print_table("text", [{"split": split, **counts} for split, counts in estimate.corpus.items()])

@@ -29,7 +29,7 @@ from bertkit.cli.output import (
 from bertkit.reports.text import p_text
 
 if TYPE_CHECKING:
-    from bertkit.workflows.prune import Pruned
+    from bertkit.workflows.prune import PruneResult
 
 ORDER = 51
 EXAMPLE = "bertkit prune runs/cola -o pruned --intermediate 64"
@@ -77,8 +77,8 @@ def command(
     print_with_gates(pruned, print_pruned, pruned.gates)
 
 
-def print_pruned(pruned: Pruned) -> None:
-    """Print the new shape, the size, speed and scores of both models, and the next commands."""
+def print_pruned(pruned: PruneResult) -> None:
+    """Print the new shape, size, speed and scores before and after, and the next commands."""
     from bertkit.hardware.speed import describe_spreads
 
     print_text(f"{pruned.folder}: pruned from {pruned.model}")
@@ -110,7 +110,7 @@ def print_pruned(pruned: Pruned) -> None:
     print_next(*_next_steps(pruned))
 
 
-def _next_steps(pruned: Pruned) -> list[str]:
+def _next_steps(pruned: PruneResult) -> list[str]:
     """Return the commands that train a pruned model again."""
     if pruned.recipe is None:
         return [f"bertkit finetune RECIPE --model {pruned.folder}"]

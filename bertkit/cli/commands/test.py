@@ -16,7 +16,7 @@ from bertkit.cli.options import (
 from bertkit.cli.output import print_notes, print_table, print_text, print_with_gates
 
 if TYPE_CHECKING:
-    from bertkit.workflows.test import TestedBehavior
+    from bertkit.workflows.test import BehaviorReport
 
 ORDER = 22
 EXAMPLE = "bertkit test runs/cola cases.yaml --report tests.xml"
@@ -52,7 +52,7 @@ def command(
     print_with_gates(tested, _print_tested, tested.gates if cases else [])
 
 
-def _print_tested(tested: TestedBehavior) -> None:
+def _print_tested(tested: BehaviorReport) -> None:
     print_text(f"{tested.run}, {tested.recipe}")
     table = [
         {

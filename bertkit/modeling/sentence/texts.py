@@ -91,7 +91,7 @@ def encode_rows(
     prompted = [[f"{second if index else first}{text}" for index, text in enumerate(texts)] for texts in rows]
     if modules.lowercase:
         prompted = [[text.lower() for text in texts] for texts in prompted]
-    shortened = replace(context, recipe=context.recipe.changed("training", max_length=modules.max_length))
+    shortened = replace(context, recipe=context.recipe.replace("training", max_length=modules.max_length))
     several = [[{"text": text} for text in texts] for texts in prompted]
     for (text,), pair in zip(several, pairs or (), strict=True) if pairs else ():
         text["text_pair"] = pair.lower() if modules.lowercase else pair

@@ -49,7 +49,7 @@ def pair_segments(
     """Pair the segments of the corpus; the pairs repeat after ``training.dupe_factor`` epochs, if it is set."""
     # Pairs follow only from seed and version, so a resumed run, and every process, builds the same pairs.
     training = context.recipe.training
-    version = training.version_of(epoch)
+    version = training.get_example_version(epoch)
     return build_pairs(corpus, length, context.pair_template.size, pair_type, training.seed, version)
 
 

@@ -7,7 +7,7 @@ import pytest
 from bertkit.cli.commands.ablate import parse_finetuning, print_ablation, print_ablation_plan
 from bertkit.errors import RecipeError, UsageError
 from bertkit.metrics.paired import Difference
-from bertkit.workflows.pretrain_plan import Estimate
+from bertkit.workflows.pretrain_plan import PretrainEstimate
 
 
 def task_of(seeds, p_holm=None):
@@ -63,7 +63,7 @@ def test_columns_that_nothing_fills_are_left_out(capsys):
 
 
 def test_a_plan_has_the_time_of_each_pretraining(capsys):
-    own = Estimate("mlm", 1000, 10, 5, 640, 90.0, 100.0, None, None, {}, "x", 10**6)
+    own = PretrainEstimate("mlm", 1000, 10, 5, 640, 90.0, 100.0, None, None, {}, "x", 10**6)
     rows = {"pos": {"train": 40, "validation": 20}}
     print_ablation_plan({"folder": "runs/a", "variants": {"mlm": own, "clm": own}, "rows": rows, "finetunings": 4})
     out = capsys.readouterr().out

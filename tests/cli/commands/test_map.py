@@ -15,19 +15,19 @@ from bertkit.workflows.map import MapResult
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["-o", "map.pdf"], 2, "--output map.pdf - its name ends in .html"),
-        (["--svg", "map.png"], 2, "--svg map.png - its name ends in .svg"),
+        (["-o", "map.pdf"], 2, "--output map.pdf does not end in .html - name a file such as map.html"),
+        (["--svg", "map.png"], 2, "--svg map.png does not end in .svg - name a file such as map.svg"),
         (["--layers", "first"], 2, "--layers first - all, last, or numbers such as 0,3,6"),
         (["--layers", "9"], 2, "--layers 9: no layer 9 - 0 (the embeddings) to "),
         (["--word", ""], 2, "--word without a word"),
         (["--word", "zebra"], 3, "no row has the word 'zebra' (rows.csv) - check its spelling"),
         (["--label", "labels"], 3, "no column 'labels' (rows.csv:2) - did you mean label?; name it with --label"),
         (["--column", "body"], 3, "no column 'body'"),
-        (["--limit", 2], 3, "2 points, and a map needs 3 (rows.csv) - give more rows"),
+        (["--limit", 2], 3, "a map needs at least 3 points, got 2 (rows.csv) - give more rows"),
         (
             ["-o", "old.html"],
             2,
-            "the file exists already, and is kept as it is (old.parquet) - name another file",
+            "the file exists already (old.parquet) - name another file",
         ),
         (["-o", "none/map.html"], 6, "cannot be written"),
         (["--unit", "target"], 3, "no column 'target'"),

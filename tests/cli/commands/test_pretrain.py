@@ -12,8 +12,8 @@ from bertkit.cli.commands.pretrain import print_estimate, print_pretrained, prin
 from bertkit.cli.main import app
 from bertkit.modeling.sizes import read_sizes
 from bertkit.recipe import recipe_names
-from bertkit.workflows.pretrain_plan import Estimate
-from bertkit.workflows.pretrain_results import Pretrained
+from bertkit.workflows.pretrain_plan import PretrainEstimate
+from bertkit.workflows.pretrain_results import PretrainResult
 from bertkit.workflows.tokenizer import TokenizerReport
 
 REPORT = TokenizerReport("tok", "bpe", False, 400, 2000, 16, 240, 1.35, 0.808, 0.0012, 22.1, 0.668, ["too little text"])
@@ -61,7 +61,7 @@ MODEL = {
 }
 
 
-PRETRAINED = Pretrained(
+PRETRAINED = PretrainResult(
     recipe="mlm",
     model="tiny",
     objective="mlm",
@@ -78,7 +78,7 @@ PRETRAINED = Pretrained(
 )
 
 
-ESTIMATE = Estimate(
+ESTIMATE = PretrainEstimate(
     "mlm", 530_960, 307, 4, 129_401, 3.0, 43_499.0, 1916.0, 0.1, {"train": {"documents": 16}}, "runs/mlm", 12_000_000
 )
 

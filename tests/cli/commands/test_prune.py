@@ -7,13 +7,13 @@ from types import SimpleNamespace
 from bertkit.cli.commands.prune import _next_steps, print_pruned
 from bertkit.compression.pruned_folder import PrunedSide
 from bertkit.metrics.paired import Difference
-from bertkit.workflows.prune import Pruned
+from bertkit.workflows.prune import PruneResult
 
 SIDES = (PrunedSide(2000, 8_000_000), PrunedSide(1000, 4_000_000))
 
 
 def test_a_plain_checkpoint_has_sizes_only(capsys):
-    print_pruned(Pruned("model", "small", *SIDES, layers=[0, 2], heads=None, intermediate=None, vocabulary=None))
+    print_pruned(PruneResult("model", "small", *SIDES, layers=[0, 2], heads=None, intermediate=None, vocabulary=None))
     text = capsys.readouterr().out
     assert text.startswith("small: pruned from model\n  layers: 0, 2\n  size and speed on this machine\n")
     assert "after        1,000  4.0\n" in text and "ms/row" not in text
@@ -33,7 +33,7 @@ def test_a_run_has_speed_scores_and_the_paired_difference(capsys):
         for one, score in zip(SIDES, (0.85, 0.8), strict=True)
     ]
     difference = Difference(0.85, 0.8, -0.05, (-0.09, -0.01), 0.012, "permutation")
-    pruned = Pruned(
+    pruned = PruneResult(
         "runs/x",
         "small",
         *sides,

@@ -94,7 +94,7 @@ def test_a_plan_lists_its_trials(capsys):
     ("options", "what"),
     [
         (["--restart", "--worker"], "--restart and --worker are both given"),
-        (["--space", "training.epochs=2"], "names one value"),
+        (["--space", "training.epochs=2"], "has one value"),
         (["--search", "bayes"], "--search bayes"),
         (["--space", "training.rate=1,2"], "--space: unknown key 'training.rate'"),
         (["--epochs", "2"], "training.epochs is both set and searched"),
