@@ -152,7 +152,7 @@ def first_position(config: Config) -> int:
     return indices[0] + 1 if indices else 0
 
 
-def native_port(saved: Mapping[str, Any]) -> str | None:
+def find_native_port(saved: Mapping[str, Any]) -> str | None:
     """Return transformers' own version of a checkpoint that brings its own code, or None if it has no version.
 
     Args:
@@ -173,10 +173,10 @@ def detect_machine(
     return detect_hardware(precision, avoid_bf16=overflows, widths=widths, threads=threads)
 
 
-def types_with(feature: str) -> list[str]:
+def list_types(feature: str) -> list[str]:
     """List the model types that have a feature, in alphabetical order.
 
-    >>> "bert" in types_with("has_pair_head"), "roberta" in types_with("has_pair_head")
+    >>> "bert" in list_types("has_pair_head"), "roberta" in list_types("has_pair_head")
     (True, False)
     """
     return [architecture.model_type for architecture in ARCHITECTURES.values() if getattr(architecture, feature)]
@@ -201,7 +201,7 @@ def make_causal(config: Config) -> Config:
     return causal
 
 
-def layers_of(model: Model) -> list[Any]:
+def get_layers(model: Model) -> list[Any]:
     """Return the layers of a model's encoder, or an empty list if they are unknown or a decoder's."""
     path = None if is_causal(model.config) else get_architecture(model.config).layers
     if path is None:
@@ -213,11 +213,11 @@ def layers_of(model: Model) -> list[Any]:
     return list(layers or [])
 
 
-def layer_sizes(config: Config) -> tuple[int, int, int] | None:
+def get_layer_sizes(config: Config) -> tuple[int, int, int] | None:
     """Return the number of layers, hidden size and intermediate size, or None if layers are not like BERT's.
 
     >>> from types import SimpleNamespace as Config
-    >>> layer_sizes(Config(model_type="bert", num_hidden_layers=12, hidden_size=768, intermediate_size=3072))
+    >>> get_layer_sizes(Config(model_type="bert", num_hidden_layers=12, hidden_size=768, intermediate_size=3072))
     (12, 768, 3072)
     """
     if not get_architecture(config).has_plain_products:

@@ -12,8 +12,8 @@ from torch.nn import functional
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from bertkit.errors import ModelError
-from bertkit.modeling.architectures import layers_of
-from bertkit.modeling.info import LayerOutput, Model, patched_attention
+from bertkit.modeling.architectures import get_layers
+from bertkit.modeling.info import LayerOutput, Model, patch_attention
 from bertkit.tokens.features import Batch
 
 _KEEPING = "bertkit-keeping"  # start of the names of patches
@@ -52,7 +52,7 @@ def capture_attention(
 
     name = f"{_KEEPING}-{role}"
     # A map has to cover the whole batch. Unpadding would call attention for groups of rows, so it must not be used.
-    with patched_attention(model, name, attend, splits_rows=False):
+    with patch_attention(model, name, attend, can_split_rows=False):
         if model.config._attn_implementation != name:
             message = f"the attention of a {model.config.model_type} model cannot be read"
             raise ModelError(message, "match hidden states only")
@@ -92,12 +92,12 @@ def preserve_sliding_window(model: Model) -> None:
 
     if "sliding_attention" in types:
         model.base_model.register_forward_pre_hook(narrow_mask, with_kwargs=True)
-        for layer, kind in zip(layers_of(model), types, strict=False):
+        for layer, kind in zip(get_layers(model), types, strict=False):
             if kind == "sliding_attention":
                 layer.register_forward_pre_hook(use_mask, with_kwargs=True)
 
 
-def attention_weights(model: Model, batch: Batch) -> list[torch.Tensor]:
+def compute_attention_weights(model: Model, batch: Batch) -> list[torch.Tensor]:
     """Compute the attention weights of each layer with the model's code, (rows, heads, tokens, attended tokens).
 
     The weights of a token sum to 1 over the last axis. Attention is computed eagerly, because the fused kernels return
@@ -127,7 +127,7 @@ def attention_weights(model: Model, batch: Batch) -> list[torch.Tensor]:
     return weights
 
 
-def attention_of(layer: nn.Module, maps: AttentionMaps) -> torch.Tensor:
+def get_attention_map(layer: nn.Module, maps: AttentionMaps) -> torch.Tensor:
     """Return the map of a layer's attention, (texts, heads, tokens, tokens)."""
     return next(maps[module] for module in layer.modules() if module in maps)
 

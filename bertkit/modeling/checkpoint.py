@@ -16,7 +16,7 @@ from typing import Any
 
 from bertkit.data.labels import placeholder_names
 from bertkit.errors import ModelError
-from bertkit.modeling.architectures import ARCHITECTURES, BIDIRECTIONAL, native_port
+from bertkit.modeling.architectures import ARCHITECTURES, BIDIRECTIONAL, find_native_port
 from bertkit.modeling.info import Config
 from bertkit.progress import log
 from bertkit.storage.checkpoints import find_last_model
@@ -87,7 +87,7 @@ def load_config(folder: Path, *, decoders: bool = False) -> Config:
     except (ValueError, OSError, LookupError, TypeError, AttributeError, StrictDataclassError) as error:
         if "auto_map" in saved:
             raise custom_code_error(saved, folder) from None
-        raise ModelError(f"the config does not load: {first_line(error)}", file=folder) from None
+        raise ModelError(f"the config does not load: {shorten_error(error)}", file=folder) from None
     if "auto_map" in saved and not _is_native(saved, config):
         raise custom_code_error(saved, folder)
     # A saved implementation may name a kernel of the Hub, which is code, or need a package that is not installed.
@@ -98,9 +98,9 @@ def load_config(folder: Path, *, decoders: bool = False) -> Config:
     else:
         _check_type(saved, folder)
     if config.is_encoder_decoder:
-        raise not_an_encoder(config.model_type, folder, "it has a decoder")
+        raise not_encoder_error(config.model_type, folder, "it has a decoder")
     if not hasattr(config, "vocab_size"):
-        raise not_an_encoder(config.model_type, folder, "its config has no vocab_size")
+        raise not_encoder_error(config.model_type, folder, "its config has no vocab_size")
     return config
 
 
@@ -116,10 +116,10 @@ def check_head(config: dict[str, Any], folder: Path) -> None:
         raise ModelError(problem, FINE_TUNE, file=folder)
 
 
-def label_names(config: dict[str, Any]) -> list[str] | None:
+def get_label_names(config: dict[str, Any]) -> list[str] | None:
     """Return a checkpoint's label names in the order of its outputs, or None if they are placeholders.
 
-    >>> label_names({"id2label": {"1": "good", "0": "bad"}}), label_names({"id2label": {"0": "LABEL_0"}})
+    >>> get_label_names({"id2label": {"1": "good", "0": "bad"}}), get_label_names({"id2label": {"0": "LABEL_0"}})
     (['bad', 'good'], None)
     """
     names = config.get("id2label") or {}
@@ -138,17 +138,17 @@ def fingerprint(folder: Path, *, weights: bool = True) -> str:
     return digest.hexdigest()
 
 
-def weight_bytes(folder: Path) -> int:
+def get_weight_bytes(folder: Path) -> int:
     """Return the size of a model folder's weights in bytes, on disk or on the Hub if they were left there."""
     return bytes_left_out(folder) or sum(file.stat().st_size for file in _weight_files(folder))
 
 
-def loaded_weight_bytes(folder: Path) -> int:
+def get_loaded_weight_bytes(folder: Path) -> int:
     """Return the size of a model folder's weights in bytes once they are loaded in single precision."""
-    return bytes_left_out(folder) or sum(map(loaded_bytes, _weight_files(folder)))
+    return bytes_left_out(folder) or sum(map(get_loaded_file_bytes, _weight_files(folder)))
 
 
-def loaded_bytes(file: Path) -> int:
+def get_loaded_file_bytes(file: Path) -> int:
     """Return the size of a file's weights in single precision, or of the file if it does not name their shapes."""
     from safetensors import SafetensorError, safe_open
 
@@ -222,12 +222,12 @@ def quiet_transformers() -> None:
 
 def custom_code_error(saved: dict[str, Any], folder: Path) -> ModelError:
     """Return the error for a checkpoint that brings its own code, with the model to use instead if there is one."""
-    port = native_port(saved)
+    port = find_native_port(saved)
     remedy = f"use transformers' own {port}" if port else "use a standard architecture"
     return ModelError("this checkpoint needs to run its own code", f"bertkit never does that; {remedy}", file=folder)
 
 
-def first_line(error: BaseException) -> str:
+def shorten_error(error: BaseException) -> str:
     """Return the first line of an error's message, at most 300 characters, or its class name if it has none.
 
     A line that ends with a colon is joined with the next one. torch's message for a pickle is replaced: it advises to
@@ -239,7 +239,7 @@ def first_line(error: BaseException) -> str:
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:300]
 
 
-def not_an_encoder(model_type: str, folder: Path, reason: str) -> ModelError:
+def not_encoder_error(model_type: str, folder: Path, reason: str) -> ModelError:
     """Return the error for a model that is not an encoder of texts."""
     remedy = "use BERT, RoBERTa, ELECTRA, DeBERTa, ..."
     return ModelError(f"a model of type {model_type!r} is not an encoder: {reason}", remedy, file=folder)
@@ -269,9 +269,9 @@ def _check_type(config: Mapping[str, Any], folder: Path) -> None:
     )
     has_head = any(model_type in getattr(auto, f"MODEL_FOR_{head}_MAPPING_NAMES") for head in _HEADS)
     if model_type not in auto.MODEL_MAPPING_NAMES or not (is_bidirectional or has_head):
-        raise not_an_encoder(model_type, folder, "transformers has no head for texts")
+        raise not_encoder_error(model_type, folder, "transformers has no head for texts")
     if model_type in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not is_bidirectional:
-        raise not_an_encoder(model_type, folder, "its tokens attend only to earlier tokens")
+        raise not_encoder_error(model_type, folder, "its tokens attend only to earlier tokens")
 
 
 def _is_native(saved: dict[str, Any], config: Config) -> bool:

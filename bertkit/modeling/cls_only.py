@@ -15,7 +15,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bertkit.modeling.architectures import get_architecture, is_causal, layers_of
+from bertkit.modeling.architectures import get_architecture, get_layers, is_causal
 from bertkit.modeling.info import Forward, Layer, LayerOutput, Model, Output
 from bertkit.tokens.features import Tensor
 
@@ -49,7 +49,7 @@ def cls_only_last_layer(model: Model) -> None:
     reads_first = getattr(model, "reads_first_token", False)
     reads_first = reads_first or getattr(model.config, "classifier_pooling", "cls") in ("cls", "bos")
     fits = architecture.is_bert_like or (architecture.is_rotary and reads_first)
-    layers = layers_of(model) if fits else []
+    layers = get_layers(model) if fits else []
     if not layers or is_cls_only(layers[-1]):
         return
     layer = layers[-1]

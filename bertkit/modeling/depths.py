@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.architectures import get_architecture, layers_of, shares_layers
+from bertkit.modeling.architectures import get_architecture, get_layers, shares_layers
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import check_layers
 from bertkit.modeling.load import initialize_again
@@ -50,8 +50,8 @@ def find_depths(model: Model) -> Depths:
     Weights of the encoder that are neither in a layer nor above the layers count as embeddings, such as positions that
     all layers share. Layers that share weights count as one.
     """
-    base, layers = model.base_model, encoder_layers(model)
-    above = {weights for child in children_above(model) for weights in child.parameters()}
+    base, layers = model.base_model, find_encoder_layers(model)
+    above = {weights for child in find_modules_above(model) for weights in child.parameters()}
     depths = dict.fromkeys(model.parameters(), len(layers) + 1)
     depths |= {weights: 0 for weights in base.parameters() if weights not in above}
     for depth, layer in enumerate(layers, start=1):
@@ -59,16 +59,16 @@ def find_depths(model: Model) -> Depths:
     return Depths(len(layers), depths)
 
 
-def encoder_layers(model: Model) -> list[nn.Module]:
+def find_encoder_layers(model: Model) -> list[nn.Module]:
     """Return the layers of a model of any type; layers that share their weights are one."""
     from bertkit.modeling.speed_patches import repeated_layers
 
-    return layers_of(model) or repeated_layers(model.base_model)
+    return get_layers(model) or repeated_layers(model.base_model)
 
 
-def children_above(model: Model) -> list[nn.Module]:
+def find_modules_above(model: Model) -> list[nn.Module]:
     """Return the children of the encoder above its layers: a pooler, and modules that run after the layers."""
-    children, layers = dict(model.base_model.named_children()), encoder_layers(model)
+    children, layers = dict(model.base_model.named_children()), find_encoder_layers(model)
     if not layers:
         return []
     holder = next(index for index, child in enumerate(children.values()) if layers[-1] in child.modules())
@@ -89,8 +89,8 @@ def reinitialize(model: Model, count: int) -> None:
     Raises:
         RecipeError: If there are neither layers nor a pooler to initialize.
     """
-    layers = encoder_layers(model)
-    above = children_above(model)
+    layers = find_encoder_layers(model)
+    above = find_modules_above(model)
     poolers = [child for child in above if any(isinstance(module, nn.Linear) for module in child.modules())]
     if not poolers and not count:
         message = f"training.reinit_layers 0: this {model.config.model_type} model has no pooler"
@@ -112,7 +112,7 @@ def configure_layers(model: Model, training: TrainingConfig) -> None:
             if isinstance(count := getattr(training, key), int) and count >= minimum:
                 reason = f"the layers of this {model.config.model_type} model share their weights"
                 raise RecipeError(f"training.{key} {count}: {reason}", "leave it out")
-    check_layers(training, len(encoder_layers(model)))
+    check_layers(training, len(find_encoder_layers(model)))
     if training.reinit_layers is not None:
         reinitialize(model, training.reinit_layers)
     if training.lora is not None:
@@ -131,7 +131,7 @@ def add_adapters(model: Model, lora: LoraConfig) -> None:
 
     depths = find_depths(model)
     head = [weights for weights in depths.select(depths.head) if weights.requires_grad]
-    names = target_names(model, lora.targets)
+    names = find_target_modules(model, lora.targets)
     config = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=names)
     peft.inject_adapter_in_model(config, model, _NAME)
     # peft has frozen all weights outside of adapters.
@@ -139,7 +139,7 @@ def add_adapters(model: Model, lora: LoraConfig) -> None:
         weights.requires_grad_(True)
 
 
-def target_names(model: Model, targets: str | list[str]) -> list[str]:
+def find_target_modules(model: Model, targets: str | list[str]) -> list[str]:
     """Return the names of the linear layers that get an adapter: in attention, in all of a layer, or with some names.
 
     Attention is a module that transformers calls so: projections of queries, keys, values and of the output.
@@ -150,7 +150,7 @@ def target_names(model: Model, targets: str | list[str]) -> list[str]:
     if get_architecture(model.config).reads_weights:
         message = f"training.lora: the attention of a {model.config.model_type} model reads weights, not layers"
         raise RecipeError(f"{message}, so adapters would have no effect", "use another model")
-    in_layers = {id(module) for layer in encoder_layers(model) for module in layer.modules()}
+    in_layers = {id(module) for layer in find_encoder_layers(model) for module in layer.modules()}
     in_attention = {
         id(module)
         for attention in model.base_model.modules()
@@ -196,7 +196,7 @@ def _save_adapters(model: Model, folder: Path, base: str) -> None:
     is_encoder = getattr(model, "is_saved_as_encoder", False)
     saved: nn.Module = model.base_model if is_encoder else model
     heads = [] if is_encoder else [child for name, child in model.named_children() if name != model.base_model_prefix]
-    above = {id(module) for module in (*children_above(model), *heads) if any(True for _ in module.parameters())}
+    above = {id(module) for module in (*find_modules_above(model), *heads) if any(True for _ in module.parameters())}
     full_modules = sorted(name for name, module in saved.named_modules() if id(module) in above)
     config = model.peft_config[_NAME]
     config.base_model_name_or_path, config.modules_to_save, config.inference_mode = base, full_modules or None, True

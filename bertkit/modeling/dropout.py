@@ -28,7 +28,7 @@ from torch import nn
 from torch.nn import functional
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
-from bertkit.modeling.info import Config, Model, patched_attention, patched_forward
+from bertkit.modeling.info import Config, Model, patch_attention, patch_forward
 
 _NAME = "bertkit-dropout"  # registered name of the attention function
 # Number of fp32 values that a CPU computes at once. A softmax over fewer values takes ten times as long per value.
@@ -37,7 +37,7 @@ _VECTOR = 16
 _MAX_SHORT_ROW = 256
 
 
-def dropout_rates(config: Config) -> dict[str, float]:
+def get_dropout_rates(config: Config) -> dict[str, float]:
     """Return the probabilities of dropout in the encoder, by the name of their field in the config."""
     rates = {name: value for name, value in vars(config).items() if "dropout" in name and "classifier" not in name}
     return {name: float(value) for name, value in rates.items() if isinstance(value, (int, float))}
@@ -45,7 +45,7 @@ def dropout_rates(config: Config) -> dict[str, float]:
 
 def set_dropout(config: Config, rate: float) -> None:
     """Set all probabilities of dropout in a config."""
-    for name in dropout_rates(config):
+    for name in get_dropout_rates(config):
         setattr(config, name, rate)
 
 
@@ -122,10 +122,10 @@ def fast_dropout(model: Model, stream: DropoutStream) -> Iterator[None]:
     layers = [module for module in model.modules() if type(module) is nn.Dropout]
     with ExitStack() as patches:
         for layer in layers:
-            patches.enter_context(patched_forward(layer, partial(_drop_values, layer, stream)))
+            patches.enter_context(patch_forward(layer, partial(_drop_values, layer, stream)))
         if model.config._attn_implementation == "sdpa":
             attend = partial(_attend, stream)
-            patches.enter_context(patched_attention(model, _NAME, attend, splits_rows=True))
+            patches.enter_context(patch_attention(model, _NAME, attend, can_split_rows=True))
         # A head that reads a batch in two passes has to draw the same numbers again.
         model.dropout_stream = stream
         patches.callback(delattr, model, "dropout_stream")

@@ -107,7 +107,7 @@ class UsedEmbeddings(nn.Module):
 
 
 @contextmanager
-def used_embeddings(model: Model, ids: Iterable[int]) -> Iterator[UsedEmbeddings | None]:
+def train_used_embeddings(model: Model, ids: Iterable[int]) -> Iterator[UsedEmbeddings | None]:
     """Train only the word embeddings of these ids, or yield None if that is not possible or not faster.
 
     It is not possible if the table is the output layer, too, and not faster if nearly all ids occur.
@@ -142,7 +142,7 @@ class MixedEmbeddings:
 
 
 @contextmanager
-def mixed_embeddings(model: Model, shares: torch.Tensor, baseline: int) -> Iterator[MixedEmbeddings]:
+def mix_embeddings(model: Model, shares: torch.Tensor, baseline: int) -> Iterator[MixedEmbeddings]:
     """Move the word embeddings that a model reads towards the embedding of a baseline token.
 
     Ids do not change, so positions do not change either if the model counts them from the ids.

@@ -58,7 +58,7 @@ def get_loading_info(model: Model) -> LoadingInfo:
     return getattr(unwrap(model), "loading_info", LoadingInfo())
 
 
-def tagger_head(config: Config | Mapping[str, Any]) -> dict[str, Any] | None:
+def get_tagger_head(config: Config | Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the settings of a tagger over a frozen encoder from a config or a config.json, or None if it has none."""
     return config.get(_HEAD) if isinstance(config, Mapping) else getattr(config, _HEAD, None)
 
@@ -71,7 +71,7 @@ def set_tagger_head(config: Config, head: dict[str, Any] | None) -> None:
 
 
 @contextmanager
-def patched_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+def patch_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     """Replace the ``forward`` of a module inside the `with` block.
 
     An attribute of the instance hides the method of its class, so deleting the attribute restores the method.
@@ -87,8 +87,8 @@ def patched_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[
 
 
 @contextmanager
-def patched_attention(
-    model: Model, name: str, attend: Callable[..., Any], *, splits_rows: bool, mask: Callable[..., Any] | None = None
+def patch_attention(
+    model: Model, name: str, attend: Callable[..., Any], *, can_split_rows: bool, mask: Callable[..., Any] | None = None
 ) -> Iterator[None]:
     """Replace the attention function of a model inside the `with` block.
 
@@ -98,7 +98,7 @@ def patched_attention(
         model: Model whose attention is replaced.
         name: Name that the function is registered under; two patches that are active at once need two names.
         attend: Function with the arguments of transformers' attention functions.
-        splits_rows: Whether the function can be called for some rows of a batch at a time.
+        can_split_rows: Whether the function can be called for some rows of a batch at a time.
         mask: Function that replaces transformers' `sdpa_mask`, with the same arguments.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
@@ -108,7 +108,7 @@ def patched_attention(
     AttentionInterface.register(name, attend)
     current_mask = ALL_MASK_ATTENTION_FUNCTIONS[before] if has_patched_attention(model) else sdpa_mask
     AttentionMaskInterface.register(name, mask or current_mask)
-    _splits_rows[name] = splits_rows
+    _splits_rows[name] = can_split_rows
     model.set_attn_implementation(name)
     try:
         yield
@@ -117,11 +117,11 @@ def patched_attention(
 
 
 def has_patched_attention(model: Model) -> bool:
-    """Return whether a model attends with a function of `patched_attention`."""
+    """Return whether a model attends with a function of `patch_attention`."""
     return model.config._attn_implementation in _splits_rows
 
 
-def attention_splits_rows(model: Model) -> bool:
+def attention_can_split_rows(model: Model) -> bool:
     """Return whether the attention of a model can be called for some rows of a batch at a time."""
     implementation: str = model.config._attn_implementation
     return _splits_rows.get(implementation, implementation == "sdpa")

@@ -15,7 +15,7 @@ class LayerChoice(NamedTuple):
     """Hidden states that a head reads (the first are the embeddings), and how they are merged into one per token."""
 
     states: slice
-    merged: Literal["sum", "mean", "concat", "weighted"]
+    reduction: Literal["sum", "mean", "concat", "weighted"]
 
 
 LAYER_CHOICES: Mapping[str, LayerChoice] = {
@@ -39,7 +39,7 @@ def read_layer_choice(name: str) -> LayerChoice:
     """Read which layers make a vector: ``mean_last_4``, ``concat_last_2``, ``concat_all``, or one of `LAYER_CHOICES`.
 
     >>> read_layer_choice("mean_last_4")
-    LayerChoice(states=slice(-4, None, None), merged='mean')
+    LayerChoice(states=slice(-4, None, None), reduction='mean')
 
     Raises:
         UsageError: If the name is unknown.
@@ -49,7 +49,7 @@ def read_layer_choice(name: str) -> LayerChoice:
     if name == "concat_all":
         return LayerChoice(slice(0, None), "concat")
     choice = LAYER_CHOICES.get(name)
-    if choice is None or choice.merged == "weighted":  # weights have to be trained
+    if choice is None or choice.reduction == "weighted":  # weights have to be trained
         fixed = ", ".join(name for name, (_, merged) in LAYER_CHOICES.items() if merged != "weighted")
         remedy = f"mean_last_K, sum_last_K, concat_last_K, concat_all, or {fixed}"
         raise UsageError(f"layers {name!r} are not known", remedy)

@@ -23,22 +23,22 @@ from bertkit.modeling.checkpoint import (
     FINE_TUNE,
     NOT_ONLY_WEIGHTS,
     custom_code_error,
-    first_line,
-    label_names,
+    get_label_names,
     load_config,
-    not_an_encoder,
+    not_encoder_error,
     quiet_transformers,
     read_config,
     read_json_object,
+    shorten_error,
 )
 from bertkit.modeling.cls_only import read_one_token
 from bertkit.modeling.info import (
     Config,
     LoadingInfo,
     Model,
+    get_tagger_head,
     is_sharded,
     set_tagger_head,
-    tagger_head,
 )
 from bertkit.tokens.features import TaskContext
 
@@ -98,14 +98,14 @@ def load_pretrained(
 
     # 2. The config of the checkpoint gets the labels of the task.
     config = load_config(folder)
-    saved_labels = label_names(config.to_dict()) or placeholder_names(config.num_labels)
+    saved_labels = get_label_names(config.to_dict()) or placeholder_names(config.num_labels)
     saved_problem, saved_class = config.problem_type, (config.architectures or [""])[0]
-    saved_tagger = tagger_head(config)
+    saved_tagger = get_tagger_head(config)
     config.id2label, config.label2id = dict(enumerate(labels)), {name: index for index, name in enumerate(labels)}
     config.problem_type = problem_type
     set_tagger_head(config, tagger)
     # 3. The weights. transformers draws those that the checkpoint lacks.
-    find_class = partial(text.model_class, head) if isinstance(head, str) else head
+    find_class = partial(text.find_model_class, head) if isinstance(head, str) else head
     model, report = load_weights(find_class(type(config)), folder, config)
     # 4. The head is the trained one, or a new one that is not trained yet.
     same_class = saved_class == type(model).__name__
@@ -147,7 +147,7 @@ def load_tagger(folder: Path, context: TaskContext, tagger: dict[str, Any] | Non
         ModelError: If `load_pretrained` raises it.
     """
     if not new_head:
-        tagger = tagger_head(read_config(folder))
+        tagger = get_tagger_head(read_config(folder))
     head: str | Callable[[type], type[Model]] = "AutoModelForTokenClassification"
     if tagger is not None:
         from bertkit.modeling.heads.taggers import tagger_class
@@ -227,7 +227,7 @@ def load_weights(
     except (ValueError, OSError, RuntimeError, LookupError, ImportError, SafetensorError, UnpicklingError) as error:
         if is_memory_error(error):
             raise
-        raise ModelError(f"the checkpoint does not load: {first_line(error)}", file=folder) from None
+        raise ModelError(f"the checkpoint does not load: {shorten_error(error)}", file=folder) from None
     check_fit(model, report, folder)
     check_finite(model.named_parameters(), folder)
     # transformers leaves weights in the mapped file. If that is overwritten later, the model's answers would change, or
@@ -277,15 +277,15 @@ def check_encoder(model: Model, folder: Path, *, decoders: bool) -> None:
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         if is_memory_error(error):
             raise
-        reason = f"it cannot read token ids and a mask alone ({first_line(error)})"
-        raise not_an_encoder(model_type, folder, reason) from None
+        reason = f"it cannot read token ids and a mask alone ({shorten_error(error)})"
+        raise not_encoder_error(model_type, folder, reason) from None
     if _difference(alone, padded) > _ROUNDING:
         problem = (
             f"a model of type {model_type!r} reads the padding of a batch, so its scores would depend on the batches"
         )
         raise ModelError(problem, "use an encoder with an attention mask, such as BERT", file=folder)
     if not decoders and _difference(states[0, 0], states[1, 0]) < _EFFECT:
-        raise not_an_encoder(model_type, folder, "its first token does not depend on the last token")
+        raise not_encoder_error(model_type, folder, "its first token does not depend on the last token")
 
 
 def _difference(states: torch.Tensor, computed: torch.Tensor) -> float:
@@ -365,7 +365,7 @@ def compute_head_in_fp32(model: Model) -> None:
                 layer.forward = partial(in_fp32, layer)  # type: ignore[method-assign]
 
 
-def weights_to_save(model: Model) -> dict[str, Any] | None:
+def collect_weights(model: Model) -> dict[str, Any] | None:
     """Return the weights of a model on the CPU, or None if the model can save its own.
 
     It cannot if its weights have no storage on the device, or each process holds a share of them. All processes call
@@ -409,7 +409,7 @@ def restore_weights(model: Model, file: Path) -> None:
         if restore := getattr(model, "restore_projection", None):
             restore(file.parent)
     except RuntimeError as error:
-        problem = f"the weights do not fit the model: {first_line(error)}"
+        problem = f"the weights do not fit the model: {shorten_error(error)}"
         raise ModelError(problem, "--restart starts over", file=file) from None
 
 

@@ -35,13 +35,13 @@ def run_at_masked(model: Model, batch: Batch, *, rounded: bool = False) -> tuple
     """
     from torch.nn import functional
 
-    labels = labels_of(batch)
+    labels = gather_labels(batch)
     more = -len(labels) % _MASKED_STEP if rounded else 0
 
     # A hook between encoder and head turns (rows, tokens, width) into (1, masked, width), a batch of one long row. So
     # the head of any architecture is computed at masked positions only, without code for the architecture.
     def gather(module: object, inputs: object, outputs: Output) -> Output:
-        states = at_labels(outputs["last_hidden_state"], batch)[None]
+        states = gather_labeled(outputs["last_hidden_state"], batch)[None]
         outputs["last_hidden_state"] = functional.pad(states, (0, 0, 0, more)) if more else states
         return outputs
 
@@ -67,7 +67,7 @@ def add_label_positions(batch: Tensors) -> Tensors:
     return {**batch, LABEL_POSITIONS: order.where(is_labeled.gather(1, order), width)}
 
 
-def at_labels(values: Tensor, batch: Batch) -> Tensor:
+def gather_labeled(values: Tensor, batch: Batch) -> Tensor:
     """Gather the values of the labeled tokens: (rows, tokens, ...) to (masked, ...).
 
     With `LABEL_POSITIONS`, each row has the same number of tokens, and some of them have no label.
@@ -75,10 +75,10 @@ def at_labels(values: Tensor, batch: Batch) -> Tensor:
     >>> import torch
     >>> labels = torch.tensor([[IGNORE_INDEX, 7, IGNORE_INDEX, 8], [IGNORE_INDEX, IGNORE_INDEX, 9, IGNORE_INDEX]])
     >>> values = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
-    >>> at_labels(values, {"labels": labels}).tolist()
+    >>> gather_labeled(values, {"labels": labels}).tolist()
     [2, 4, 7]
     >>> static = {"labels": labels, LABEL_POSITIONS: torch.tensor([[1, 3], [2, 4]])}
-    >>> at_labels(values, static).tolist(), labels_of(static).tolist()
+    >>> gather_labeled(values, static).tolist(), gather_labels(static).tolist()
     ([2, 4, 7, 8], [7, 8, 9, -100])
     """
     if LABEL_POSITIONS not in batch:
@@ -88,8 +88,8 @@ def at_labels(values: Tensor, batch: Batch) -> Tensor:
     return values.gather(1, index).flatten(0, 1)
 
 
-def put_at_labels(values: Tensor, batch: Batch, into: Tensor) -> Tensor:
-    """Return a tensor (rows, tokens) with the values (masked,) at the labeled tokens, as `at_labels` gathers them."""
+def scatter_labeled(values: Tensor, batch: Batch, into: Tensor) -> Tensor:
+    """Return `into` (rows, tokens) with values (masked,) at the labeled tokens, the inverse of `gather_labeled`."""
     if LABEL_POSITIONS not in batch:
         return into.masked_scatter(batch["labels"] != IGNORE_INDEX, values)
     positions = batch[LABEL_POSITIONS]
@@ -99,20 +99,20 @@ def put_at_labels(values: Tensor, batch: Batch, into: Tensor) -> Tensor:
     return wider.scatter(1, positions, values.view(positions.shape))[:, : into.shape[1]]
 
 
-def labels_of(batch: Batch) -> Tensor:
-    """Return the labels of the tokens that `at_labels` gathers, (masked,)."""
-    labels = at_labels(batch["labels"], batch)
+def gather_labels(batch: Batch) -> Tensor:
+    """Return the labels of the tokens that `gather_labeled` gathers, (masked,)."""
+    labels = gather_labeled(batch["labels"], batch)
     if LABEL_POSITIONS not in batch:
         return labels
     return labels.where(batch[LABEL_POSITIONS].flatten() < batch["labels"].shape[1], IGNORE_INDEX)
 
 
-def sum_of_losses(logits: Tensor, labels: Tensor) -> Tensor:
+def sum_losses(logits: Tensor, labels: Tensor) -> Tensor:
     """Compute the sum of the cross-entropies in nats, or 0 if there are no labels.
 
     >>> import torch
     >>> logits = torch.tensor([[1, 0.5, 4, 2, 0, 1.5]])  # the cat sat on mat dog
-    >>> round(sum_of_losses(logits, torch.tensor([2])).item(), 4)
+    >>> round(sum_losses(logits, torch.tensor([2])).item(), 4)
     0.2744
     """
     from torch.nn import functional
@@ -120,10 +120,10 @@ def sum_of_losses(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten(), reduction="sum")
 
 
-def masked_sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+def sum_masked_losses(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Sum the losses (``mlm``), masked tokens (``masked``) and correct predictions (``found``) on the device."""
     correct = (logits.flatten(0, -2).argmax(-1) == labels).sum()
-    return {"mlm": sum_of_losses(logits, labels), "masked": (labels != IGNORE_INDEX).sum(), "found": correct}
+    return {"mlm": sum_losses(logits, labels), "masked": (labels != IGNORE_INDEX).sum(), "found": correct}
 
 
 def read_scalars(scalars: Mapping[str, Tensor]) -> dict[str, float]:
@@ -133,7 +133,7 @@ def read_scalars(scalars: Mapping[str, Tensor]) -> dict[str, float]:
     return dict(zip(scalars, torch.stack([scalar.float() for scalar in scalars.values()]).tolist(), strict=True))
 
 
-def masked_scores(totals: Mapping[str, float]) -> dict[str, float]:
+def compute_masked_scores(totals: Mapping[str, float]) -> dict[str, float]:
     """Compute the perplexity of masked tokens, and the fraction of correct predictions."""
     mean = totals["mlm"] / totals["masked"]
     return {"perplexity": math.exp(min(mean, _MAX_EXPONENT)), "masked_accuracy": totals["found"] / totals["masked"]}
@@ -147,25 +147,25 @@ def count_pairs(batch: Batch) -> tuple[int, int]:
 def sum_pair_losses(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
     """Sum the cross-entropies of a batch's masked tokens, and the cross-entropies of its pairs."""
     logits, labels, pair_logits = _run_both(model, batch)
-    return sum_of_losses(logits, labels), sum_of_losses(pair_logits, batch["pair_labels"])
+    return sum_losses(logits, labels), sum_losses(pair_logits, batch["pair_labels"])
 
 
-def accumulate_pairs(model: Model, batch: Batch) -> dict[str, float]:
+def sum_pair_scores(model: Model, batch: Batch) -> dict[str, float]:
     """Sum the losses, counts and correct predictions that `score_pairs` needs."""
     logits, labels, pair_logits = _run_both(model, batch)
     gold = batch["pair_labels"]
     pairs = {
-        "pair": sum_of_losses(pair_logits, gold),
+        "pair": sum_losses(pair_logits, gold),
         "pairs": (gold != IGNORE_INDEX).sum(),
         "pairs_found": (pair_logits.argmax(-1) == gold).sum(),
     }
-    return read_scalars({**masked_sums(logits, labels), **pairs})
+    return read_scalars({**sum_masked_losses(logits, labels), **pairs})
 
 
 def score_pairs(totals: Mapping[str, float]) -> dict[str, float]:
     """Compute the loss, the scores of masked tokens, and the accuracy over pairs."""
     loss = totals["mlm"] / totals["masked"] + totals["pair"] / totals["pairs"]
-    return {"loss": loss, **masked_scores(totals), "pair_accuracy": totals["pairs_found"] / totals["pairs"]}
+    return {"loss": loss, **compute_masked_scores(totals), "pair_accuracy": totals["pairs_found"] / totals["pairs"]}
 
 
 def _run_both(model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:

@@ -23,7 +23,7 @@ _HOOKS = (
 
 
 @contextmanager
-def sharded_weights(model: Model, layers: Iterable[nn.Module]) -> Iterator[None]:
+def shard_weights(model: Model, layers: Iterable[nn.Module]) -> Iterator[None]:
     """Split the weights of a model among processes inside the `with` block; afterwards each process has all weights.
 
     The weights of each of the `layers` are gathered when it runs, and dropped afterwards. So all processes must run the

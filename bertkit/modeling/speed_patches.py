@@ -23,18 +23,18 @@ from bertkit.hardware.precision import ComputeConfig
 from bertkit.hardware.tensors import host_copy
 from bertkit.modeling.cls_only import is_cls_only
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.embeddings import UsedEmbeddings, used_embeddings
+from bertkit.modeling.embeddings import UsedEmbeddings, train_used_embeddings
 from bertkit.modeling.info import (
     Forward,
     LayerOutput,
     Model,
+    get_tagger_head,
     has_patched_attention,
-    patched_attention,
-    patched_forward,
-    tagger_head,
+    patch_attention,
+    patch_forward,
 )
-from bertkit.modeling.unpadding.attend import why_no_varlen
-from bertkit.modeling.unpadding.hooks import unpadded
+from bertkit.modeling.unpadding.attend import find_varlen_problem
+from bertkit.modeling.unpadding.hooks import unpad_layers
 from bertkit.recipe.sections import BaseTrainingConfig
 
 _HOST_MASKS = "bertkit-masks-of-host"  # name of an attention
@@ -76,7 +76,7 @@ class _Projections:
 
 
 @contextmanager
-def merged_projections(model: Model) -> Iterator[int]:
+def merge_projections(model: Model) -> Iterator[int]:
     """Compute queries, keys and values by one product, and yield the number of attentions that do.
 
     A last layer for the first token only computes one query, so it stays as it is.
@@ -86,15 +86,15 @@ def merged_projections(model: Model) -> Iterator[int]:
     count = 0
     with ExitStack() as patches:
         for module in modules:
-            layers = [] if module in excluded else _projections_of(module)
+            layers = [] if module in excluded else _find_projections(module)
             projections = _Projections(layers)
             for index, layer in enumerate(layers):
-                patches.enter_context(patched_forward(layer, partial(projections.project, index)))
+                patches.enter_context(patch_forward(layer, partial(projections.project, index)))
             count += bool(layers)
         yield count
 
 
-def _projections_of(module: nn.Module) -> list[nn.Linear]:
+def _find_projections(module: nn.Module) -> list[nn.Linear]:
     """Return the three projections of an attention in the order in which it calls them, or an empty list."""
     for names in _NAMES:
         layers = [getattr(module, name, None) for name in names]
@@ -151,19 +151,19 @@ def apply_speed_patches(
         if training.fast_dropout and runs_once_on_cpu:
             patches.enter_context(fast_dropout(model, dropout))
         if runs_once_on_cpu:
-            patches.enter_context(merged_projections(model))
+            patches.enter_context(merge_projections(model))
         # Graphs are replayed without Python, so the CPU cannot look at each mask.
         looks = not training.cuda_graphs and not device.is_cpu and device.shapes_may_change
         if looks and model.config._attn_implementation == "sdpa":
-            patches.enter_context(masks_of_host(model))
+            patches.enter_context(read_masks_on_host(model))
         if reason is None:
-            layers = patches.enter_context(unpadded(model))
+            layers = patches.enter_context(unpad_layers(model))
         if tokens is not None:
-            embeddings = patches.enter_context(used_embeddings(model, tokens))
+            embeddings = patches.enter_context(train_used_embeddings(model, tokens))
         if training.torch_compile:
-            patches.enter_context(compiled_layers(model))
+            patches.enter_context(compile_layers(model))
         # The states of a frozen encoder are computed once, before training.
-        if layers or tagger_head(model.config) is not None:
+        if layers or get_tagger_head(model.config) is not None:
             reason = None
         elif reason is None:
             reason = f"padding is computed in this {model.config.model_type} model"
@@ -177,7 +177,7 @@ def _padding_setting(model: Model, training: BaseTrainingConfig, machine: Comput
         return f"padding is computed with {setting}"
     if machine.device == "cpu":
         return None
-    return "a GPU computes padding" if training.unpad == "auto" else why_no_varlen(model, machine)
+    return "a GPU computes padding" if training.unpad == "auto" else find_varlen_problem(model, machine)
 
 
 def _rerun_setting(training: BaseTrainingConfig) -> str | None:
@@ -191,7 +191,7 @@ def _rerun_setting(training: BaseTrainingConfig) -> str | None:
 
 
 @contextmanager
-def masks_of_host(model: Model) -> Iterator[None]:
+def read_masks_on_host(model: Model) -> Iterator[None]:
     """Look for padding of a batch on the CPU; transformers reads the mask on the device, and waits for it."""
     is_full: bool | None = None  # None if the CPU has no copy of the mask
 
@@ -212,14 +212,14 @@ def masks_of_host(model: Model) -> Iterator[None]:
         return sdpa_mask(*arguments, attention_mask=mask, allow_is_bidirectional_skip=may_skip, **named)  # type: ignore[no-any-return]
 
     with ExitStack() as patches:
-        attend = patched_attention(model, _HOST_MASKS, sdpa_attention_forward, splits_rows=True, mask=make_mask)
+        attend = patch_attention(model, _HOST_MASKS, sdpa_attention_forward, can_split_rows=True, mask=make_mask)
         patches.enter_context(attend)
         patches.callback(model.base_model.register_forward_pre_hook(note_mask, with_kwargs=True).remove)
         yield
 
 
 @contextmanager
-def compiled_layers(model: Model) -> Iterator[None]:
+def compile_layers(model: Model) -> Iterator[None]:
     """Run the layers of a model in training compiled by torch; evaluations run them as they are.
 
     All layers share their code, so most of them run the code that was compiled for the first. Embeddings, heads, and
@@ -237,7 +237,7 @@ def compiled_layers(model: Model) -> Iterator[None]:
     with ExitStack() as patches:
         for layer in repeated_layers(model) or [model.base_model]:
             run = partial(_run_compiled, layer, layer.forward, torch.compile(layer.forward))
-            patches.enter_context(patched_forward(layer, run))
+            patches.enter_context(patch_forward(layer, run))
         try:
             yield
         except ShortenTraceback as error:

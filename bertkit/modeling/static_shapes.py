@@ -40,7 +40,7 @@ def get_static_shapes(model: Model) -> StaticShapes:
 
 
 @contextmanager
-def always_masked() -> Iterator[None]:
+def always_mask() -> Iterator[None]:
     """Mask attention in every batch inside the `with` block, for a device that compiles one graph per shape.
 
     Otherwise, transformers reads the mask and leaves it out if the batch has no padding. That would wait for the
@@ -62,7 +62,7 @@ def always_masked() -> Iterator[None]:
         AttentionMaskInterface.register("sdpa", make_mask)
 
 
-def texts_of_rows(model: Model, features: Features) -> Texts:
+def get_texts_per_row(model: Model, features: Features) -> Texts:
     """Return the number of texts per row in batches of few shapes; it never decreases from batch to batch."""
     shapes, count = get_static_shapes(model), int((get_lengths(features) // get_max_lengths(features)).max())
     if count > 1:
@@ -70,7 +70,7 @@ def texts_of_rows(model: Model, features: Features) -> Texts:
     return Texts(count, are_windows=getattr(model, "reads", "text") in ("text", "windows"))
 
 
-def without_fillers(model: Model, batch: Batch) -> Batch:
+def drop_fillers(model: Model, batch: Batch) -> Batch:
     """Remove the rows that fill a batch, unless the loss of the model can ignore them.
 
     bertkit does not know the loss of float labels in a custom task family.
@@ -84,7 +84,7 @@ def without_fillers(model: Model, batch: Batch) -> Batch:
     return {name: values[is_row] for name, values in batch.items() if name != ROW_MASK}
 
 
-def run_filled(model: Model, batch: Batch) -> Tensors:
+def run_static_batch(model: Model, batch: Batch) -> Tensors:
     """Run a model on a batch; the loss is the mean over the rows, or labels, without the rows that fill the batch."""
     inputs = {name: values for name, values in batch.items() if name != ROW_MASK}
     is_row = batch.get(ROW_MASK)
@@ -97,7 +97,7 @@ def run_filled(model: Model, batch: Batch) -> Tensors:
         outputs["loss"] = _answer_loss(outputs, inputs)
     if labels is not None and labels.is_floating_point():
         loss = _loss_of_numbers(model)
-        assert loss is not None  # checked by `without_fillers`
+        assert loss is not None  # checked by `drop_fillers`
         outputs["loss"] = sum_over_rows(loss, outputs["logits"].float(), labels, is_row) / is_row.sum()
     return outputs
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, UnavailableError, install_command
 from bertkit.modeling.architectures import first_position
-from bertkit.modeling.checkpoint import first_line, load_config, quiet_transformers, read_config, read_json_object
+from bertkit.modeling.checkpoint import load_config, quiet_transformers, read_config, read_json_object, shorten_error
 from bertkit.modeling.info import Config
 from bertkit.progress import log
 from bertkit.tokens.features import Features, Tokenizer, join_ids, keep_extra_tokens, special_ids
@@ -88,7 +88,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         problem = "this tokenizer needs SentencePiece"
         raise UnavailableError(problem, f"`{install_command('sentencepiece')}`", file=folder) from None
     except Exception as error:  # readers of tokenizers raise any error for a damaged file
-        raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from error
+        raise ModelError(f"the tokenizer does not load: {shorten_error(error)}", file=folder) from error
     if not isinstance(tokenizer.model_max_length, (int, float)):
         raise ModelError("model_max_length is not a number", "correct it", file=folder / "tokenizer_config.json")
     if not tokenizer.is_fast:
@@ -138,17 +138,17 @@ def fit_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
     tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first_position(config))
     # RoBERTa has one token type, and a tokenizer of BERT's class makes two.
     if getattr(config, "type_vocab_size", None) == 1:
-        leave_out_token_types(tokenizer)
+        drop_token_types(tokenizer)
 
 
-def leave_out_token_types(tokenizer: Tokenizer) -> None:
+def drop_token_types(tokenizer: Tokenizer) -> None:
     """Make a tokenizer leave out token types, also after it was saved and loaded."""
     names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
     # `init_kwargs` is what the tokenizer writes to its folder.
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
 
 
-def report_tokens(tokenizer: Tokenizer, features: Features, rows: str = "rows") -> None:
+def warn_about_tokens(tokenizer: Tokenizer, features: Features, rows: str = "rows") -> None:
     """Log a warning if the first features hold many unknown tokens, or little but single letters.
 
     Args:

@@ -48,7 +48,7 @@ from bertkit.storage.run_list import count_bytes
 from bertkit.storage.runs import select_entries
 
 if TYPE_CHECKING:
-    from bertkit.modeling.inference.graphs import Converted
+    from bertkit.modeling.inference.graphs import ExportedGraph
 
 
 MIN_COSINE = 0.98
@@ -153,7 +153,7 @@ def export(
     with disk_errors(folder.parent), create_folder_atomically(folder) as staging:
         # 3. Write the graph and everything that is needed to open it.
         with stage(f"exporting to {to}, {precision}"):
-            from bertkit.modeling.inference.graphs import TextGraph, convert
+            from bertkit.modeling.inference.graphs import TextGraph, export_graph
 
             file = graph_file(to, precision)
             metadata = {
@@ -163,7 +163,7 @@ def export(
             }
             metadata["license"] = find_license(saved.folder) or "unknown"
             path = staging / file
-            converted = convert(before.model, names, to, path, calibration=calibration, metadata=metadata)
+            converted = export_graph(before.model, names, to, path, calibration=calibration, metadata=metadata)
             described = describe_export(saved, before, converted, file, backend=to, precision=precision)
             write_supporting_files(staging, saved, before, *copied)
             write_manifest(staging, described)  # The graph is opened in stage 4, which requires a manifest.
@@ -304,7 +304,7 @@ _IN_RECORD = ("status", "identity", "machine", "tuned", "split_file", "baselines
 
 
 def describe_export(
-    saved: CheckpointInfo, before: Checkpoint, converted: Converted, file: str, *, backend: str, precision: str
+    saved: CheckpointInfo, before: Checkpoint, converted: ExportedGraph, file: str, *, backend: str, precision: str
 ) -> Export:
     """Return the description of a graph for the manifest."""
     return Export(

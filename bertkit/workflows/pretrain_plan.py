@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.hardware.precision import ComputeConfig, use_matmul_backend
 from bertkit.hardware.process import peak_memory, restart_peak_memory
 from bertkit.hardware.speed import fastest_products, training_operations
-from bertkit.modeling.architectures import detect_machine, layer_sizes
+from bertkit.modeling.architectures import detect_machine, get_layer_sizes
 from bertkit.modeling.info import Model
 from bertkit.progress import log
 from bertkit.recipe.records import PretrainRecipe
@@ -81,7 +81,7 @@ def estimate(
 
     # 2. Time some steps. For each block length, `planned` has the seconds of a budget, or else the tokens of all steps.
     #    The operations of a teacher are not counted.
-    sizes = None if hasattr(model, "teacher") else layer_sizes(context.config)
+    sizes = None if hasattr(model, "teacher") else get_layer_sizes(context.config)
     seconds = operations = tokens = 0.0
     budget = training.budget_seconds
     planned = _times_by_length(budget, training) if budget else batches.tokens_by_length(batches.steps)
@@ -162,7 +162,7 @@ def fit_to_budget(data: PretrainData, machine: ComputeConfig) -> dict[str, Any]:
 
 def _choose_rate(data: PretrainData) -> dict[str, float]:
     """Choose a learning rate and its warm-up; the dictionary is empty if the values of the recipe fit better."""
-    sizes, training = layer_sizes(data.context.config), data.context.recipe.training
+    sizes, training = get_layer_sizes(data.context.config), data.context.recipe.training
     # A high rate would make a checkpoint forget. ELECTRA, whose loss gives one term a high weight, has its own rate.
     if not sizes or data.context.model_folder is not None or max(data.objective.LOSS_TERMS.values()) > 1:
         return {}

@@ -41,7 +41,7 @@ class EncoderHead:
         return self.base_model(**{name: values for name, values in inputs.items() if values is not None})  # type: ignore[attr-defined]
 
 
-def head_dropout(config: Config) -> nn.Dropout:
+def make_head_dropout(config: Config) -> nn.Dropout:
     """Return the dropout before a classifier, at the config's rate for classifiers or else for layers."""
     rates = (getattr(config, name, None) for name in ("classifier_dropout", "hidden_dropout_prob"))
     return nn.Dropout(next((rate for rate in rates if rate is not None), 0.0))

@@ -33,7 +33,7 @@ _TOKENS = 2**14
 
 
 @cache
-def extend(model_class: type, mixin: type) -> type:
+def extend_class(model_class: type, mixin: type) -> type:
     """Return a subclass of the same name in which the methods of a mixin come first.
 
     The name must stay: transformers writes it into config.json, chooses the loss by it, and renames old weights by it.
@@ -45,7 +45,7 @@ def extend(model_class: type, mixin: type) -> type:
 
 def extend_model(model: Model, mixin: type) -> None:
     """Add a mixin to the class of a loaded model, which may be one of transformers or one for inference only."""
-    model.__class__ = extend(type(model), mixin)  # type: ignore[arg-type]
+    model.__class__ = extend_class(type(model), mixin)  # type: ignore[arg-type]
 
 
 class MaskedChoices:
@@ -124,7 +124,7 @@ class Windows:
         return outputs
 
 
-def score_passages(model: Model, activation: str) -> None:
+def read_passage_lists(model: Model, activation: str) -> None:
     """Make a model with one output read lists too, and return ``probabilities`` if its scores are such."""
     extend_model(model, Passages)
     model.score_activation = activation

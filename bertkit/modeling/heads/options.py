@@ -22,7 +22,7 @@ from transformers import MODEL_MAPPING
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.modeling.architectures import first_position, get_architecture
-from bertkit.modeling.heads.base import EncoderHead, head_dropout, with_head
+from bertkit.modeling.heads.base import EncoderHead, make_head_dropout, with_head
 from bertkit.modeling.info import Config, Model
 from bertkit.tokens.features import IGNORE_INDEX
 from bertkit.tokens.questions import ORDINAL
@@ -60,7 +60,7 @@ class OptionHead(EncoderHead):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.dropout = head_dropout(config)
+        self.dropout = make_head_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.scale = nn.Linear(1, 1, bias=False)
         self.post_init()  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ class OptionHead(EncoderHead):
         """Compute ``logits`` (sequences, tokens, 1), used only at the mask tokens of options, and the loss."""
         config = self.config  # type: ignore[attr-defined]
         parts = Parts(input_ids, attention_mask, config.option_separator, config.option_marker)
-        named = {"position_ids": parts.positions + first_position(config)} if takes_positions(config) else {}
+        named = {"position_ids": parts.positions + first_position(config)} if takes_position_ids(config) else {}
         # Some models multiply their embeddings by the mask, so their state attends to the questions, too.
         embeddings = getattr(self.base_model, "embeddings", None)  # type: ignore[attr-defined]
         multiplies = embeddings is not None and "mask" in inspect.signature(embeddings.forward).parameters
@@ -98,7 +98,7 @@ def _sum_over(pairs: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return (pairs.to(values.dtype) @ values.unsqueeze(2)).squeeze(2)
 
 
-def takes_positions(config: Config) -> bool:
+def takes_position_ids(config: Config) -> bool:
     """Return whether an encoder takes the position of each token, and depends on positions in no other way."""
     parameters = inspect.signature(MODEL_MAPPING[type(config)].forward).parameters
     has_windows = "sliding_attention" in (getattr(config, "layer_types", None) or [])

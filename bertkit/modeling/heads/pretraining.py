@@ -14,7 +14,7 @@ from transformers.utils import ModelOutput
 from bertkit.errors import RecipeError
 from bertkit.hardware.device import Device
 from bertkit.modeling.info import Config, Model, unwrap
-from bertkit.modeling.masked_head import LABEL_POSITIONS, at_labels, put_at_labels, run_at_masked
+from bertkit.modeling.masked_head import LABEL_POSITIONS, gather_labeled, run_at_masked, scatter_labeled
 from bertkit.tokens.features import IGNORE_INDEX, Batch, Tensors
 
 # Sizes of the paper's code for `SpanBoundary`. Tokens of a longer span share the last position.
@@ -64,22 +64,22 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
         masked_batch = {"labels": labels, **positions}
         outputs, originals = run_at_masked(self.generator, {"input_ids": input_ids, **masked_batch, **named})
         masked = labels != IGNORE_INDEX
-        samples = draw(outputs.logits.detach()[0], at_labels(draws, masked_batch))
+        samples = sample_tokens(outputs.logits.detach()[0], gather_labeled(draws, masked_batch))
         # Samples (masked,) go back to (rows, tokens). One that happens to be the original counts as original (section 2
         # of the paper).
-        replaced = put_at_labels(samples != originals, masked_batch, torch.zeros_like(masked))
-        logits = self.discriminator(put_at_labels(samples, masked_batch, input_ids), **named).logits
+        replaced = scatter_labeled(samples != originals, masked_batch, torch.zeros_like(masked))
+        logits = self.discriminator(scatter_labeled(samples, masked_batch, input_ids), **named).logits
         generated = {"masked_logits": outputs.logits, "masked_labels": originals}
         return {"logits": logits, "replaced": replaced, **generated}
 
 
-def draw(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+def sample_tokens(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     """Sample a token from each softmax: logits (masked, vocabulary) and random numbers (masked,) to ids (masked,).
 
     The sample is the first token at which the cumulative probability exceeds the random number. These numbers come with
     the batch, so samples depend on no generator of the process and are the same however a batch is split.
 
-    >>> draw(torch.tensor([[0.6, 0.3, 0.1]]).log().repeat(4, 1), torch.tensor([0.0, 0.5, 0.7, 0.95])).tolist()
+    >>> sample_tokens(torch.tensor([[0.6, 0.3, 0.1]]).log().repeat(4, 1), torch.tensor([0.0, 0.5, 0.7, 0.95])).tolist()
     [0, 0, 1, 2]
     """
     sums = logits.float().softmax(-1).cumsum(-1)
@@ -93,7 +93,7 @@ def draw(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     return samples.clamp(max=logits.shape[-1] - 1)
 
 
-def generator_config(config: Config, share: float) -> Config:
+def make_generator_config(config: Config, share: float) -> Config:
     """Build the config of a generator with the layers of the discriminator, and a share of its heads and widths.
 
     Raises:
@@ -150,7 +150,7 @@ class SpanBoundary(nn.Module):
         """
         # All masked tokens of the batch in one list, (masked, ...): no loop over spans, and nothing is computed for the
         # tokens that are not masked. Both boundaries are picked by index from (rows, tokens, width).
-        indices = at_labels(torch.arange(starts.numel(), device=starts.device).view(starts.shape), batch)
+        indices = gather_labeled(torch.arange(starts.numel(), device=starts.device).view(starts.shape), batch)
         rows, columns = indices // starts.shape[1], indices % starts.shape[1]
         starts, ends = starts.flatten()[indices], ends.flatten()[indices]
         before = states[rows, (starts - 1).clamp(min=0)]

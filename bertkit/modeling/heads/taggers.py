@@ -20,7 +20,7 @@ from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.hardware.tensors import on_host
 from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
-from bertkit.modeling.info import Config, Model, tagger_head
+from bertkit.modeling.info import Config, Model, get_tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.progress import log
 from bertkit.storage.cache import cache_folder
@@ -33,17 +33,17 @@ _ROWS_AT_ONCE = 4096  # rows whose hidden states are in memory at the same time
 
 
 class LayerTagger(EncoderHead):
-    """Tagger over a frozen encoder; `tagger_head` of its config stores layers, tagger and size."""
+    """Tagger over a frozen encoder; `get_tagger_head` of its config stores layers, tagger and size."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        head = tagger_head(config) or {}
+        head = get_tagger_head(config) or {}
         self.choice = LAYER_CHOICES[head["layers"]]
         # The hidden states are the embeddings and the output of each layer. Weights of 0 are equal after the softmax,
         # so training starts with the mean of the layers.
         count = len(range(config.num_hidden_layers + 1)[self.choice.states])
-        width = config.hidden_size * (count if self.choice.merged == "concat" else 1)
-        self.weights = nn.Parameter(torch.zeros(count)) if self.choice.merged == "weighted" else None
+        width = config.hidden_size * (count if self.choice.reduction == "concat" else 1)
+        self.weights = nn.Parameter(torch.zeros(count)) if self.choice.reduction == "weighted" else None
         self.lstm = None
         if head["tagger"] == "bilstm":
             self.lstm = nn.LSTM(
@@ -71,12 +71,12 @@ class LayerTagger(EncoderHead):
 
     def read_states(self, **inputs: torch.Tensor) -> torch.Tensor:
         """Compute each token's chosen layers: (rows, tokens, width), or (rows, tokens, layers, width) if weighted."""
-        # The weights need no gradients, so no graph is built, unless `mixed_embeddings` needs gradients of inputs.
+        # The weights need no gradients, so no graph is built, unless `mix_embeddings` needs gradients of inputs.
         outputs = self.run_encoder(*map(inputs.get, INPUTS), output_hidden_states=True)
         chosen = list(outputs.hidden_states[self.choice.states])
-        if self.choice.merged == "weighted":
+        if self.choice.reduction == "weighted":
             return torch.stack(chosen, dim=2)
-        return torch.cat(chosen, dim=-1) if self.choice.merged == "concat" else torch.stack(chosen).sum(dim=0)
+        return torch.cat(chosen, dim=-1) if self.choice.reduction == "concat" else torch.stack(chosen).sum(dim=0)
 
     def forward(
         self, labels: torch.Tensor | None = None, states: torch.Tensor | None = None, **inputs: torch.Tensor
@@ -139,7 +139,7 @@ def cache_states(model: Model, features: Features, run: Callable[..., Any], cont
     """
     if not features:
         return
-    digest = hashlib.sha256(repr((_SCHEMA, content, (tagger_head(model.config) or {})["layers"])).encode())
+    digest = hashlib.sha256(repr((_SCHEMA, content, (get_tagger_head(model.config) or {})["layers"])).encode())
     # A separator follows each text, because other texts could have the same tokens in sequence.
     for feature in features:
         digest.update(np.array(feature["input_ids"], dtype=np.int32).tobytes() + b";")

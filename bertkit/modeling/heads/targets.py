@@ -31,17 +31,17 @@ class Target:
     score: Callable[[Outputs], Tensor]
     """Function that computes the score of each input of a batch, (inputs,), from outputs with gradients."""
     measure: str = LOG_ODDS
-    chosen: bool = True
+    is_predicted: bool = True
     """Whether the target is part of the prediction."""
     feature: int = 0
     """Index of the feature of the row that the score is computed from."""
 
 
-def log_odds(logits: Tensor, index: int) -> Tensor:
+def compute_log_odds(logits: Tensor, index: int) -> Tensor:
     """Compute ln(p / (1 - p)) of a class under a softmax over the last axis, or return the only output.
 
     >>> import torch
-    >>> round(log_odds(torch.tensor([2.0, 0.0, 0.0]), 0).item(), 3)  # 2 - ln(e^0 + e^0)
+    >>> round(compute_log_odds(torch.tensor([2.0, 0.0, 0.0]), 0).item(), 3)  # 2 - ln(e^0 + e^0)
     1.307
     """
     if logits.shape[-1] == 1:
@@ -50,16 +50,16 @@ def log_odds(logits: Tensor, index: int) -> Tensor:
     return logits[..., index].float() - logits[..., other_classes].float().logsumexp(dim=-1)
 
 
-def label_targets(names: Sequence[str], chosen: Sequence[str], score: Callable[[Outputs, int], Any]) -> list[Target]:
-    """Build one target per label, predicted labels first; `score` takes the index of a label."""
+def build_label_targets(names: Sequence[str], predicted: Sequence[str], score: Callable[..., Any]) -> list[Target]:
+    """Build one target per label, predicted labels first; `score` takes the outputs and the index of a label."""
     targets = [
-        Target(name, lambda outputs, index=index: score(outputs, index), chosen=name in chosen)  # type: ignore[misc]
+        Target(name, lambda outputs, index=index: score(outputs, index), is_predicted=name in predicted)  # type: ignore[misc]
         for index, name in enumerate(names)
     ]
-    return sorted(targets, key=lambda target: not target.chosen)
+    return sorted(targets, key=lambda target: not target.is_predicted)
 
 
-def class_score(outputs: Outputs, index: int, *, several: bool = False, windows: str = "") -> Tensor:
+def compute_class_score(outputs: Outputs, index: int, *, several: bool = False, windows: str = "") -> Tensor:
     """Compute the log-odds of a class from logits (inputs, classes), or (inputs, windows, classes).
 
     Args:
@@ -70,7 +70,7 @@ def class_score(outputs: Outputs, index: int, *, several: bool = False, windows:
     """
     logits = outputs["logits"]
     if not windows:
-        return logits[..., index].float() if several else log_odds(logits, index)
+        return logits[..., index].float() if several else compute_log_odds(logits, index)
     # Some accelerators have no double precision.
     wide = logits.cpu().double()
     probabilities = wide.sigmoid() if several else wide.softmax(dim=-1)
@@ -82,7 +82,7 @@ def class_score(outputs: Outputs, index: int, *, several: bool = False, windows:
     return probability.log() - (1 - probability).log()
 
 
-def vector_target(first: int, *, dot: bool) -> Target:
+def build_vector_target(first: int, *, dot: bool) -> Target:
     """Build the target for two texts: the cosine or the dot product of vectors `first` and `first` + 1 of a row."""
 
     def score(outputs: Outputs) -> Tensor:
@@ -95,7 +95,7 @@ def vector_target(first: int, *, dot: bool) -> Target:
     return Target("similarity", score, "dot product" if dot else "cosine")
 
 
-def tag_targets(
+def build_tag_targets(
     prediction: Record, outputs: Records, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
     """Build one target per word that the model reads, for the tag of the word.
@@ -114,14 +114,14 @@ def tag_targets(
             label = context.labels.index(tags[word])
 
             def score(outputs: Outputs, position: int = position, label: int = label) -> Tensor:
-                return log_odds(outputs["logits"][:, position], label)
+                return compute_log_odds(outputs["logits"][:, position], label)
 
             name = f"{row['tokens'][word]}: {tags[word]}"
-            targets.append(Target(name, score, chosen=word in starts, feature=index))
+            targets.append(Target(name, score, is_predicted=word in starts, feature=index))
     return targets
 
 
-def span_targets(
+def build_span_targets(
     prediction: Record, outputs: Records, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
     """Build the target of an answer: the log-probability of its start plus the log-probability of its end.
@@ -152,7 +152,7 @@ def span_targets(
     return [Target(prediction["prediction"] or "no answer", score, LOG_PROBABILITY, feature=index)]
 
 
-def targets_of_logits(outputs: Sequence[Mapping[str, Any]], context: TaskContext, task: str) -> list[Target]:
+def build_logit_targets(outputs: Sequence[Mapping[str, Any]], context: TaskContext, task: str) -> list[Target]:
     """Build targets for a task family without the function `targets`: the highest of the logits of each input.
 
     Raises:
@@ -165,4 +165,4 @@ def targets_of_logits(outputs: Sequence[Mapping[str, Any]], context: TaskContext
     names = context.labels if len(context.labels) == len(logits) else [f"output {n}" for n in range(len(logits))]
     if len(logits) == 1:
         return [Target("value", lambda outputs: outputs["logits"][:, 0].float(), "value")]
-    return label_targets(names, [names[int(logits.argmax())]], class_score)
+    return build_label_targets(names, [names[int(logits.argmax())]], compute_class_score)

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
 )
 
-from bertkit.modeling.heads.base import INPUTS, EncoderHead, head_dropout, with_head
+from bertkit.modeling.heads.base import INPUTS, EncoderHead, make_head_dropout, with_head
 from bertkit.modeling.heads.mixins import find_windows, run_windows, sum_over_rows, text_loss
 from bertkit.modeling.info import Config, Model
 
@@ -49,7 +49,7 @@ class ChoiceHead(EncoderHead):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.dropout = head_dropout(config)
+        self.dropout = make_head_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.post_init()  # type: ignore[attr-defined]
 
@@ -79,7 +79,7 @@ class WindowPooling(EncoderHead):
         width = config.hidden_size
         self.window_dense, self.window_score = nn.Linear(width, width), nn.Linear(width, 1, bias=False)
         self.dense, self.classifier = nn.Linear(width, width), nn.Linear(width, config.num_labels)
-        self.dropout = head_dropout(config)
+        self.dropout = make_head_dropout(config)
         self.post_init()  # type: ignore[attr-defined]
 
     def forward(
@@ -112,7 +112,7 @@ class WindowPooling(EncoderHead):
 _HEADS = {"AutoModelForQuestionAnswering": AnswerHead, "AutoModelForMultipleChoice": ChoiceHead}
 
 
-def model_class(auto_class: str, config_class: type) -> type[Model]:
+def find_model_class(auto_class: str, config_class: type) -> type[Model]:
     """Return one of transformers' Auto classes, or a class with a head of bertkit if it lacks a model type."""
     automatic: type[Model] = getattr(transformers, auto_class)
     if auto_class not in _HEADS or config_class in automatic._model_mapping:

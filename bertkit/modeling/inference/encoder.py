@@ -38,7 +38,7 @@ def load_encoder(folder: Path, config: Config, dtype: torch.dtype) -> InferenceE
     """Load an encoder whose products are computed in `dtype`, or return None if only transformers can load it."""
     if not has_known_encoder(config):
         return None
-    prefix, shapes = f"{get_architecture(config).prefix}.", encoder_shapes(config)
+    prefix, shapes = f"{get_architecture(config).prefix}.", get_encoder_shapes(config)
     parts = {name.split(".")[0] for name in shapes}
     weights = {name.removeprefix(prefix): weight for name, weight in read_weights(folder).items()}
     # A head, the pooler and the buffer of position ids are not needed.
@@ -63,7 +63,7 @@ def has_known_encoder(config: Config) -> bool:
     )
 
 
-def encoder_shapes(config: Config) -> Shapes:
+def get_encoder_shapes(config: Config) -> Shapes:
     """Return the shape of each weight of a known encoder, by its name without the encoder's prefix."""
     architecture, width = get_architecture(config), config.hidden_size
     intermediate = getattr(config, "intermediate_size", None) or config.hidden_dim
@@ -80,10 +80,10 @@ def encoder_shapes(config: Config) -> Shapes:
     for layer in range(config.num_hidden_layers):
         modules.update(zip(_layer_names(config, layer), layer_shapes, strict=True))
     shapes = {f"embeddings.{name}_embeddings.weight": (size, embedding_width) for name, size in tables.items()}
-    return shapes | with_biases(modules)
+    return shapes | add_bias_shapes(modules)
 
 
-def with_biases(modules: Mapping[str, tuple[int, ...]]) -> Shapes:
+def add_bias_shapes(modules: Mapping[str, tuple[int, ...]]) -> Shapes:
     """Return the shapes of the weights and biases of layers, given the shapes of their weights."""
     # A bias has only the first dimension of its weight.
     parts = {"weight": None, "bias": 1}

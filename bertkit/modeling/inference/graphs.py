@@ -29,7 +29,7 @@ from bertkit.hardware.process import is_memory_error
 from bertkit.modeling.architectures import get_architecture
 from bertkit.modeling.heads.base import INPUTS
 from bertkit.modeling.heads.mixins import PROBABILITY
-from bertkit.modeling.info import Model, tagger_head
+from bertkit.modeling.info import Model, get_tagger_head
 from bertkit.tokens.features import Batch, Tensors
 
 # Maximum bytes of weights in an ONNX file. With the graph, the file can have 2 GiB.
@@ -38,7 +38,7 @@ _OUTPUTS = ("logits", "start_logits", "end_logits")
 
 
 @dataclass(frozen=True)
-class Converted:
+class ExportedGraph:
     """Inputs, outputs and kind of rows of a graph that was written."""
 
     inputs: tuple[str, ...]
@@ -47,7 +47,7 @@ class Converted:
     probabilities: bool
 
 
-def convert(
+def export_graph(
     model: Model,
     names: Sequence[str],
     backend: str,
@@ -55,7 +55,7 @@ def convert(
     *,
     calibration: Sequence[Batch] | None = None,
     metadata: Mapping[str, str] | None = None,
-) -> Converted:
+) -> ExportedGraph:
     """Write the graph of a model for any number of texts of any length.
 
     Args:
@@ -74,7 +74,7 @@ def convert(
     graph = TextGraph(model)
     inputs = example_inputs(names, model.config.vocab_size, reads_rows=graph.reads == "windows")
     dynamic = {name: dict.fromkeys(range(values.dim()), torch.export.Dim.DYNAMIC) for name, values in inputs.items()}
-    with _quiet(), plain_precision(), torch.no_grad():
+    with _quiet(), disable_autocast(), torch.no_grad():
         outputs = tuple(graph(**inputs))
         try:
             exporter, config = _exporter(backend)
@@ -101,7 +101,7 @@ def convert(
     else:
         graph_names = {name for port in program.inputs for name in port.get_names()}
     graph_inputs = tuple(name for name in names if name in graph_names)
-    return Converted(graph_inputs, outputs, graph.reads, getattr(model, "score_activation", None) == PROBABILITY)
+    return ExportedGraph(graph_inputs, outputs, graph.reads, getattr(model, "score_activation", None) == PROBABILITY)
 
 
 def example_inputs(names: Sequence[str], vocabulary: int, *, reads_rows: bool) -> dict[str, torch.Tensor]:
@@ -235,7 +235,7 @@ def _from_masked_head(model: Model, ids: torch.Tensor, mask: torch.Tensor, segme
 
 
 def _run_class(model: Model, *inputs: torch.Tensor | None) -> ModelOutput:
-    """Run the forward of a model's class without the mixin that `extend` has added, which reads rows."""
+    """Run the forward of a model's class without the mixin that `extend_class` has added, which reads rows."""
     named = {name: values for name, values in zip(INPUTS, inputs, strict=True) if values is not None}
     model_class: type[Model] = getattr(type(model), "extended_class", type(model))
     return model_class.forward(model, **named)
@@ -260,14 +260,14 @@ def check_traceable(model: Model) -> None:
     if get_architecture(model.config).has_language_adapters:
         message = "its language adapters give wrong outputs in an exported graph"
         raise ModelError(message, "use the run folder, or train XLM-RoBERTa")
-    head = tagger_head(model.config) or {}
+    head = get_tagger_head(model.config) or {}
     if head.get("tagger") == "bilstm":
         message = "its tagger is a BiLSTM over texts that are packed by their lengths, which torch.export cannot trace"
         raise ModelError(message, "train one with options.tagger=linear, or without options.layers")
 
 
 @contextlib.contextmanager
-def plain_precision() -> Iterator[None]:
+def disable_autocast() -> Iterator[None]:
     """Replace `torch.autocast`, because exporters do not know the operation that turns it off."""
     with patch.object(torch, "autocast", lambda *_, **__: contextlib.nullcontext()):
         yield

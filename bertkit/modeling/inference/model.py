@@ -22,13 +22,13 @@ from bertkit.modeling.inference.encoder import (
     FusedLinear,
     InferenceEncoder,
     Weights,
+    add_bias_shapes,
     are_complete,
-    encoder_shapes,
+    get_encoder_shapes,
     has_known_encoder,
     read_weights,
-    with_biases,
 )
-from bertkit.modeling.info import Config, Model, tagger_head
+from bertkit.modeling.info import Config, Model, get_tagger_head
 from bertkit.tokens.features import Tensors
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -54,8 +54,9 @@ def load_for_inference(
         return None
     head, width, weights = _HeadNames.from_config(config, auto_class), config.hidden_size, read_weights(folder)
     outputs = 1 if auto_class == "AutoModelForMultipleChoice" else len(labels)
-    shapes = {f"{get_architecture(config).prefix}.{name}": size for name, size in encoder_shapes(config).items()}
-    shapes |= with_biases({head.outputs: (outputs, width), **({head.summary: (width, width)} if head.summary else {})})
+    shapes = {f"{get_architecture(config).prefix}.{name}": size for name, size in get_encoder_shapes(config).items()}
+    hidden_shape = {head.summary: (width, width)} if head.summary else {}
+    shapes |= add_bias_shapes({head.outputs: (outputs, width), **hidden_shape})
     if not are_complete(weights, shapes):
         return None
     return cast("Model", InferenceModel(config, head, weights, cls_only=cls_only))
@@ -88,7 +89,7 @@ def _is_known(config: Config, auto_class: str) -> bool:
         and config.architectures
         in ([f"{get_architecture(config).classes}{auto_class.removeprefix('AutoModel')}"], None)
         and (auto_class != "AutoModelForMultipleChoice" or get_architecture(config).chooser is not None)
-        and tagger_head(config) is None
+        and get_tagger_head(config) is None
     )
 
 

@@ -160,10 +160,10 @@ class ChosenLayers(nn.Module):
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         """Run the encoder; ``last_hidden_state`` is of shape (texts, tokens, width)."""
         states = self.encoder(**inputs, output_hidden_states=True)["hidden_states"][self.choice.states]
-        if self.choice.merged == "concat":
+        if self.choice.reduction == "concat":
             return {"last_hidden_state": torch.cat(states, dim=-1)}
         total = torch.stack(states).sum(dim=0)
-        return {"last_hidden_state": total / len(states) if self.choice.merged == "mean" else total}
+        return {"last_hidden_state": total / len(states) if self.choice.reduction == "mean" else total}
 
 
 class TokenStates(nn.Module):

@@ -65,7 +65,7 @@ class VectorHead:
         missing = derive(inputs["attention_mask"], lambda mask: mask.sum(dim=-1) == 1)
         if row_mask is not None:
             missing = missing | ~row_mask[:, None]
-        loss = self._loss_of(inputs["attention_mask"]) if self.training else None  # type: ignore[attr-defined]
+        loss = self._get_loss(inputs["attention_mask"]) if self.training else None  # type: ignore[attr-defined]
         # Each text is read twice, with different dropout.
         if loss is not None and loss.name == "simcse":
             batch = [None if values is None else derive(values, _twice(loss.texts)) for values in batch]
@@ -74,7 +74,7 @@ class VectorHead:
         outputs = self._output(vectors)
         return outputs if loss is None else {"loss": loss(vectors, labels, missing, row_mask is not None), **outputs}
 
-    def _loss_of(self, mask: torch.Tensor) -> Any:
+    def _get_loss(self, mask: torch.Tensor) -> Any:
         """Return the loss of a batch with this mask, (rows, texts, tokens), or None if the model is not trained."""
         return self.loss
 
@@ -213,7 +213,7 @@ def load_sentence_head(
         set_dropout(config, dropout)
     config_class: type = type(config)
     model, _ = load_weights(with_head(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
-    set_up(model, modules, loss, texts_at_once)
+    configure_head(model, modules, loss, texts_at_once)
     return model
 
 
@@ -224,7 +224,7 @@ def check_dense(modules: SentenceModules, folder: Path) -> None:
         raise ModelError(message, "start from another model", file=folder)
 
 
-def set_up(model: Model, modules: SentenceModules, loss: Any, texts_at_once: int | None = None) -> None:
+def configure_head(model: Model, modules: SentenceModules, loss: Any, texts_at_once: int | None = None) -> None:
     """Set how a model with a `VectorHead` reads texts, and its loss; freeze the pooler."""
     for name, module in model.base_model.named_children():
         if name == "pooler":
@@ -284,7 +284,7 @@ def load_sentence_classifier(
     find_class = partial(with_head, SentenceClassifier, ending="ForTextClassification")
     labels, problem = context.labels, "single_label_classification"
     model = load_pretrained(find_class, folder, context, labels=labels, new_head=new_head, problem_type=problem)
-    set_up(model, replace(modules, dimension=None), loss)  # The layer reads all components.
+    configure_head(model, replace(modules, dimension=None), loss)  # The layer reads all components.
     # A new layer is fitted, or set, before it computes anything, so nothing starts from random weights.
     if get_loading_info(model).head == "new":
         model.loading_info = LoadingInfo()

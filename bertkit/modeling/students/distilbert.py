@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.architectures import LAYER_NAMES, get_architecture, shares_layers, types_with
+from bertkit.modeling.architectures import LAYER_NAMES, get_architecture, list_types, shares_layers
 from bertkit.modeling.info import Config, Model, get_loading_info
 from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.load import load_for_pretraining
@@ -71,7 +71,7 @@ def choose_layers(choice: int | list[int] | None, config: Config) -> list[int]:
     if architecture.student_type is None:
         problem = f"a student cannot copy layers of a teacher of type {config.model_type!r}"
         reason = "they share their weights" if shares_layers(config) else "they are not known"
-        raise ModelError(f"{problem}: {reason}", f"use one of type {', '.join(types_with('student_type'))}")
+        raise ModelError(f"{problem}: {reason}", f"use one of type {', '.join(list_types('student_type'))}")
     count = config.num_hidden_layers
     layers = list(range(0, count, 2)) if choice is None else layers_to_take(choice, count)
     if architecture.first_layer_differs and layers[0] != 0:

@@ -14,8 +14,8 @@ from torch.nn import functional
 from bertkit.errors import ModelError
 from bertkit.hardware.device import Device
 from bertkit.hardware.tensors import derive, select
-from bertkit.modeling.architectures import layers_of
-from bertkit.modeling.attention import AttentionMaps, attention_of, capture_attention, capture_hidden_states
+from bertkit.modeling.architectures import get_layers
+from bertkit.modeling.attention import AttentionMaps, capture_attention, capture_hidden_states, get_attention_map
 from bertkit.modeling.heads.base import INPUTS
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import match_layers
@@ -65,7 +65,7 @@ class Matching:
     def __post_init__(self) -> None:
         needs_layers = set(self.pairs) != {"embeddings"}
         self.layers = {
-            model: layers_of(model) or list(find_layers(model)[2]) if needs_layers else []
+            model: get_layers(model) or list(find_layers(model)[2]) if needs_layers else []
             for model in (self.student, self.teacher)
         }
 
@@ -132,8 +132,8 @@ class Matching:
         self, student_layer: int, teacher_layer: int, tokens: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the attention of both models, (real tokens, heads, attended tokens)."""
-        student = attention_of(self.layers[self.student][student_layer], self.attention[self.student])
-        teacher = attention_of(self.layers[self.teacher][teacher_layer], self.attention[self.teacher])
+        student = get_attention_map(self.layers[self.student][student_layer], self.attention[self.student])
+        teacher = get_attention_map(self.layers[self.teacher][teacher_layer], self.attention[self.teacher])
         return _pick(student.transpose(1, 2), tokens), _pick(teacher.transpose(1, 2), tokens)
 
 
@@ -154,7 +154,7 @@ def _key(index: int) -> str:
 
 
 @contextmanager
-def matched(
+def match_models(
     student: Model, teacher: Model, distillation: DistillationConfig, precision: str, *, in_training_only: bool = True
 ) -> Iterator[Matching]:
     """Keep the hidden states and attention that a recipe matches, inside the `with` block.

@@ -16,7 +16,7 @@ from bertkit.modeling.cls_only import cls_only_last_layer, is_cls_only
 from bertkit.modeling.info import Config, Model
 from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.students.matching import find_layers
-from bertkit.modeling.students.units import feed_forwards_of
+from bertkit.modeling.students.units import find_feed_forwards
 
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
@@ -71,10 +71,10 @@ def keep_neurons(model: Model, neurons: Sequence[Sequence[int]]) -> None:
     """Keep only some neurons of each feed-forward, the same number in each.
 
     Args:
-        model: Model that `feed_forwards_of` accepts.
+        model: Model that `find_feed_forwards` accepts.
         neurons: Indices of the neurons, one list per feed-forward.
     """
-    for feed_forward, indices in zip(feed_forwards_of(model), neurons, strict=True):
+    for feed_forward, indices in zip(find_feed_forwards(model), neurons, strict=True):
         width, columns = feed_forward.width, torch.tensor(indices)
         for layer in feed_forward.widen:
             # A single projection can compute the neurons and their gates, one after the other.
@@ -96,7 +96,7 @@ def keep_heads(model: Model, heads: Sequence[Sequence[int]]) -> None:
     config = model.config
     count = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // count
-    shared = count // key_value_heads(config)
+    shared = count // count_key_value_heads(config)
     attentions = [
         module for module in model.base_model.modules() if all(hasattr(module, name) for name in _PROJECTIONS)
     ]
@@ -149,7 +149,7 @@ def renumber_tokens(config: Config, ids: Sequence[int]) -> None:
                 setattr(config, name, len(ids))
 
 
-def key_value_heads(config: Config) -> int:
+def count_key_value_heads(config: Config) -> int:
     """Return the number of heads of keys and values, which several heads of queries can share."""
     count: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     return count

@@ -51,7 +51,7 @@ class FeedForward:
         return self.narrow.in_features
 
 
-def feed_forwards_of(model: Model) -> list[FeedForward]:
+def find_feed_forwards(model: Model) -> list[FeedForward]:
     """Return the feed-forward of each layer of a model's encoder, in order; layers that share weights are one.
 
     Raises:
@@ -67,7 +67,7 @@ def feed_forwards_of(model: Model) -> list[FeedForward]:
     return forwards or _raise_unknown(model, "feed-forward")
 
 
-def attention_outputs_of(model: Model) -> list[nn.Linear]:
+def find_attention_outputs(model: Model) -> list[nn.Linear]:
     """Return the output projection of each layer's attention, in order; layers that share weights are one.
 
     Raises:
@@ -81,7 +81,7 @@ def attention_outputs_of(model: Model) -> list[nn.Linear]:
 
 
 @contextmanager
-def unit_masks(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[dict[nn.Linear, list[torch.Tensor]]]:
+def mask_units(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[dict[nn.Linear, list[torch.Tensor]]]:
     """Multiply the inputs of linear layers by masks of ones that get gradients, one value per row and unit.
 
     Args:

@@ -235,7 +235,7 @@ def torch_varlen() -> VarlenFunction:
     return varlen_attn
 
 
-def why_no_varlen(model: Model, machine: ComputeConfig) -> str | None:
+def find_varlen_problem(model: Model, machine: ComputeConfig) -> str | None:
     """Return the reason why a model cannot be trained with `VarlenAttention` on a GPU, or None if it can."""
     config = model.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

@@ -26,9 +26,9 @@ from transformers.utils import ModelOutput
 
 from bertkit.hardware.device import Device
 from bertkit.hardware.tensors import on_host
-from bertkit.modeling.architectures import get_architecture, layers_of, shares_layers
+from bertkit.modeling.architectures import get_architecture, get_layers, shares_layers
 from bertkit.modeling.cls_only import is_cls_only, split_heads
-from bertkit.modeling.info import LayerOutput, Model, attention_splits_rows, patched_attention, patched_forward
+from bertkit.modeling.info import LayerOutput, Model, attention_can_split_rows, patch_attention, patch_forward
 from bertkit.modeling.unpadding.attend import (
     AttentionFunction,
     GroupedAttention,
@@ -51,14 +51,14 @@ _READ_OUTPUTS = ("output_hidden_states", "output_attentions")
 
 
 @contextmanager
-def unpadded(model: Model, varlen: VarlenFunction | None = None) -> Iterator[tuple[nn.Module, ...]]:
+def unpad_layers(model: Model, varlen: VarlenFunction | None = None) -> Iterator[tuple[nn.Module, ...]]:
     """Compute no padding in the layers of a model while it trains, if its type is known and no hook reads its layers.
 
     Attention is computed in groups of rows on a CPU, and by torch's variable-length attention on a GPU. On a CPU, the
     attention function in force is called for a few rows at a time, so it must be sdpa or a patch that allows this.
 
     Args:
-        model: On its device. On a GPU, `why_no_varlen` must be None.
+        model: On its device. On a GPU, `find_varlen_problem` must be None.
         varlen: Function for variable-length attention, also on a CPU.
 
     Yields:
@@ -76,7 +76,7 @@ def unpadded(model: Model, varlen: VarlenFunction | None = None) -> Iterator[tup
         if get_architecture(model.config).attends_relatively:
             patches.enter_context(_grouped_relative_attention(layers, unpadding))
         else:
-            patches.enter_context(patched_attention(model, _NAME, unpadding.attend, splits_rows=False))
+            patches.enter_context(patch_attention(model, _NAME, unpadding.attend, can_split_rows=False))
         before = partial(nn.Module.register_forward_pre_hook, with_kwargs=True)
         for hook in (
             before(model.base_model, unpadding.note_mask),
@@ -94,11 +94,11 @@ def _find_layers(model: Model) -> list[nn.Module]:
     A last layer for the first token only is not among them: it runs after the padding is back.
     """
     architecture = get_architecture(model.config)
-    splits_rows = architecture.attends_relatively or attention_splits_rows(model)
-    if not (architecture.can_unpad and splits_rows) or getattr(model.config, "conv_kernel_size", None):
+    can_split_rows = architecture.attends_relatively or attention_can_split_rows(model)
+    if not (architecture.can_unpad and can_split_rows) or getattr(model.config, "conv_kernel_size", None):
         return []  # a convolution would mix tokens of neighboring rows
     # Layers that share their weights run several times, so hooks are set on the encoder that contains them.
-    layers = [model.base_model.encoder] if shares_layers(model.config) else layers_of(model)
+    layers = [model.base_model.encoder] if shares_layers(model.config) else get_layers(model)
     if any(layer._forward_hooks for layer in layers):
         return []
     return [layer for layer in layers if not is_cls_only(layer)]
@@ -191,7 +191,7 @@ def _grouped_relative_attention(layers: Sequence[nn.Module], unpadding: _Unpaddi
                 # MPNet's attention has its output projection `o` inside; DeBERTa's lists its products.
                 attend = _biased if hasattr(module, "o") else _disentangled if hasattr(module, "pos_att_type") else None
                 if attend is not None:
-                    patches.enter_context(patched_forward(module, partial(attend, module, module.forward, unpadding)))
+                    patches.enter_context(patch_forward(module, partial(attend, module, module.forward, unpadding)))
         yield
 
 

@@ -15,8 +15,8 @@ from transformers import AutoModelForSequenceClassification
 from bertkit.hardware.precision import ComputeConfig
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.cls_only import cls_only_last_layer
-from bertkit.modeling.unpadding.attend import VarlenAttention, torch_varlen, why_no_varlen
-from bertkit.modeling.unpadding.hooks import unpadded
+from bertkit.modeling.unpadding.attend import VarlenAttention, find_varlen_problem, torch_varlen
+from bertkit.modeling.unpadding.hooks import unpad_layers
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
@@ -67,7 +67,7 @@ def test_logits_and_gradients_are_those_of_padded_rows(model_type, is_short):
         windows.append(named.get("window_size", whole))
         return plain_varlen(*states, **named)
 
-    torch.testing.assert_close(run(model, batch, unpadded(model, counted)), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(run(model, batch, unpad_layers(model, counted)), expected, rtol=1e-4, atol=1e-6)
     known = {"modernbert": [whole, window], "ultrabert": [window, whole]}.get(model_type, [whole, whole])
     assert windows == (known[:1] if is_short else known)
 
@@ -103,9 +103,9 @@ def test_why_a_model_stays_padded_on_a_gpu(monkeypatch, model_type, config, prec
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     model = make_tiny(model_type, AutoModelForSequenceClassification, config=config)
     machine = ComputeConfig("cuda", precision, 1, "")
-    assert why_no_varlen(model, machine) == why
+    assert find_varlen_problem(model, machine) == why
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
-    assert why_no_varlen(model, machine) == (why or "torch has no flash attention for this GPU")
+    assert find_varlen_problem(model, machine) == (why or "torch has no flash attention for this GPU")
 
 
 def test_a_release_of_torch_without_windows_or_shared_keys_stays_padded(monkeypatch):
@@ -116,7 +116,7 @@ def test_a_release_of_torch_without_windows_or_shared_keys_stays_padded(monkeypa
     whys = []
     for name, config in {"modernbert": shape, "eurobert": grouped, "bert": {"attention_probs_dropout_prob": 0}}.items():
         model = make_tiny(name, AutoModelForSequenceClassification, config=config)
-        whys.append(why_no_varlen(model, ComputeConfig("cuda", "bf16", 1, "")))
+        whys.append(find_varlen_problem(model, ComputeConfig("cuda", "bf16", 1, "")))
     assert [why and why.partition(" in torch ")[0] for why in whys] == [
         "variable-length attention takes no window_size",
         "variable-length attention takes no enable_gqa",
@@ -126,6 +126,6 @@ def test_a_release_of_torch_without_windows_or_shared_keys_stays_padded(monkeypa
 
 def test_dropout_in_attention_is_an_error_and_no_silent_difference():
     model = make_tiny("bert", AutoModelForSequenceClassification, dropout=0.1)
-    with pytest.raises(ValueError, match="has no dropout"), unpadded(model, plain_varlen):
+    with pytest.raises(ValueError, match="has no dropout"), unpad_layers(model, plain_varlen):
         model(**make_tiny_batch(LENGTHS))
     assert model.config._attn_implementation == "sdpa"
