@@ -106,9 +106,9 @@ def _check_heads(heads: int, config: Mapping[str, Any]) -> None:
     model_type, count = config["model_type"], _find_number(config, "n_heads", "num_attention_heads")
     if count is not None and heads > count:
         raise UsageError(f"--heads {heads}: a layer of the model has {count}", f"keep at most {count}")
-    if not find_architecture(model_type).sets_head_size:
+    if not find_architecture(model_type).stores_head_size:
         message = f"--heads: the config of a {model_type} model cannot describe fewer heads of the same size"
-        able = ", ".join(list_types("sets_head_size"))
+        able = ", ".join(list_types("stores_head_size"))
         remedy = f"prune --layers or --intermediate; {able} can"
         raise ModelError(f"{message}, as hidden_size / heads is their size", remedy)
     hidden = _find_number(config, "hidden_size")

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -21,7 +21,7 @@ _KEEPING = "bertkit-keeping"  # start of the names of patches
 # The attention weights of a token sum to 1, up to rounding.
 _MIN_SUM = 0.999
 
-AttentionMaps = dict[nn.Module, torch.Tensor]
+AttentionMaps = dict[nn.Module, Tensor]
 """Attention module -> log-probabilities or scores of its last forward pass, (texts, heads, tokens, tokens)."""
 
 
@@ -60,7 +60,7 @@ def capture_attention(
 
 
 @contextmanager
-def capture_hidden_states(layers: Iterable[nn.Module], states: dict[nn.Module, torch.Tensor]) -> Iterator[None]:
+def capture_hidden_states(layers: Iterable[nn.Module], states: dict[nn.Module, Tensor]) -> Iterator[None]:
     """Keep the hidden states of layers, (texts, tokens, width), in a dictionary inside the `with` block."""
 
     def keep(layer: nn.Module, _: object, output: LayerOutput) -> None:
@@ -78,12 +78,12 @@ def preserve_sliding_window(model: Model) -> None:
     transformers uses a mask of shape (rows, 1, tokens, tokens) unchanged for layers of every type.
     """
     types: list[str] = getattr(model.config, "layer_types", None) or []
-    narrowed: list[torch.Tensor] = []  # mask of the current batch
+    narrowed: list[Tensor] = []  # mask of the current batch
 
     def narrow_mask(encoder: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         mask = named.get("attention_mask")
         narrowed.clear()
-        if isinstance(mask, torch.Tensor) and mask.dim() == 4:
+        if isinstance(mask, Tensor) and mask.dim() == 4:
             positions = torch.arange(mask.shape[-1], device=mask.device)
             narrowed.append(mask & ((positions[:, None] - positions).abs() <= model.config.sliding_window))
 
@@ -97,7 +97,7 @@ def preserve_sliding_window(model: Model) -> None:
                 layer.register_forward_pre_hook(use_mask, with_kwargs=True)
 
 
-def compute_attention_weights(model: Model, batch: Batch) -> list[torch.Tensor]:
+def compute_attention_weights(model: Model, batch: Batch) -> list[Tensor]:
     """Compute the attention weights of each layer with the model's code, (rows, heads, tokens, attended tokens).
 
     The weights of a token sum to 1 over the last axis. Attention is computed eagerly, because the fused kernels return
@@ -127,20 +127,20 @@ def compute_attention_weights(model: Model, batch: Batch) -> list[torch.Tensor]:
     return weights
 
 
-def get_attention_map(layer: nn.Module, maps: AttentionMaps) -> torch.Tensor:
+def get_attention_map(layer: nn.Module, maps: AttentionMaps) -> Tensor:
     """Return the map of a layer's attention, (texts, heads, tokens, tokens)."""
     return next(maps[module] for module in layer.modules() if module in maps)
 
 
 def _attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     **_: object,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Compute scores and log-probabilities (rows, heads, tokens, tokens), and values (rows, tokens, heads, width).
 
     Query, key and value are of shape (rows, heads, tokens, width). Here, the mask hides the second of two tokens from

@@ -147,7 +147,7 @@ def find_target_modules(model: Model, targets: str | list[str]) -> list[str]:
     Raises:
         RecipeError: If no linear layer has a name in `targets`, or adapters would have no effect.
     """
-    if get_architecture(model.config).reads_weights:
+    if get_architecture(model.config).ignores_adapters:
         message = f"training.lora: the attention of a {model.config.model_type} model reads weights, not layers"
         raise RecipeError(f"{message}, so adapters would have no effect", "use another model")
     in_layers = {id(module) for layer in find_encoder_layers(model) for module in layer.modules()}

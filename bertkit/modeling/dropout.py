@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
@@ -71,7 +71,7 @@ class DropoutStream:
         """Move the stream to a position that `state` returned."""
         self.generator.state = state
 
-    def draw_mask(self, shape: torch.Size, p: float) -> torch.Tensor:
+    def draw_mask(self, shape: torch.Size, p: float) -> Tensor:
         """Draw int16 values of `shape`, all bits 0 with probability `p`, else all bits 1.
 
         One 64-bit draw decides about four values: each 16 bits are compared with a threshold, as a signed number. That
@@ -83,7 +83,7 @@ class DropoutStream:
         quarters = self.generator.random_raw(-(-count // 4)).view(np.int16)[:count]
         return torch.from_numpy(quarters).ge_(round(p * 2**16) - 2**15).neg_().view(shape)
 
-    def drop(self, values: torch.Tensor, p: float, scale: float = 1.0) -> torch.Tensor:
+    def drop(self, values: Tensor, p: float, scale: float = 1.0) -> Tensor:
         """Zero each value with probability `p`, and scale the others."""
         # The mask has to be as wide as the values. A cast from int16 to int32 extends the sign, so -1
         # keeps all its bits.
@@ -98,19 +98,19 @@ class _Masked(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    def forward(ctx: Any, values: Tensor, mask: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(mask)
         ctx.scale = scale
         return _Masked.mask(values, mask, scale)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         # The mask selects the gradients as it selects the values, so the values need not be saved.
         (mask,) = ctx.saved_tensors
         return _Masked.mask(gradients[0].contiguous(), mask, ctx.scale), None, None
 
     @staticmethod
-    def mask(values: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    def mask(values: Tensor, mask: Tensor, scale: float) -> Tensor:
         """Mask and scale values, contiguous and as wide as the mask."""
         masked = (values.view(mask.dtype) & mask).view(values.dtype)
         return masked if scale == 1 else masked.mul_(scale)
@@ -132,7 +132,7 @@ def fast_dropout(model: Model, stream: DropoutStream) -> Iterator[None]:
         yield
 
 
-def _drop_values(layer: nn.Dropout, stream: DropoutStream, values: torch.Tensor) -> torch.Tensor:
+def _drop_values(layer: nn.Dropout, stream: DropoutStream, values: Tensor) -> Tensor:
     if not layer.training or layer.p == 0:
         return values
     return stream.drop(values.contiguous(), layer.p, 1 / (1 - layer.p))
@@ -141,14 +141,14 @@ def _drop_values(layer: nn.Dropout, stream: DropoutStream, values: torch.Tensor)
 def _attend(
     stream: DropoutStream,
     module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     **named: object,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[Tensor, None]:
     """Attend as transformers' own functions do: (rows, heads, tokens, width) to (rows, tokens, heads, width).
 
     The mask is boolean, true for tokens that can be attended to. Scaling follows the last product, which has fewer
@@ -158,7 +158,7 @@ def _attend(
     query, key = query.to(value.dtype), key.to(value.dtype)
     is_slow_fused = query.dtype == torch.bfloat16 and query.requires_grad and key.shape[2] <= _MAX_SHORT_ROW
     if not (dropout or is_slow_fused):
-        attended: tuple[torch.Tensor, None] = sdpa_attention_forward(
+        attended: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout, scaling, **named
         )
         return attended
@@ -185,7 +185,7 @@ def _attend(
     return torch.matmul(dropped, value).mul_(1 / (1 - dropout)).transpose(1, 2), None
 
 
-def _softmax(scores: torch.Tensor) -> torch.Tensor:
+def _softmax(scores: Tensor) -> Tensor:
     """Compute the softmax over the last axis in the dtype of the scores, with sums in fp32."""
     if scores.dtype == torch.bfloat16 and scores.shape[-1] < 2 * _VECTOR:
         return scores.float().softmax(dim=-1).to(scores.dtype)

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from bertkit.modeling.info import Model
@@ -41,7 +41,7 @@ class UsedEmbeddings(nn.Module):
     gradient and moments are as small as `weight`.
     """
 
-    def __init__(self, embedding: nn.Embedding, rows: torch.Tensor) -> None:
+    def __init__(self, embedding: nn.Embedding, rows: Tensor) -> None:
         super().__init__()
         # The table before training. An embedding that does not occur is this one times the decay.
         self.start = embedding.weight.detach()
@@ -56,7 +56,7 @@ class UsedEmbeddings(nn.Module):
         self.optimizer: torch.optim.Optimizer | None = None
         self.register_state_dict_post_hook(self._write_table)  # type: ignore[no-untyped-call]
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, input_ids: Tensor) -> Tensor:
         """Look up embeddings (..., width) of ids that occur, or in evaluation of any ids."""
         rows = self.row_of_id[input_ids]
         if self.training:
@@ -86,7 +86,7 @@ class UsedEmbeddings(nn.Module):
         """Factor, at most 1, by which weight decay has scaled the embeddings of tokens that do not occur."""
         return float(self._find_group().get(_DECAY, 1.0)) if self.optimizer else 1.0
 
-    def build_table(self) -> torch.Tensor:
+    def build_table(self) -> Tensor:
         """Return the current table, (vocabulary, width)."""
         table = self.start * self.decay
         table[self.rows] = self.weight.detach()
@@ -97,7 +97,7 @@ class UsedEmbeddings(nn.Module):
         return next(group for group in groups if any(parameter is self.weight for parameter in group["params"]))
 
     @staticmethod
-    def _write_table(module: UsedEmbeddings, state: dict[str, torch.Tensor], prefix: str, _: object) -> None:
+    def _write_table(module: UsedEmbeddings, state: dict[str, Tensor], prefix: str, _: object) -> None:
         # A checkpoint has the full table under the usual name, so any model of this architecture loads it.
         state[f"{prefix}weight"] = module.build_table()
 
@@ -135,14 +135,14 @@ def train_used_embeddings(model: Model, ids: Iterable[int]) -> Iterator[UsedEmbe
 class MixedEmbeddings:
     """Word embeddings of a forward pass, each between a token's embedding and the embedding of a baseline token."""
 
-    points: list[torch.Tensor] = field(default_factory=list)
+    points: list[Tensor] = field(default_factory=list)
     """Embeddings that the model has read, one tensor (texts, tokens, width) per lookup."""
-    differences: list[torch.Tensor] = field(default_factory=list)
+    differences: list[Tensor] = field(default_factory=list)
     """Embeddings of the tokens minus the embedding of the baseline, of the same shape."""
 
 
 @contextmanager
-def mix_embeddings(model: Model, shares: torch.Tensor, baseline: int) -> Iterator[MixedEmbeddings]:
+def mix_embeddings(model: Model, shares: Tensor, baseline: int) -> Iterator[MixedEmbeddings]:
     """Move the word embeddings that a model reads towards the embedding of a baseline token.
 
     Ids do not change, so positions do not change either if the model counts them from the ids.
@@ -156,13 +156,13 @@ def mix_embeddings(model: Model, shares: torch.Tensor, baseline: int) -> Iterato
     embedding, mixed, rows = model.get_input_embeddings(), MixedEmbeddings(), shares.flatten(0, -2)
     done = 0
 
-    def mix(module: nn.Module, arguments: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+    def mix(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
         nonlocal done
         # A model can look up a batch in several chunks, but always its rows in order.
         share = rows[done : done + len(output)].to(output).unsqueeze(-1)
         done += len(output)
         # A call of the module would run this hook again. `forward` also does what the embedding adds to the lookup.
-        start: torch.Tensor = module.forward(torch.full_like(arguments[0], baseline)).detach()
+        start: Tensor = module.forward(torch.full_like(arguments[0], baseline)).detach()
         difference = output.detach() - start
         point = start + share * difference
         if torch.is_grad_enabled():

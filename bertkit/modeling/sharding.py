@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import distributed, nn
+from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -62,7 +62,7 @@ def gather_states(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     return states
 
 
-def scatter_like(value: Any, weights: torch.Tensor) -> Any:
+def scatter_like(value: Any, weights: Tensor) -> Any:
     """Return this process's shard of a tensor if weights of the same shape are sharded, else the tensor unchanged."""
     if isinstance(weights, DTensor) and not isinstance(value, DTensor) and value.shape == weights.shape:
         return distribute_tensor(value.to(weights.device), weights.device_mesh, weights.placements)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -48,16 +48,16 @@ class _Projections:
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self.layers = layers
-        self.states: torch.Tensor | None = None
-        self.projected: Sequence[torch.Tensor] = ()
+        self.states: Tensor | None = None
+        self.projected: Sequence[Tensor] = ()
 
-    def project(self, index: int, states: torch.Tensor) -> torch.Tensor:
+    def project(self, index: int, states: Tensor) -> Tensor:
         """Compute the output of a layer for states (..., width)."""
         # Evaluation computes the products separately, as it does after training: the last bits of a merged product can
         # differ, and a resumed run scores its best step again.
         if index == 0 and self.layers[0].training:
-            weights: list[torch.Tensor] = [layer.weight for layer in self.layers]
-            biases: list[torch.Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
+            weights: list[Tensor] = [layer.weight for layer in self.layers]
+            biases: list[Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
             # Casting before joining moves half the bytes.
             if torch.is_autocast_enabled(states.device.type):
                 dtype = torch.get_autocast_dtype(states.device.type)
@@ -203,10 +203,10 @@ def read_masks_on_host(model: Model) -> Iterator[None]:
 
     def make_mask(
         *arguments: object,
-        attention_mask: torch.Tensor | None = None,
+        attention_mask: Tensor | None = None,
         allow_is_bidirectional_skip: bool = False,
         **named: object,
-    ) -> torch.Tensor | None:
+    ) -> Tensor | None:
         mask = None if is_full else attention_mask
         may_skip = allow_is_bidirectional_skip and is_full is not False
         return sdpa_mask(*arguments, attention_mask=mask, allow_is_bidirectional_skip=may_skip, **named)  # type: ignore[no-any-return]
@@ -257,6 +257,6 @@ def repeated_layers(module: nn.Module) -> list[nn.Module]:
 
 
 def _run_compiled(
-    layer: nn.Module, run: Forward, run_compiled: Forward, *states: torch.Tensor, **named: object
+    layer: nn.Module, run: Forward, run_compiled: Forward, *states: Tensor, **named: object
 ) -> LayerOutput:
     return (run_compiled if layer.training else run)(*states, **named)

@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from bertkit.modeling.heads.mixins import Loss, list_loss, sum_over_rows, text_loss
@@ -102,7 +103,7 @@ def run_static_batch(model: Model, batch: Batch) -> Tensors:
     return outputs
 
 
-def _answer_loss(outputs: Tensors, inputs: Batch) -> torch.Tensor:
+def _answer_loss(outputs: Tensors, inputs: Batch) -> Tensor:
     """Compute the loss of transformers' heads for answers, a softmax over tokens and padding.
 
     It depends on the width of the batch. So padding is left out that a batch of variable width would not have.

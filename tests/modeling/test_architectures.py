@@ -236,8 +236,8 @@ def test_layers_are_found_and_their_products_are_those_that_are_counted(model_ty
     architecture, layers = ARCHITECTURES[model_type], get_layers(model)
     assert len(layers) == (2 if architecture.layers else 0)
     sizes = get_layer_sizes(model.config)
-    assert sizes == ((2, 16, 24) if architecture.has_plain_products else None)
-    for layer in layers if architecture.has_plain_products else ():
+    assert sizes == ((2, 16, 24) if architecture.has_bert_products else None)
+    for layer in layers if architecture.has_bert_products else ():
         products = [module.weight.numel() for module in layer.modules() if isinstance(module, nn.Linear)]
         assert sorted(products) == [16 * 16] * 4 + [16 * 24] * 2
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import inspect
 from functools import cache
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import MODEL_MAPPING, PreTrainedModel
 from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
@@ -35,7 +34,7 @@ class EncoderHead:
         options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(encoder).parameters else {}
         setattr(self, self.base_model_prefix, encoder(config, **options))  # type: ignore[attr-defined]
 
-    def run_encoder(self, *texts: torch.Tensor | None, **named: object) -> ModelOutput:
+    def run_encoder(self, *texts: Tensor | None, **named: object) -> ModelOutput:
         """Run the encoder, which may know no token types, on `INPUTS` in their order or by name."""
         inputs = {**dict(zip(INPUTS, texts, strict=False)), **named}
         return self.base_model(**{name: values for name, values in inputs.items() if values is not None})  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from bertkit.errors import ModelError
@@ -23,7 +24,7 @@ from bertkit.modeling.checkpoint import read_json_object
 from bertkit.modeling.info import Config, Model
 from bertkit.tokens.features import IGNORE_INDEX, Tensors
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 # Activations of a reranker's logit, by the names that the CrossEncoder of sentence-transformers writes.
 PROBABILITY, LOGIT = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
@@ -57,7 +58,7 @@ class MaskedChoices:
 
     reads = "choices"
 
-    def forward(self, **inputs: torch.Tensor) -> Tensors:
+    def forward(self, **inputs: Tensor) -> Tensors:
         """Compute ``logits`` (rows, choices), the lowest number for a missing choice, and the loss over others."""
         output: Tensors = super().forward(**inputs)  # type: ignore[misc]
         # A choice that a row lacks is a single token, and real ones have special tokens besides their text. The model
@@ -77,7 +78,7 @@ class Passages:
     score_activation = LOGIT
     """Whether a score is a `PROBABILITY` or a `LOGIT`."""
 
-    def forward(self, labels: torch.Tensor | None = None, **inputs: torch.Tensor) -> Tensors:
+    def forward(self, labels: Tensor | None = None, **inputs: Tensor) -> Tensors:
         """Score passages, (rows, tokens), or lists of them, (queries, passages, tokens).
 
         A passage that a list lacks is a single token, as `padding_collator` makes it. Its logit is the lowest number.
@@ -110,9 +111,7 @@ class Windows:
 
     accepts_row_mask = True
 
-    def forward(
-        self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **inputs: torch.Tensor
-    ) -> Tensors:
+    def forward(self, labels: Tensor | None = None, row_mask: Tensor | None = None, **inputs: Tensor) -> Tensors:
         """Compute ``logits`` (rows, windows, labels), NaN for missing windows, and the number of ``windows``."""
         run = super().forward  # type: ignore[misc]
         logits = run_windows(lambda **flat: run(**flat)["logits"], inputs, row_mask, torch.nan).float()
@@ -152,7 +151,7 @@ def find_activation(folder: Path) -> str:
     return activation
 
 
-def list_loss(logits: torch.Tensor, relevance: torch.Tensor) -> torch.Tensor:
+def list_loss(logits: Tensor, relevance: Tensor) -> Tensor:
     """Compute the cross entropy of a softmax over each list, shape (queries,); 0 if nothing is relevant.
 
     The target is each passage's share of the list's relevance. With one relevant passage, this is the localized
@@ -175,7 +174,7 @@ def list_loss(logits: torch.Tensor, relevance: torch.Tensor) -> torch.Tensor:
     return -(shares * logits.log_softmax(dim=-1).where(relevance > 0, 0.0)).sum(dim=-1)
 
 
-def find_windows(attention_mask: torch.Tensor) -> torch.Tensor:
+def find_windows(attention_mask: Tensor) -> Tensor:
     """Return which windows a batch has, (rows, windows): all windows with more than one token.
 
     >>> two, one = [[1, 1, 1, 1], [1, 1, 1, 0]], [[1, 1, 1, 0], [1, 0, 0, 0]]  # windows of two texts
@@ -185,7 +184,7 @@ def find_windows(attention_mask: torch.Tensor) -> torch.Tensor:
     return attention_mask.sum(dim=-1) > 1
 
 
-def sum_over_windows(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, windows: torch.Tensor) -> torch.Tensor:
+def sum_over_windows(loss: Loss, logits: Tensor, labels: Tensor, windows: Tensor) -> Tensor:
     """Sum over rows the mean of a row's losses, one per window.
 
     Args:
@@ -213,7 +212,7 @@ def sum_over_windows(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, win
     return total
 
 
-def sum_over_rows(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, is_row: torch.Tensor) -> torch.Tensor:
+def sum_over_rows(loss: Loss, logits: Tensor, labels: Tensor, is_row: Tensor) -> Tensor:
     """Sum a loss, itself a sum that skips labels by their value, over some rows; no gradient reaches the others."""
     is_row = is_row.view(-1, *[1] * (labels.dim() - 1))
     if not labels.is_floating_point():
@@ -225,8 +224,8 @@ def sum_over_rows(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, is_row
 
 
 def run_windows(
-    run: Callable[..., Any], inputs: Mapping[str, torch.Tensor | None], row_mask: torch.Tensor | None, absent: float
-) -> torch.Tensor:
+    run: Callable[..., Any], inputs: Mapping[str, Tensor | None], row_mask: Tensor | None, absent: float
+) -> Tensor:
     """Run a model on the windows that rows have, as a batch of texts: (rows, windows, ...).
 
     The values of a missing window are `absent`.
@@ -241,7 +240,7 @@ def run_windows(
     index = torch.cat([present, present.new_full((missing,), is_window.numel())])
     picked = index.clamp(max=is_window.numel() - 1)
 
-    def pick(values: torch.Tensor) -> torch.Tensor:
+    def pick(values: Tensor) -> Tensor:
         return values.flatten(0, 1)[picked.to(values.device, non_blocking=True)]
 
     flat = {name: derive(values, pick) for name, values in inputs.items() if values is not None}

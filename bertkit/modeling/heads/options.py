@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers import MODEL_MAPPING
 from transformers.modeling_outputs import TokenClassifierOutput
@@ -35,7 +35,7 @@ _SCALE = 20.0  # initial scale of cosines, as in the losses of sentence-transfor
 class Parts:
     """Parts of sequences, in tensors (sequences, tokens) or, for pairs of tokens, (sequences, tokens, tokens)."""
 
-    def __init__(self, ids: torch.Tensor, mask: torch.Tensor, separator: int, marker: int) -> None:
+    def __init__(self, ids: Tensor, mask: Tensor, separator: int, marker: int) -> None:
         is_separator = (ids == separator).long()
         is_token = (mask == 1).unsqueeze(1)
         self.question = is_separator.cumsum(dim=1) - is_separator
@@ -67,10 +67,10 @@ class OptionHead(EncoderHead):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
     ) -> TokenClassifierOutput:
         """Compute ``logits`` (sequences, tokens, 1), used only at the mask tokens of options, and the loss."""
         config = self.config  # type: ignore[attr-defined]
@@ -93,7 +93,7 @@ class OptionHead(EncoderHead):
         return TokenClassifierOutput(loss=loss, logits=logits)
 
 
-def _sum_over(pairs: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def _sum_over(pairs: Tensor, values: Tensor) -> Tensor:
     """Sum the values (sequences, tokens) of all tokens that form a pair with a token, for each token."""
     return (pairs.to(values.dtype) @ values.unsqueeze(2)).squeeze(2)
 
@@ -102,7 +102,7 @@ def takes_position_ids(config: Config) -> bool:
     """Return whether an encoder takes the position of each token, and depends on positions in no other way."""
     parameters = inspect.signature(MODEL_MAPPING[type(config)].forward).parameters
     has_windows = "sliding_attention" in (getattr(config, "layer_types", None) or [])
-    return "position_ids" in parameters and not (has_windows or get_architecture(config).attends_relatively)
+    return "position_ids" in parameters and not (has_windows or get_architecture(config).has_relative_attention)
 
 
 def option_class(config_class: type) -> type[Model]:
@@ -110,7 +110,7 @@ def option_class(config_class: type) -> type[Model]:
     return with_head(OptionHead, config_class, ENDING)
 
 
-def option_loss(logits: torch.Tensor, parts: Parts, labels: torch.Tensor) -> torch.Tensor:
+def option_loss(logits: Tensor, parts: Parts, labels: Tensor) -> Tensor:
     """Compute the mean loss of the questions that have an answer.
 
     The loss for labels is the cross entropy. The loss for levels is the ranked probability score (Epstein 1969): the

@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import chain, pairwise
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import ElectraForMaskedLM, ElectraForPreTraining, ElectraPreTrainedModel
 from transformers.utils import ModelOutput
 
@@ -38,11 +38,11 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        labels: torch.Tensor,
-        draws: torch.Tensor,
-        label_positions: torch.Tensor | None = None,
-        **named: torch.Tensor,
+        input_ids: Tensor,
+        labels: Tensor,
+        draws: Tensor,
+        label_positions: Tensor | None = None,
+        **named: Tensor,
     ) -> Tensors:
         """Replace masked tokens by samples from the generator, and let the discriminator detect them.
 
@@ -73,7 +73,7 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
         return {"logits": logits, "replaced": replaced, **generated}
 
 
-def sample_tokens(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+def sample_tokens(logits: Tensor, draws: Tensor) -> Tensor:
     """Sample a token from each softmax: logits (masked, vocabulary) and random numbers (masked,) to ids (masked,).
 
     The sample is the first token at which the cumulative probability exceeds the random number. These numbers come with
@@ -136,9 +136,7 @@ class SpanBoundary(nn.Module):
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
 
-    def forward(
-        self, states: torch.Tensor, batch: Batch, starts: torch.Tensor, ends: torch.Tensor, words: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, states: Tensor, batch: Batch, starts: Tensor, ends: Tensor, words: Tensor) -> Tensor:
         """Compute logits of shape (masked, vocabulary).
 
         Args:
@@ -156,7 +154,7 @@ class SpanBoundary(nn.Module):
         before = states[rows, (starts - 1).clamp(min=0)]
         after = states[rows, ends.clamp(max=states.shape[1] - 1)]
         position = self.places((columns - starts).clamp(max=_POSITIONS - 1))
-        predicted: torch.Tensor = self.layers(torch.cat([before, after, position.to(before.dtype)], dim=-1))
+        predicted: Tensor = self.layers(torch.cat([before, after, position.to(before.dtype)], dim=-1))
         return nn.functional.linear(predicted, words, self.bias)
 
 
@@ -167,9 +165,7 @@ def add_span_boundary(model: Model) -> None:
     model.span_boundary = SpanBoundary(model.config.hidden_size, width, vocabulary, deviation)
 
 
-def run_with_boundaries(
-    model: Model, inputs: Batch, starts: torch.Tensor, ends: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def run_with_boundaries(model: Model, inputs: Batch, starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Run a model with its boundary head, which is part of its forward pass.
 
     Autocast and the reduction of gradients among processes apply only to the forward pass.

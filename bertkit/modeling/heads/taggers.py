@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers.modeling_outputs import TokenClassifierOutput
@@ -69,7 +69,7 @@ class LayerTagger(EncoderHead):
         self.base_model.eval().requires_grad_(False)  # type: ignore[attr-defined]
         return self
 
-    def read_states(self, **inputs: torch.Tensor) -> torch.Tensor:
+    def read_states(self, **inputs: Tensor) -> Tensor:
         """Compute each token's chosen layers: (rows, tokens, width), or (rows, tokens, layers, width) if weighted."""
         # The weights need no gradients, so no graph is built, unless `mix_embeddings` needs gradients of inputs.
         outputs = self.run_encoder(*map(inputs.get, INPUTS), output_hidden_states=True)
@@ -79,7 +79,7 @@ class LayerTagger(EncoderHead):
         return torch.cat(chosen, dim=-1) if self.choice.reduction == "concat" else torch.stack(chosen).sum(dim=0)
 
     def forward(
-        self, labels: torch.Tensor | None = None, states: torch.Tensor | None = None, **inputs: torch.Tensor
+        self, labels: Tensor | None = None, states: Tensor | None = None, **inputs: Tensor
     ) -> TokenClassifierOutput:
         """Tag each token, from cached `states` if they are passed."""
         if states is None:
@@ -110,7 +110,7 @@ class _StateReader(nn.Module):
         super().__init__()
         self.tagger = tagger
 
-    def forward(self, labels: torch.Tensor | None = None, **inputs: torch.Tensor) -> Tensors:
+    def forward(self, labels: Tensor | None = None, **inputs: Tensor) -> Tensors:
         return {"states": self.tagger.read_states(**inputs)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers.modeling_outputs import (
     MultipleChoiceModelOutput,
@@ -27,9 +27,9 @@ class AnswerHead(EncoderHead):
 
     def forward(
         self,
-        start_positions: torch.Tensor | None = None,
-        end_positions: torch.Tensor | None = None,
-        **inputs: torch.Tensor,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        **inputs: Tensor,
     ) -> QuestionAnsweringModelOutput:
         """Compute logits of the start and of the end of an answer, both (rows, tokens)."""
         states = self.run_encoder(**inputs).last_hidden_state
@@ -53,7 +53,7 @@ class ChoiceHead(EncoderHead):
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.post_init()  # type: ignore[attr-defined]
 
-    def forward(self, labels: torch.Tensor | None = None, **inputs: torch.Tensor) -> MultipleChoiceModelOutput:
+    def forward(self, labels: Tensor | None = None, **inputs: Tensor) -> MultipleChoiceModelOutput:
         """Compute logits (rows, choices) of inputs (rows, choices, tokens)."""
         texts = {name: inputs[name].flatten(0, 1) for name in INPUTS if inputs.get(name) is not None}
         first = self.run_encoder(**{**inputs, **texts}).last_hidden_state[:, 0]
@@ -83,7 +83,7 @@ class WindowPooling(EncoderHead):
         self.post_init()  # type: ignore[attr-defined]
 
     def forward(
-        self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **named: torch.Tensor
+        self, labels: Tensor | None = None, row_mask: Tensor | None = None, **named: Tensor
     ) -> SequenceClassifierOutput:
         """Compute logits (rows, labels) of inputs (rows, windows, tokens)."""
         is_window = find_windows(named["attention_mask"])
@@ -100,12 +100,12 @@ class WindowPooling(EncoderHead):
             loss = sum_over_rows(text_loss(self.config), logits, labels, is_row) / is_row.sum()  # type: ignore[attr-defined]
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
-    def classify(self, vectors: torch.Tensor, is_window: torch.Tensor) -> torch.Tensor:
+    def classify(self, vectors: Tensor, is_window: Tensor) -> Tensor:
         """Compute logits (rows, labels) from the vectors of windows (rows, windows, width), without missing windows."""
         scores = self.window_score(self.window_dense(vectors).tanh()).squeeze(-1)
         weights = scores.masked_fill(~is_window, -torch.inf).softmax(dim=-1)
         pooled = (weights[..., None] * vectors).sum(dim=1)
-        logits: torch.Tensor = self.classifier(self.dropout(self.dense(self.dropout(pooled)).tanh()))
+        logits: Tensor = self.classifier(self.dropout(self.dense(self.dropout(pooled)).tanh()))
         return logits
 
 

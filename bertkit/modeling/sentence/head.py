@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from transformers import MODEL_MAPPING, PreTrainedModel
@@ -53,9 +53,7 @@ class VectorHead:
         """Whether the loss compares the rows of a batch with one another, so that a batch must not be split."""
         return self.loss is not None and self.loss.name not in INDEPENDENT
 
-    def forward(
-        self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **inputs: torch.Tensor
-    ) -> Tensors:
+    def forward(self, labels: Tensor | None = None, row_mask: Tensor | None = None, **inputs: Tensor) -> Tensors:
         """Compute the ``vectors`` of texts (rows, texts, tokens), and in training their ``loss``.
 
         A missing text is a single token. Real texts have more, because they have special tokens. In a row that only
@@ -74,20 +72,20 @@ class VectorHead:
         outputs = self._output(vectors)
         return outputs if loss is None else {"loss": loss(vectors, labels, missing, row_mask is not None), **outputs}
 
-    def _get_loss(self, mask: torch.Tensor) -> Any:
+    def _get_loss(self, mask: Tensor) -> Any:
         """Return the loss of a batch with this mask, (rows, texts, tokens), or None if the model is not trained."""
         return self.loss
 
-    def _output(self, vectors: torch.Tensor) -> Tensors:
+    def _output(self, vectors: Tensor) -> Tensors:
         """Return the outputs for vectors (rows, texts, dimension)."""
         return {"vectors": vectors}
 
-    def _embed_rows(self, batch: list[Any]) -> torch.Tensor:
+    def _embed_rows(self, batch: list[Any]) -> Tensor:
         """Compute the vectors of all texts of rows, (rows, texts, ...), from tensors (rows, texts, tokens)."""
         vectors = self._embed_texts([None if values is None else values.flatten(0, 1) for values in batch])
         return vectors.view(*batch[0].shape[:2], *vectors.shape[1:])
 
-    def _embed_texts(self, batch: list[Any]) -> torch.Tensor:
+    def _embed_texts(self, batch: list[Any]) -> Tensor:
         """Compute the vectors of texts (texts, tokens), at once or in chunks that are read again for gradients."""
         count, width = batch[0].shape
         at_once = self._texts_at_once(width, batch[0].device)
@@ -131,19 +129,19 @@ class VectorHead:
 
         return lambda: (nullcontext(), replay())
 
-    def _concatenate(self, vectors: list[torch.Tensor]) -> torch.Tensor:
+    def _concatenate(self, vectors: list[Tensor]) -> Tensor:
         return torch.cat(vectors)
 
-    def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
+    def _embed(self, ids: Tensor, mask: Tensor, segments: Tensor | None) -> Tensor:
         """Compute the representation of texts (texts, tokens), a tensor whose first axis is texts."""
         raise NotImplementedError
 
 
-def _pick_texts(indices: torch.Tensor, longest: int, values: torch.Tensor) -> torch.Tensor:
+def _pick_texts(indices: Tensor, longest: int, values: Tensor) -> Tensor:
     return values[indices.to(values.device, non_blocking=True), :longest]
 
 
-def _twice(texts: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
+def _twice(texts: int | None) -> Callable[[Tensor], Tensor]:
     return lambda values: torch.cat([values[:, :texts]] * 2)
 
 
@@ -172,10 +170,10 @@ class SentenceHead(VectorHead, EncoderHead):
     def _write_modules(self, folder: Path, width: int) -> None:
         write_modules(folder, self.sentence, width)
 
-    def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
+    def _embed(self, ids: Tensor, mask: Tensor, segments: Tensor | None) -> Tensor:
         return self.pool_states(self.run_encoder(ids, mask, segments).last_hidden_state, mask)
 
-    def pool_states(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def pool_states(self, states: Tensor, mask: Tensor) -> Tensor:
         """Compute the vectors of texts, (texts, dimension), from hidden states (texts, tokens, width)."""
         with torch.autocast(states.device.type, enabled=False):
             vectors = pool(states.float(), mask, self.sentence.pooling)[:, : self.sentence.dimension]
@@ -246,9 +244,7 @@ class SentenceClassifier(SentenceHead):
         self.logistic = nn.Linear(config.hidden_size, config.num_labels).requires_grad_(False)
         self.post_init()  # type: ignore[attr-defined]
 
-    def forward(
-        self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **inputs: torch.Tensor
-    ) -> Tensors:
+    def forward(self, labels: Tensor | None = None, row_mask: Tensor | None = None, **inputs: Tensor) -> Tensors:
         """Compute the vectors and logits of rows with one text, (rows, 1, tokens), and in training the loss."""
         output = super().forward(labels, row_mask, **inputs)
         return {**output, "logits": self.logistic(output["vectors"][:, 0])}

@@ -78,7 +78,7 @@ class SparseHead(VectorHead):
     reads = "sparse"
     progress = 1.0
     """Fraction of training that is done, which sets the weight of the penalty."""
-    query_table: torch.Tensor | None = None
+    query_table: Tensor | None = None
     """Weight of each token of the vocabulary in queries, or None if the model reads queries, too."""
 
     @property

@@ -142,7 +142,7 @@ def _make_distilbert(teacher: Model, layers: Sequence[int]) -> Model:
 
 def _take_weights(teacher: Model, layers: Sequence[int]) -> dict[str, Any]:
     """Select the weights of some layers, which get indices from 0, and all weights outside of layers."""
-    path = f".{get_architecture(teacher.config).layers}."
+    path = f".{get_architecture(teacher.config).layers_path}."
     indices = {str(layer): str(index) for index, layer in enumerate(layers)}
     taken = {}
     # In bert.encoder.layer.11.output.dense.weight, only the index changes. Names outside of layers do not change.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from bertkit.errors import ModelError
@@ -59,7 +59,7 @@ class Matching:
     pairs: Mapping[str, Pairs]
     weights: Mapping[str, float]
     precision: str
-    states: dict[nn.Module, torch.Tensor] = field(default_factory=dict)
+    states: dict[nn.Module, Tensor] = field(default_factory=dict)
     attention: dict[Any, AttentionMaps] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -74,14 +74,14 @@ class Matching:
         """Whether attention keeps its scores, from which the comparison computes probabilities if needed."""
         return "attention_scores" in self.pairs
 
-    def sums(self, batch: Batch) -> dict[str, torch.Tensor]:
+    def sums(self, batch: Batch) -> dict[str, Tensor]:
         """Run the teacher on a batch, and sum each term over the tokens."""
         device = batch["input_ids"].device.type
         with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self.precision == "bf16"):
             self.teacher(**{name: batch[name] for name in INPUTS if name in batch})
         return self.compare(batch["attention_mask"].flatten(0, -2))
 
-    def compare(self, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+    def compare(self, mask: Tensor) -> dict[str, Tensor]:
         """Sum each term over the tokens whose `mask` (texts, tokens) is not 0, after both models have run on them."""
         compare = {
             "embeddings": self._compare_states,
@@ -105,7 +105,7 @@ class Matching:
         embeddings: nn.Module = getattr(model.base_model, "embeddings", None) or model.get_input_embeddings()
         return embeddings
 
-    def _compare_states(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
+    def _compare_states(self, student_layer: int, teacher_layer: int, tokens: Tensor) -> Tensor:
         # The mask (rows, tokens) selects the states of real tokens from (rows, tokens, width).
         student = _pick(self.states[self.module(self.student, student_layer)], tokens)
         teacher = _pick(self.states[self.module(self.teacher, teacher_layer)], tokens)
@@ -114,7 +114,7 @@ class Matching:
             student = projections[key](student.float())
         return functional.mse_loss(student.float(), teacher.float(), reduction="none").mean(dim=-1).sum()
 
-    def _compare_attention(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
+    def _compare_attention(self, student_layer: int, teacher_layer: int, tokens: Tensor) -> Tensor:
         student, teacher = self._attention_at(student_layer, teacher_layer, tokens)
         if self.reads_scores:
             student, teacher = student.log_softmax(dim=-1), teacher.log_softmax(dim=-1)
@@ -122,22 +122,20 @@ class Matching:
         log_ratio = (teacher - student).masked_fill(teacher < -1e4, 0.0)
         return (teacher.exp() * log_ratio).sum(dim=-1).mean(dim=-1).sum()
 
-    def _compare_scores(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
+    def _compare_scores(self, student_layer: int, teacher_layer: int, tokens: Tensor) -> Tensor:
         student, teacher = self._attention_at(student_layer, teacher_layer, tokens)
         is_masked = teacher < -1e8
         squares = (student - teacher).square().masked_fill(is_masked, 0.0)
         return (squares.sum(dim=-1) / (~is_masked).sum(dim=-1)).mean(dim=-1).sum()
 
-    def _attention_at(
-        self, student_layer: int, teacher_layer: int, tokens: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _attention_at(self, student_layer: int, teacher_layer: int, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the attention of both models, (real tokens, heads, attended tokens)."""
         student = get_attention_map(self.layers[self.student][student_layer], self.attention[self.student])
         teacher = get_attention_map(self.layers[self.teacher][teacher_layer], self.attention[self.teacher])
         return _pick(student.transpose(1, 2), tokens), _pick(teacher.transpose(1, 2), tokens)
 
 
-def _pick(values: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+def _pick(values: Tensor, tokens: Tensor) -> Tensor:
     """Select the values of real tokens, (texts, tokens, ...) to (real tokens, ...).
 
     A device that compiles one graph per shape gets the values of all tokens, with zeros for padding in both models,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertkit.modeling.architectures import get_architecture, shares_layers
 from bertkit.modeling.cls_only import cls_only_last_layer, is_cls_only
@@ -90,7 +90,7 @@ def keep_heads(model: Model, heads: Sequence[Sequence[int]]) -> None:
     """Keep only some heads of each attention, the same number in each.
 
     Args:
-        model: Model whose config stores the size of a head (`Architecture.sets_head_size`).
+        model: Model whose config stores the size of a head (`Architecture.stores_head_size`).
         heads: Indices of the heads of each layer; heads that share keys and values must be kept together.
     """
     config = model.config
@@ -157,7 +157,7 @@ def count_key_value_heads(config: Config) -> int:
 
 def _find_layer_list(model: Model) -> tuple[nn.Module, str, nn.ModuleList]:
     """Return the module that holds the layers of a model, their name there, and the layers; see `find_layers`."""
-    path = get_architecture(model.config).layers
+    path = get_architecture(model.config).layers_path
     if path is None:
         return find_layers(model)
     parent_path, _, name = path.rpartition(".")
@@ -165,18 +165,18 @@ def _find_layer_list(model: Model) -> tuple[nn.Module, str, nn.ModuleList]:
     return parent, name, getattr(parent, name)
 
 
-def _head_rows(heads: Sequence[int], size: int) -> torch.Tensor:
+def _head_rows(heads: Sequence[int], size: int) -> Tensor:
     """Return the indices of the outputs of some heads, (heads * size,)."""
     return (torch.tensor(heads)[:, None] * size + torch.arange(size)).flatten()
 
 
-def _keep_outputs(layer: nn.Linear, rows: torch.Tensor) -> None:
+def _keep_outputs(layer: nn.Linear, rows: Tensor) -> None:
     layer.weight = nn.Parameter(layer.weight.detach()[rows].clone())
     if layer.bias is not None:
         layer.bias = nn.Parameter(layer.bias.detach()[rows].clone())
     layer.out_features = len(rows)
 
 
-def _keep_inputs(layer: nn.Linear, columns: torch.Tensor) -> None:
+def _keep_inputs(layer: nn.Linear, columns: Tensor) -> None:
     layer.weight = nn.Parameter(layer.weight.detach()[:, columns].clone())
     layer.in_features = len(columns)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertkit.errors import ModelError
 from bertkit.modeling.info import Model
@@ -81,7 +81,7 @@ def find_attention_outputs(model: Model) -> list[nn.Linear]:
 
 
 @contextmanager
-def mask_units(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[dict[nn.Linear, list[torch.Tensor]]]:
+def mask_units(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[dict[nn.Linear, list[Tensor]]]:
     """Multiply the inputs of linear layers by masks of ones that get gradients, one value per row and unit.
 
     Args:
@@ -91,9 +91,9 @@ def mask_units(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[di
     Yields:
         the masks of each layer, (rows, 1, units), one per call.
     """
-    masks: dict[nn.Linear, list[torch.Tensor]] = {layer: [] for layer in layers}
+    masks: dict[nn.Linear, list[Tensor]] = {layer: [] for layer in layers}
 
-    def multiply(count: int, layer: nn.Linear, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+    def multiply(count: int, layer: nn.Linear, inputs: tuple[Tensor]) -> tuple[Tensor]:
         (states,) = inputs
         shape = (len(states), *(1 for _ in states.shape[1:-1]), count)
         masks[layer].append(torch.ones(shape, dtype=states.dtype, device=states.device, requires_grad=True))
@@ -105,7 +105,7 @@ def mask_units(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[di
         yield masks
 
 
-def _multiply_units(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _multiply_units(states: Tensor, mask: Tensor) -> Tensor:
     """Multiply states (..., units * width) by a mask (..., units)."""
     units = states.view(*states.shape[:-1], mask.shape[-1], -1)
     return (units * mask[..., None]).flatten(-2)

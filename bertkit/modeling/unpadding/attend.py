@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from bertkit.hardware.device import Device
@@ -27,9 +27,9 @@ from bertkit.modeling.architectures import get_architecture
 from bertkit.modeling.info import Model
 from bertkit.modeling.unpadding.layout import IndexMap, PackedBatch, round_up
 
-States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+States = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values."""
-AttentionFunction = Callable[..., tuple[torch.Tensor, Any]]
+AttentionFunction = Callable[..., tuple[Tensor, Any]]
 """Attention function with the interface of transformers: (module, queries, keys, values, mask, ...)."""
 VarlenFunction = Callable[..., Any]
 """`torch.nn.attention.varlen.varlen_attn`, or a function with its arguments."""
@@ -51,8 +51,8 @@ class Group:
         is_real: Mask of the real tokens, (rows, length). It can have more rows than `rows`; these have no tokens.
     """
 
-    rows: torch.Tensor
-    is_real: torch.Tensor
+    rows: Tensor
+    is_real: Tensor
 
     @property
     def length(self) -> int:
@@ -60,14 +60,14 @@ class Group:
         return self.is_real.shape[1]
 
     @property
-    def is_attended(self) -> torch.Tensor:
+    def is_attended(self) -> Tensor:
         """Mask of the tokens that others attend to, (rows, 1, 1, length): the real tokens of each row.
 
         In a row without tokens it is all of them, because the softmax over an empty set is NaN.
         """
         return (self.is_real | ~self.is_real.any(dim=1, keepdim=True))[:, None, None]
 
-    def cut_mask(self, batch_mask: torch.Tensor) -> torch.Tensor:
+    def cut_mask(self, batch_mask: Tensor) -> Tensor:
         """Cut this group's rows out of the attention mask of the batch, (rows, 1, tokens, tokens), true if attended.
 
         Padding attends to everything, because the softmax over an empty set is NaN.
@@ -96,7 +96,7 @@ class GroupedAttention:
         attend_padded: Attention function for a padded batch.
     """
 
-    def __init__(self, mask: torch.Tensor, attend_padded: AttentionFunction) -> None:
+    def __init__(self, mask: Tensor, attend_padded: AttentionFunction) -> None:
         self.packed = PackedBatch(mask, sort_rows=True, multiple_of=_TOKENS)
         self.attend_padded = attend_padded
         self.groups: list[Group] = []
@@ -109,7 +109,7 @@ class GroupedAttention:
             self.groups.append(Group(self.packed.order[start:end], is_real))
         self._maps: dict[int, IndexMap] = {}
 
-    def attend(self, module: nn.Module, states: States, mask: torch.Tensor, **named: object) -> torch.Tensor:
+    def attend(self, module: nn.Module, states: States, mask: Tensor, **named: object) -> Tensor:
         """Attend group by group.
 
         Args:
@@ -125,7 +125,7 @@ class GroupedAttention:
         groups = zip(*map(self.split, states), masks, strict=True)
         return self.join([self.attend_padded(module, *group, **named)[0] for group in groups])
 
-    def split(self, values: torch.Tensor) -> list[torch.Tensor]:
+    def split(self, values: Tensor) -> list[Tensor]:
         """Turn (1, heads, packed tokens, width) into (rows, heads, length, width) for each group.
 
         A single scatter fills all groups, which are contiguous views of its result, as matrix products need them.
@@ -137,7 +137,7 @@ class GroupedAttention:
         padded = torch.split(self._map_heads(heads).scatter(flat, zeros=False), sizes)
         return [values.view(-1, heads, group.length, width) for values, group in zip(padded, self.groups, strict=True)]
 
-    def join(self, values: list[torch.Tensor]) -> torch.Tensor:
+    def join(self, values: list[Tensor]) -> Tensor:
         """Turn (rows, length, heads, width) of each group into (1, packed tokens, heads, width)."""
         heads, width = values[0].shape[2:]
         flat = torch.cat([values.transpose(1, 2).reshape(-1, width) for values in values])
@@ -199,14 +199,14 @@ class VarlenAttention:
         device: Device of the model.
     """
 
-    def __init__(self, mask: torch.Tensor, varlen: VarlenFunction, device: torch.device) -> None:
+    def __init__(self, mask: Tensor, varlen: VarlenFunction, device: torch.device) -> None:
         self.packed, self.varlen = PackedBatch(mask, device=device), varlen
         # A row without tokens would repeat a value. The kernel gets only rows with tokens.
         cu_seqlens = torch.unique_consecutive(self.packed.cu_seqlens).to(device, non_blocking=True)
         # for queries, and for keys and values
         self.row_limits = (cu_seqlens, cu_seqlens, self.packed.max_seqlen, self.packed.max_seqlen)
 
-    def attend(self, module: nn.Module, states: States, mask: torch.Tensor, **named: Any) -> torch.Tensor:
+    def attend(self, module: nn.Module, states: States, mask: Tensor, **named: Any) -> Tensor:
         """Attend within each row; see `GroupedAttention.attend`.
 
         transformers counts a sliding window from a token to the last one that it sees, itself included. The kernel
@@ -224,7 +224,7 @@ class VarlenAttention:
             options["enable_gqa"] = True
         # The kernel takes (tokens, heads, width) of one dtype. Some models compute rotary positions in fp32.
         tokens = [values[0].transpose(0, 1).to(states[-1].dtype) for values in states]
-        attended: torch.Tensor = self.varlen(*tokens, *self.row_limits, **options)
+        attended: Tensor = self.varlen(*tokens, *self.row_limits, **options)
         return attended[None]
 
 
@@ -241,7 +241,7 @@ def find_varlen_problem(model: Model, machine: ComputeConfig) -> str | None:
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if machine.precision != "bf16":
         return f"variable-length attention is not computed in {machine.precision}"
-    if get_architecture(config).attends_relatively:
+    if get_architecture(config).has_relative_attention:
         return f"variable-length attention has no relative positions, as {config.model_type} has"
     if any(getattr(config, name, 0.0) for name in _DROPOUTS):
         return "variable-length attention has no dropout, and this model has some"
@@ -273,18 +273,18 @@ class EqualLengthAttention:
         mask: 1 for real tokens and 0 for padding, (rows, tokens).
     """
 
-    def __init__(self, mask: torch.Tensor) -> None:
+    def __init__(self, mask: Tensor) -> None:
         rows, tokens = mask.shape
         # The collator has already rounded the length of a single row.
         self.packed = PackedBatch(mask, multiple_of=_TOKENS if rows > 1 else tokens)
         lengths, counts = torch.unique_consecutive(self.packed.lengths, return_counts=True)
         self.runs = list(zip(counts.tolist(), lengths.tolist(), strict=True))
 
-    def take_first(self, states: torch.Tensor) -> torch.Tensor:
+    def take_first(self, states: Tensor) -> Tensor:
         """Return the states of the first token of each row: (packed tokens, width) to (rows, width)."""
         return states[self.packed.cu_seqlens[:-1]]
 
-    def attend(self, queries: torch.Tensor, keys_values: torch.Tensor, *, first_only: bool) -> torch.Tensor:
+    def attend(self, queries: Tensor, keys_values: Tensor, *, first_only: bool) -> Tensor:
         """Attend within each row, from all its tokens or from the first token only.
 
         Args:
@@ -309,9 +309,7 @@ class EqualLengthAttention:
         return torch.cat([*attended, queries[query_end:].flatten(1)])
 
 
-def attend_equal_lengths(
-    queries: torch.Tensor, keys_values: torch.Tensor, mask: torch.Tensor | None = None
-) -> torch.Tensor:
+def attend_equal_lengths(queries: Tensor, keys_values: Tensor, mask: Tensor | None = None) -> Tensor:
     """Attend within rows of one length.
 
     Args:
@@ -329,7 +327,7 @@ def attend_equal_lengths(
     return attended.transpose(1, 2).reshape(-1, queries.shape[2] * queries.shape[3])
 
 
-def attend_in_blocks(queries: torch.Tensor, keys_values: torch.Tensor) -> torch.Tensor:
+def attend_in_blocks(queries: Tensor, keys_values: Tensor) -> Tensor:
     """Compute `attend_equal_lengths` on a CPU without a mask, up to rounding.
 
     For short texts in bf16, plain products take half the time of torch's function, once oneDNN has compiled them. It
@@ -344,7 +342,7 @@ def attend_in_blocks(queries: torch.Tensor, keys_values: torch.Tensor) -> torch.
     return torch.cat(blocks) if len(blocks) > 1 else blocks[0]
 
 
-def _attend_short(queries: torch.Tensor, keys_values: torch.Tensor) -> torch.Tensor:
+def _attend_short(queries: Tensor, keys_values: Tensor) -> Tensor:
     """Compute `attend_equal_lengths` by plain products, with keys and values padded to a length that suits softmax."""
     rows, tokens, _, heads, size = keys_values.shape
     padding = -tokens % _SOFTMAX_STEP

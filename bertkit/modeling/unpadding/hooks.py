@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import ModelOutput
@@ -73,7 +73,7 @@ def unpad_layers(model: Model, varlen: VarlenFunction | None = None) -> Iterator
     implementation = model.config._attn_implementation
     unpadding = _Unpadding(ALL_ATTENTION_FUNCTIONS.get(implementation), varlen, model.device)
     with ExitStack() as patches:
-        if get_architecture(model.config).attends_relatively:
+        if get_architecture(model.config).has_relative_attention:
             patches.enter_context(_grouped_relative_attention(layers, unpadding))
         else:
             patches.enter_context(patch_attention(model, _NAME, unpadding.attend, can_split_rows=False))
@@ -94,7 +94,7 @@ def _find_layers(model: Model) -> list[nn.Module]:
     A last layer for the first token only is not among them: it runs after the padding is back.
     """
     architecture = get_architecture(model.config)
-    can_split_rows = architecture.attends_relatively or attention_can_split_rows(model)
+    can_split_rows = architecture.has_relative_attention or attention_can_split_rows(model)
     if not (architecture.can_unpad and can_split_rows) or getattr(model.config, "conv_kernel_size", None):
         return []  # a convolution would mix tokens of neighboring rows
     # Layers that share their weights run several times, so hooks are set on the encoder that contains them.
@@ -109,7 +109,7 @@ class _Unpadding:
 
     def __init__(self, attend_padded: AttentionFunction, varlen: VarlenFunction | None, device: torch.device) -> None:
         self.attend_padded, self.varlen, self.device = attend_padded, varlen, device
-        self.mask: torch.Tensor | None = None
+        self.mask: Tensor | None = None
         # Set between the first layer and the last, if the batch is packed.
         self.attention: Any = None
 
@@ -146,7 +146,7 @@ class _Unpadding:
             return None
         packed: PackedBatch = self.attention.packed
 
-        def unpad(values: torch.Tensor) -> torch.Tensor:
+        def unpad(values: Tensor) -> Tensor:
             # (rows or 1, tokens, width); a single row stands for all
             rows = values.expand(packed.shape[0], -1, -1)
             return packed.compute_once(values, lambda: packed.unpad(rows)[None])
@@ -160,7 +160,7 @@ class _Unpadding:
         # A last layer for the first token only runs after this one and reads a padded batch.
         packed: PackedBatch = self.attention.packed
         self.attention = None
-        if isinstance(outputs, torch.Tensor):
+        if isinstance(outputs, Tensor):
             return packed.pad(outputs[0])
         if isinstance(outputs, tuple):
             return packed.pad(outputs[0][0]), *outputs[1:]
@@ -170,12 +170,12 @@ class _Unpadding:
     def attend(
         self,
         module: nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor | None,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
         **named: object,
-    ) -> tuple[torch.Tensor, Any]:
+    ) -> tuple[Tensor, Any]:
         """Attend within the rows of a packed batch, and to a padded one with the attention function in force."""
         if self.attention is None or attention_mask is None:
             return self.attend_padded(module, query, key, value, attention_mask, **named)
@@ -197,13 +197,13 @@ def _grouped_relative_attention(layers: Sequence[nn.Module], unpadding: _Unpaddi
 
 def _biased(
     module: MPNetSelfAttention,
-    forward: Callable[..., tuple[torch.Tensor, ...]],
+    forward: Callable[..., tuple[Tensor, ...]],
     unpadding: _Unpadding,
-    states: torch.Tensor,
-    mask: torch.Tensor,
-    bias: torch.Tensor,
+    states: Tensor,
+    mask: Tensor,
+    bias: Tensor,
     **named: object,
-) -> tuple[torch.Tensor, ...]:
+) -> tuple[Tensor, ...]:
     """Attend with a bias for each head and distance, (rows, heads, tokens, tokens), as MPNet does."""
     attention: GroupedAttention | None = unpadding.attention
     if attention is None:
@@ -221,15 +221,15 @@ def _biased(
 
 def _disentangled(
     module: DisentangledSelfAttention,
-    forward: Callable[..., tuple[torch.Tensor, None]],
+    forward: Callable[..., tuple[Tensor, None]],
     unpadding: _Unpadding,
-    states: torch.Tensor,
-    mask: torch.Tensor,
+    states: Tensor,
+    mask: Tensor,
     output_attentions: bool = False,
     *,
-    rel_embeddings: torch.Tensor | None = None,
+    rel_embeddings: Tensor | None = None,
     **named: object,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[Tensor, None]:
     """Attend with products of tokens and distances, as DeBERTa-v2 does.
 
     transformers multiplies each token by all distances that the model knows, 512 in DeBERTa-v3, and looks up those that
@@ -261,14 +261,14 @@ def _disentangled(
     return joined.flatten(2), None
 
 
-def _split_states(attention: GroupedAttention, projected: Sequence[torch.Tensor]) -> list[tuple[States, torch.Tensor]]:
+def _split_states(attention: GroupedAttention, projected: Sequence[Tensor]) -> list[tuple[States, Tensor]]:
     """Split queries, keys and values into the groups of a batch, each with its mask."""
     query, key, value = map(attention.split, projected)
     masks = [group.is_attended for group in attention.groups]
     return list(zip(zip(query, key, value, strict=True), masks, strict=True))
 
 
-def _project_distances(module: DisentangledSelfAttention, embeddings: torch.Tensor, longest: int) -> Tensors:
+def _project_distances(module: DisentangledSelfAttention, embeddings: Tensor, longest: int) -> Tensors:
     """Compute the keys (c2p) and queries (p2c) of the distances from -longest to longest, (heads, distances, width)."""
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
@@ -290,7 +290,7 @@ def _project_distances(module: DisentangledSelfAttention, embeddings: torch.Tens
     }
 
 
-def _at_distances(states: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
+def _at_distances(states: Tensor, distances: Tensor) -> Tensor:
     """Multiply tokens by their distances to all others of a row: (rows, heads, length, length).
 
     Args:
@@ -310,9 +310,7 @@ def _at_distances(states: torch.Tensor, distances: torch.Tensor) -> torch.Tensor
     return shifted.view(heads, rows, length, -1)[..., :length].transpose(0, 1)
 
 
-def _attend(
-    dropout: nn.Module, states: States, bias: torch.Tensor, mask: torch.Tensor, *, scale: float | None = None
-) -> torch.Tensor:
+def _attend(dropout: nn.Module, states: States, bias: Tensor, mask: Tensor, *, scale: float | None = None) -> Tensor:
     """Attend by plain products, (rows, heads, length, width) to (rows, length, heads, width)."""
     query, key, value = states
     scale = query.shape[-1] ** -0.5 if scale is None else scale

@@ -21,7 +21,7 @@ from bertkit.modeling.inference.model import load_for_inference
 from tests.modeling.inference.test_model import damage_file, save_tiny, set_keys
 from tests.modeling.tiny_models import load_head, make_tiny, make_tiny_batch
 
-KNOWN = [name for name, architecture in ARCHITECTURES.items() if architecture.prefix]
+KNOWN = [name for name, architecture in ARCHITECTURES.items() if architecture.weight_prefix]
 LENGTHS = (9, 9, 5, 3)
 
 

@@ -38,7 +38,7 @@ def test_what_an_exporter_cannot_do_is_said_in_its_words(tiny_model, tmp_path, m
     def fail(backend):
         raise RuntimeError("no lowering for\naten::odd")
 
-    monkeypatch.setattr(graphs, "_exporter", fail)
+    monkeypatch.setattr(graphs, "_make_exporter", fail)
     model = AutoModelForSequenceClassification.from_pretrained(tiny_model)
     what = "transformers cannot export a BertForSequenceClassification to onnx: no lowering for aten::odd"
     with pytest.raises(ModelError, match=what):
@@ -75,7 +75,7 @@ def test_a_bilstm_is_refused_with_the_reason(tiny_model):
 
     config = AutoConfig.from_pretrained(tiny_model)
     set_tagger_head(config, {"layers": "last", "tagger": "bilstm", "size": 8})
-    with pytest.raises(ModelError, match=r"packed by their lengths, which torch\.export cannot trace"):
+    with pytest.raises(ModelError, match=r"packed by length, which torch\.export cannot trace"):
         check_traceable(tagger_class(type(config))(config))
 
 

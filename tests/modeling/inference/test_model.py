@@ -27,7 +27,7 @@ HEADS = {
 }
 TEXT_HEADS = ("AutoModelForSequenceClassification", "AutoModelForMultipleChoice")
 LABELS = ("no", "yes")
-KNOWN = [name for name, architecture in ARCHITECTURES.items() if architecture.prefix]
+KNOWN = [name for name, architecture in ARCHITECTURES.items() if architecture.weight_prefix]
 CASES = [(name, head) for name in KNOWN for head in HEADS if (name, head) != ("electra", "AutoModelForMultipleChoice")]
 
 
@@ -167,7 +167,7 @@ def test_a_config_is_read_as_transformers_reads_it_or_left_to_it(model_type, tmp
 @pytest.mark.parametrize("model_type", KNOWN)
 def test_classes_have_transformers_names(model_type):
     names = modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
-    assert names[model_type] == f"{ARCHITECTURES[model_type].classes}ForSequenceClassification"
+    assert names[model_type] == f"{ARCHITECTURES[model_type].class_prefix}ForSequenceClassification"
 
 
 @pytest.mark.slow

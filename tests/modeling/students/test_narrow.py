@@ -77,7 +77,7 @@ def test_types_of_layers_stay_with_their_layers():
     assert model.config.layer_types == ["sliding_attention", "full_attention"]
 
 
-@pytest.mark.parametrize("model_type", slow_unless(("eurobert",), list_types("sets_head_size")))
+@pytest.mark.parametrize("model_type", slow_unless(("eurobert",), list_types("stores_head_size")))
 def test_heads_that_are_left_out_contribute_nothing(model_type):
     shared = {"num_key_value_heads": 2} if model_type in ("eurobert", "ultrabert") else {}
     model, batch = make(model_type, config={"num_attention_heads": 4, **shared}), make_tiny_batch()

@@ -20,7 +20,7 @@ from bertkit.modeling.unpadding.hooks import unpad_layers
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
-TYPES = [name for name, known in ARCHITECTURES.items() if known.can_unpad and not known.attends_relatively]
+TYPES = [name for name, known in ARCHITECTURES.items() if known.can_unpad and not known.has_relative_attention]
 LENGTHS = (3, 12, 5, 5, 4, 11)
 
 
