@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn  # the class itself, because torch.export evaluates annotations
 from torch.nn import functional
 from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
@@ -32,7 +32,7 @@ from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.sentence.folder import WEIGHTS, SentenceModules, write_sparse
 from bertkit.modeling.sentence.head import VectorHead, configure_head
 from bertkit.modeling.sentence.losses import Labels, find_positives, margin_mse
-from bertkit.tokens.features import Tensor, Tensors, Tokenizer
+from bertkit.tokens.features import Tensors, Tokenizer
 
 _MAX_TOKENS = 2**10  # tokens whose logits over the vocabulary are in memory at a time
 
