@@ -154,7 +154,7 @@ def first_position(config: Config) -> int:
 
 
 def find_native_port(config: Mapping[str, Any]) -> str | None:
-    """Return the model of transformers that replaces a checkpoint with custom code, or None if there is none.
+    """Return the model of transformers that replaces a checkpoint with custom code, or None if no model does.
 
     Args:
         config: Content of the checkpoint's ``config.json``.

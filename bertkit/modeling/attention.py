@@ -74,7 +74,7 @@ def capture_hidden_states(layers: Iterable[nn.Module], states: dict[nn.Module, T
 
 
 def preserve_sliding_window(model: Model) -> None:
-    """Make layers with a sliding window apply it to four-dimensional masks too, such as those of packed documents.
+    """Make layers with a sliding window apply it to four-dimensional masks too, as for packed documents.
 
     transformers passes a mask of shape (rows, 1, tokens, tokens) unchanged to layers of every type.
     """

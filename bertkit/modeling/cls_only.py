@@ -1,8 +1,8 @@
 """Last layer computed for the first token only, because a classifier reads no other token.
 
 The layer computes keys and values for all tokens, and everything else for the first token. A layer costs as much as
-twelve products of width x width per token: four in attention, eight in the feed-forward. Ten of them shrink to one token
-per row. The result is the same. This saves 1/7 of an encoder with six layers, and 1/14 of an encoder with twelve.
+twelve products of width x width per token: four in attention, eight in the feed-forward. Ten of them shrink to one
+token per row. The result is the same. This saves 1/7 of an encoder with six layers, and 1/14 of one with twelve.
 
 For ``[CLS] a b [SEP]``, keys and values are (rows, 4, width). The query is (rows, 1, width), so attention weights are
 (rows, heads, 1, 4) instead of (rows, heads, 4, 4), and the rest of the layer computes one token.

@@ -40,7 +40,7 @@ class Depths:
         return self.layers + 1
 
     def select(self, lowest: int, highest: int | None = None) -> list[nn.Parameter]:
-        """Return the weights from depth `lowest` to `highest`, or to the head if `highest` is None."""
+        """Return the weights from depth `lowest` to `highest`, by default to the head."""
         last = self.head if highest is None else highest
         return [weights for weights, depth in self.by_weight.items() if lowest <= depth <= last]
 

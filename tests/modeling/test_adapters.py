@@ -131,7 +131,7 @@ def test_a_run_leaves_a_merged_model_and_adapters_apart(peft, run, tiny_model, t
     for command in ("eval", "quantize", "predict"):
         more = {"eval": ["--data", toy_data, "--on-overlap", "mark"], "quantize": ["--output", "q"]}
         ended = run(command, checkpoint, *more.get(command, ["--text", "a"]))
-        assert (ended.code, "a checkpoint of a training with adapters" in ended.last) == (4, True), ended.err
+        assert (ended.code, "the adapters of this checkpoint" in ended.last) == (4, True), ended.err
     merged = TEXTS.from_pretrained(folder)
     apart = peft.PeftModel.from_pretrained(TEXTS.from_pretrained(tiny_model, num_labels=2), folder / ADAPTER)
     batch = make_tiny_batch()

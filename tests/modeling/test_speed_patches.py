@@ -280,7 +280,7 @@ def test_a_machine_that_cannot_compile_is_told_so(monkeypatch):
         model(**make_tiny_batch())
     assert str(raised.value) == (
         "torch cannot compile the layers of this bert model: No working C++ compiler found - "
-        "install what it lacks (on a CPU g++, on a GPU Triton and gcc), or leave out training.torch_compile"
+        "install g++ (for a CPU), or gcc and Triton (for a GPU), or leave out training.torch_compile"
     )
 
 

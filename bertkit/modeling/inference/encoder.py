@@ -48,7 +48,7 @@ def load_encoder(folder: Path, config: Config, dtype: torch.dtype) -> InferenceE
 
 
 def has_known_encoder(config: Config) -> bool:
-    """Return whether an encoder is of the BERT family, with the usual value of each setting that changes outputs."""
+    """Return whether an encoder of the BERT family has the usual value of each setting that changes outputs."""
     usual_values = {
         "hidden_act": "gelu",
         "activation": "gelu",
@@ -215,7 +215,7 @@ class _PaddedAttention:
     packed = SimpleNamespace(unpad=lambda values: values, pad=torch.clone)
 
     def __init__(self, mask: Tensor) -> None:
-        # (texts, 1, queries, keys), as in transformers; None without padding
+        # (texts, 1, queries, keys), as in transformers, or None without padding
         self.mask = None if mask.all() else mask.bool()[:, None, None].expand(-1, 1, mask.shape[1], -1)
 
     def take_first(self, states: Tensor) -> Tensor:

@@ -116,7 +116,7 @@ def test_attention_is_compared_by_its_divergence(encoder):
 
 def test_layers_and_heads_that_cannot_be_matched_are_refused(encoder):
     with (
-        pytest.raises(RecipeError, match="the student's layer 0 cannot follow the teacher's layer 4"),
+        pytest.raises(RecipeError, match="the student's layer 0 cannot learn from the teacher's layer 4"),
         match_models(encoder(2), encoder(4), DistillationConfig(hidden={0: 4}), "fp32"),
     ):
         pass
