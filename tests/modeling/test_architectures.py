@@ -234,7 +234,7 @@ def test_a_head_over_pairs_is_there_where_the_record_says(model_type):
 def test_layers_are_found_and_their_products_are_those_that_are_counted(model_type):
     model = make_tiny(model_type, AutoModel)
     architecture, layers = ARCHITECTURES[model_type], get_layers(model)
-    assert len(layers) == (2 if architecture.layers else 0)
+    assert len(layers) == (2 if architecture.layers_path else 0)
     sizes = get_layer_sizes(model.config)
     assert sizes == ((2, 16, 24) if architecture.has_bert_products else None)
     for layer in layers if architecture.has_bert_products else ():

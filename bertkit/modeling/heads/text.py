@@ -1,4 +1,4 @@
-"""Heads for answers and choices, if transformers has none for a model type, and for the windows of long texts."""
+"""Heads for answers and choices, for model types without such a head in transformers, and for windows of long texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bertkit.modeling.info import Config, Model
 
 
 class AnswerHead(EncoderHead):
-    """Two logits per token, as in BERT's model for questions."""
+    """Head with two logits per token, as in BertForQuestionAnswering."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -31,7 +31,7 @@ class AnswerHead(EncoderHead):
         end_positions: Tensor | None = None,
         **inputs: Tensor,
     ) -> QuestionAnsweringModelOutput:
-        """Compute logits of the start and of the end of an answer, both (rows, tokens)."""
+        """Compute the logits of an answer's start and end, both (rows, tokens)."""
         states = self.run_encoder(**inputs).last_hidden_state
         start_logits, end_logits = self.qa_outputs(states).unbind(dim=-1)
         loss = None
@@ -41,10 +41,10 @@ class AnswerHead(EncoderHead):
 
 
 class ChoiceHead(EncoderHead):
-    """One logit per choice, from a pooler over the first token as in BERT's model."""
+    """Head with one logit per choice, from a pooler over the first token, as in BertForMultipleChoice."""
 
-    # `classifier_pooling` of a config is for the heads of transformers.
     reads_first_token = True
+    """Whether the head reads the first token only, regardless of `classifier_pooling` in the config."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -63,15 +63,14 @@ class ChoiceHead(EncoderHead):
 
 
 class WindowPooling(EncoderHead):
-    """Attention over the vectors of a row's windows, and a classifier ("hierarchical").
+    """Classifier over an attention-weighted mean of a row's windows ("hierarchical").
 
-    The windows are weighted as in Yang et al. 2016 ("Hierarchical Attention Networks", section 2.2): by a softmax over
-    the windows. The vector of a window is the last hidden state of its first token.
+    The weights are a softmax over the windows, as in Yang et al. 2016 ("Hierarchical Attention Networks", section 2.2).
+    The vector of a window is the last hidden state of its first token.
     """
 
     reads = "windows"
     accepts_row_mask = True
-    # `classifier_pooling` of a config is for the heads of transformers.
     reads_first_token = True
 
     def __init__(self, config: Config) -> None:
@@ -89,7 +88,7 @@ class WindowPooling(EncoderHead):
         is_window = find_windows(named["attention_mask"])
         inputs = {name: named.pop(name, None) for name in INPUTS}
 
-        # (rows, windows, width); a window that a row lacks is zero, and its weight is zero as well.
+        # (rows, windows, width); a missing window has the vector 0 and the weight 0
         vectors = run_windows(
             lambda **flat: self.run_encoder(**flat, **named).last_hidden_state[:, 0], inputs, row_mask, 0.0
         )
@@ -101,7 +100,7 @@ class WindowPooling(EncoderHead):
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def classify(self, vectors: Tensor, is_window: Tensor) -> Tensor:
-        """Compute logits (rows, labels) from the vectors of windows (rows, windows, width), without missing windows."""
+        """Compute logits (rows, labels) from the vectors of windows (rows, windows, width)."""
         scores = self.window_score(self.window_dense(vectors).tanh()).squeeze(-1)
         weights = scores.masked_fill(~is_window, -torch.inf).softmax(dim=-1)
         pooled = (weights[..., None] * vectors).sum(dim=1)
@@ -113,8 +112,8 @@ _HEADS = {"AutoModelForQuestionAnswering": AnswerHead, "AutoModelForMultipleChoi
 
 
 def find_model_class(auto_class: str, config_class: type) -> type[Model]:
-    """Return one of transformers' Auto classes, or a class with a head of bertkit if it lacks a model type."""
-    automatic: type[Model] = getattr(transformers, auto_class)
-    if auto_class not in _HEADS or config_class in automatic._model_mapping:
-        return automatic
+    """Return one of transformers' Auto classes or, for a model type that it lacks, a class with a head of bertkit."""
+    model_class: type[Model] = getattr(transformers, auto_class)
+    if auto_class not in _HEADS or config_class in model_class._model_mapping:
+        return model_class
     return with_head(_HEADS[auto_class], config_class, auto_class.removeprefix("AutoModel"))

@@ -144,7 +144,7 @@ def test_a_row_with_many_windows_is_computed_in_chunks_without_gradients(tiny_mo
     extend_model(model, Windows)
     with torch.no_grad():
         whole = model(**batch)["logits"]
-        monkeypatch.setattr("bertkit.modeling.heads.mixins._TOKENS", 8)
+        monkeypatch.setattr("bertkit.modeling.heads.mixins._MAX_TOKENS", 8)
         assert torch.allclose(model(**batch)["logits"], whole, atol=1e-6, equal_nan=True)
 
 
