@@ -17,7 +17,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTrainin
 from bertkit.errors import RecipeError
 from bertkit.evaluation.held_out import measure
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.heads.pretraining import ElectraPair, draw, make_generator_config
+from bertkit.modeling.heads.pretraining import ElectraPair, make_generator_config, sample_tokens
 from bertkit.pretraining.objectives import PretrainContext, rtd
 from bertkit.pretraining.tokenized import TokenizedCorpus, unigram_loss
 from bertkit.recipe import PretrainRecipe
@@ -163,10 +163,10 @@ def test_a_batch_without_masks_has_a_loss_of_zero(model, batch):
 
 def test_draws_follow_the_probabilities():
     logits = torch.tensor([0.5, 0.3, 0.0, 0.2]).log()
-    drawn = draw(logits.repeat(1000, 1), torch.arange(1000) / 1000)
+    drawn = sample_tokens(logits.repeat(1000, 1), torch.arange(1000) / 1000)
     assert torch.bincount(drawn, minlength=4).tolist() == pytest.approx([500, 300, 0, 200], abs=1)
     extremes = torch.tensor([0.0, 1 - 2**-24])
-    assert draw(torch.zeros(2, 30_000), extremes).tolist() == [0, 29_999]
+    assert sample_tokens(torch.zeros(2, 30_000), extremes).tolist() == [0, 29_999]
 
 
 def test_the_discriminator_teaches_the_generator_nothing(context, batch):
