@@ -6,14 +6,14 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from bertkit.modeling.unpadding.hooks import _at_distances, unpad_layers
+from bertkit.modeling.unpadding.hooks import _multiply_distances, unpad_layers
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
 
 @pytest.mark.parametrize("length", [1, 5])
 def test_tokens_are_multiplied_by_their_distances(length):
     states, distances = torch.randn(2, 3, length, 4), torch.randn(3, 2 * length, 4)
-    found = _at_distances(states, distances)
+    found = _multiply_distances(states, distances)
     for i in range(length):
         for j in range(length):
             expected = (states[:, :, i] * distances[:, length - 1 - i + j]).sum(dim=-1)

@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 from bertkit.hardware.precision import ComputeConfig
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.cls_only import cls_only_last_layer
-from bertkit.modeling.unpadding.attend import VarlenAttention, find_varlen_problem, torch_varlen
+from bertkit.modeling.unpadding.attend import VarlenAttention, find_varlen_problem, load_varlen
 from bertkit.modeling.unpadding.hooks import unpad_layers
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
@@ -73,7 +73,7 @@ def test_logits_and_gradients_are_those_of_padded_rows(model_type, is_short):
 
 
 def test_the_function_that_stands_in_has_the_arguments_of_torchs():
-    theirs = inspect.signature(torch_varlen()).parameters
+    theirs = inspect.signature(load_varlen()).parameters
     ours = inspect.signature(plain_varlen).parameters
     assert list(theirs)[:7] == list(ours)[:7]
     assert all(theirs[name].default == ours[name].default for name in list(ours)[7:])
@@ -87,15 +87,18 @@ def test_rows_without_tokens_have_no_edges():
     assert attention.packed.indices.tolist() == [0, 1, 6, 7, 8]
 
 
+VARLEN = "variable-length attention"
+
+
 @pytest.mark.parametrize(
     ("model_type", "config", "precision", "why"),
     [
         ("modernbert", {"num_attention_heads": 2}, "bf16", None),
-        ("modernbert", {}, "fp32", "variable-length attention is not computed in fp32"),
-        ("modernbert", {"num_attention_heads": 4}, "bf16", "variable-length attention takes no heads of width 4"),
-        ("bert", {}, "bf16", "variable-length attention has no dropout, and this model has some"),
+        ("modernbert", {}, "fp32", f"{VARLEN} is not computed in fp32"),
+        ("modernbert", {"num_attention_heads": 4}, "bf16", f"{VARLEN} does not support heads of width 4"),
+        ("bert", {}, "bf16", f"{VARLEN} has no dropout, and this model has some"),
         ("bert", {"attention_probs_dropout_prob": 0.0}, "bf16", None),
-        ("mpnet", {}, "bf16", "variable-length attention has no relative positions, as mpnet has"),
+        ("mpnet", {}, "bf16", f"{VARLEN} does not support the relative positions of mpnet"),
     ],
 )
 def test_why_a_model_stays_padded_on_a_gpu(monkeypatch, model_type, config, precision, why):
@@ -111,15 +114,15 @@ def test_why_a_model_stays_padded_on_a_gpu(monkeypatch, model_type, config, prec
 def test_a_release_of_torch_without_windows_or_shared_keys_stays_padded(monkeypatch):
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    monkeypatch.setattr("bertkit.modeling.unpadding.attend.torch_varlen", lambda: lambda query, *, scale=None: None)
+    monkeypatch.setattr("bertkit.modeling.unpadding.attend.load_varlen", lambda: lambda query, *, scale=None: None)
     shape, grouped = {"num_attention_heads": 2}, {"num_attention_heads": 2, "num_key_value_heads": 1}
     whys = []
     for name, config in {"modernbert": shape, "eurobert": grouped, "bert": {"attention_probs_dropout_prob": 0}}.items():
         model = make_tiny(name, AutoModelForSequenceClassification, config=config)
         whys.append(find_varlen_problem(model, ComputeConfig("cuda", "bf16", 1, "")))
     assert [why and why.partition(" in torch ")[0] for why in whys] == [
-        "variable-length attention takes no window_size",
-        "variable-length attention takes no enable_gqa",
+        f"{VARLEN} does not support window_size",
+        f"{VARLEN} does not support enable_gqa",
         None,
     ]
 
