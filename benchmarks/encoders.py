@@ -75,7 +75,7 @@ def make_model(model_type: str, shape: str, tokenizer_folder: Path, folder: Path
         if hasattr(default, f"{name}_token_id"):
             fields[f"{name}_token_id"] = getattr(tokenizer, f"{source}_token_id")
     config = config_class(**{config_class.attribute_map.get(name, name): value for name, value in fields.items()})
-    if find_architecture(model_type).counts_from_padding or model_type == "mpnet":
+    if find_architecture(model_type).positions_follow_padding_id or model_type == "mpnet":
         config.max_position_embeddings = 512 + config.pad_token_id + 1
     if getattr(config, "type_vocab_size", 1) == 1:  # as the tokenizers of such models
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder, model_input_names=["input_ids", "attention_mask"])

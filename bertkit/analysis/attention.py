@@ -31,7 +31,7 @@ from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.forward import sorted_batches
 from bertkit.hardware.precision import compute_as_stored
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
-from bertkit.modeling.attention import attention_weights
+from bertkit.modeling.attention import compute_attention_weights
 from bertkit.modeling.checkpoint import load_config, read_config
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
@@ -64,7 +64,7 @@ class AttentionModel:
         padding = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": self.tokenizer.pad_token_type_id}
         arrays = pad_features(features, padding, max(len(feature["input_ids"]) for feature in features))
         batch = {name: torch.from_numpy(values).to(self.model.device) for name, values in arrays.items()}
-        return attention_weights(self.model, batch)
+        return compute_attention_weights(self.model, batch)
 
 
 def load_attention_model(folder: Path, name: str) -> AttentionModel:

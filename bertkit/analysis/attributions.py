@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.modeling.embeddings import mixed_embeddings
+from bertkit.modeling.embeddings import mix_embeddings
 from bertkit.modeling.info import Model
 from bertkit.tokens.features import Collator, Feature
 
@@ -55,7 +55,7 @@ class ExplainedInput:
         scores = []
         with torch.no_grad():
             for chunk in _chunks(shares):
-                with mixed_embeddings(self.model, torch.from_numpy(chunk), self.baseline):
+                with mix_embeddings(self.model, torch.from_numpy(chunk), self.baseline):
                     scores.append(self._run_model(len(chunk)).cpu().double().numpy())
         return np.concatenate(scores)
 
@@ -71,7 +71,7 @@ class ExplainedInput:
         shares = np.where(self.is_replaceable, nodes[:, None, None], 1.0)
         total = np.zeros(self.is_replaceable.shape)
         for chunk, chunk_weights in zip(_chunks(shares), _chunks(weights, shares[0].size), strict=True):
-            with torch.enable_grad(), mixed_embeddings(self.model, torch.from_numpy(chunk), self.baseline) as mixed:
+            with torch.enable_grad(), mix_embeddings(self.model, torch.from_numpy(chunk), self.baseline) as mixed:
                 scores = self._run_model(len(chunk))
                 factors = torch.from_numpy(chunk_weights).to(scores.dtype).to(scores.device)
                 # One backward pass for a chunk of points: the gradient of the weighted sum of their scores has the

@@ -10,7 +10,7 @@ from typing import Any
 from bertkit.analysis.attributions import ExplainedInput, integrated_gradients, occlusion
 from bertkit.errors import UsageError, did_you_mean
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.modeling.heads.targets import Target, targets_of_logits
+from bertkit.modeling.heads.targets import Target, build_logit_targets
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Prediction
 from bertkit.tokens.features import Features, Tokenizer, are_several_texts, special_ids
@@ -99,11 +99,11 @@ def find_targets(checkpoint: Checkpoint, answered: PredictedRow, names: Sequence
     task, context = checkpoint.task, checkpoint.context
     if task.targets is None:
         # A family that defines no targets is explained by its logits.
-        targets = targets_of_logits(answered.outputs, context, context.recipe.task)
+        targets = build_logit_targets(answered.outputs, context, context.recipe.task)
     else:
         targets = task.targets(answered.prediction, answered.outputs, answered.features, answered.row, context)
     if not names:
-        return [target for target in targets if target.chosen]
+        return [target for target in targets if target.is_predicted]
     selected = []
     for name in names:
         matches = [target for target in targets if name in (target.name, target.name.partition(": ")[0])]

@@ -114,7 +114,7 @@ def load_text_tokenizer(folder: Path, name: str) -> TextTokenizer:
     if isinstance(positions := config.get("max_position_embeddings"), int) and positions > 0:
         padding, architecture = config.get("pad_token_id"), find_architecture(str(config.get("model_type")))
         # RoBERTa counts positions from the position after its padding token.
-        first = padding + 1 if isinstance(padding, int) and architecture.counts_from_padding else 0
+        first = padding + 1 if isinstance(padding, int) and architecture.positions_follow_padding_id else 0
         bounds.append(positions - first)
     # A model with one segment, such as RoBERTa, has no embedding for a second one.
     has_segments = config.get("type_vocab_size", 2) != 1

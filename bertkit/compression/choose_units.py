@@ -109,7 +109,7 @@ def plan_pruning(checkpoint: Checkpoint, features: Features, shape: PruningTarge
         ModelError: If its layers are unknown.
     """
     from bertkit.compression.importance import choose_units, score_units
-    from bertkit.modeling.students.narrow import keep_layers, key_value_heads
+    from bertkit.modeling.students.narrow import count_key_value_heads, keep_layers
 
     model = checkpoint.model
     config = model.config
@@ -128,7 +128,7 @@ def plan_pruning(checkpoint: Checkpoint, features: Features, shape: PruningTarge
     # 2. Score the heads and neurons of the remaining layers in one pass. Query heads that share keys and values are
     #    kept or removed together.
     scores = score_units(checkpoint, features)
-    group_size = config.num_attention_heads // key_value_heads(config)
+    group_size = config.num_attention_heads // count_key_value_heads(config)
     return PruningPlan(
         layers,
         None if shape.heads is None else choose_units(scores.heads, shape.heads, group_size),

@@ -17,7 +17,7 @@ import torch
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.forward import sorted_batches
-from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, unit_masks
+from bertkit.modeling.students.units import find_attention_outputs, find_feed_forwards, mask_units
 from bertkit.progress import stage
 from bertkit.tokens.feature_cache import get_lengths
 from bertkit.tokens.features import Batch, Features, count_items
@@ -50,8 +50,8 @@ def score_units(checkpoint: Checkpoint, features: Features) -> UnitScores:
     if not any(parameter.requires_grad for parameter in model.base_model.parameters()):
         message = "the encoder of this model is frozen under its head, so the importance of its units is unknown"
         raise UsageError(message, "name a run that has trained its encoder")
-    attentions = attention_outputs_of(model)
-    narrow = [feed_forward.narrow for feed_forward in feed_forwards_of(model)]
+    attentions = find_attention_outputs(model)
+    narrow = [feed_forward.narrow for feed_forward in find_feed_forwards(model)]
     units = [*[model.config.num_attention_heads] * len(attentions), *(layer.in_features for layer in narrow)]
     layers = [*attentions, *narrow]
     totals = [np.zeros(count) for count in units]
@@ -64,7 +64,7 @@ def score_units(checkpoint: Checkpoint, features: Features) -> UnitScores:
     model.requires_grad_(False)
 
     # 3. Sum the absolute gradients of the masks over rows, batch by batch.
-    with stage("measuring importance", len(features)) as advance, unit_masks(layers, units) as masks:
+    with stage("measuring importance", len(features)) as advance, mask_units(layers, units) as masks:
         for indices in sorted_batches(get_lengths(features).tolist()):
             batch = collate([features[index] for index in indices])
             outputs = model(**{name: value.to(model.device) for name, value in batch.items()})

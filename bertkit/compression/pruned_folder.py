@@ -22,7 +22,7 @@ from bertkit.evaluation.scoring import EvalOutput, find_intervals, score_split, 
 from bertkit.hardware.speed import InferenceSpeed
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import Difference
-from bertkit.modeling.checkpoint import fingerprint, weight_bytes
+from bertkit.modeling.checkpoint import fingerprint, get_weight_bytes
 from bertkit.modeling.sentence.folder import ENCODER_SETTINGS, MODULES, ROUTER, SETTINGS, read_entries
 from bertkit.progress import stage
 from bertkit.recipe.yaml import write_yaml
@@ -66,7 +66,7 @@ class ComparedSides:
         scored = self.scored[index]
         return PrunedSide(
             parameters=parameters,
-            disk_bytes=weight_bytes(folder),
+            disk_bytes=get_weight_bytes(folder),
             **self.paces[index]._asdict(),
             scores=null_for_nan(scored.scores),
             intervals=find_intervals(self.after.task, scored).ends,

@@ -13,7 +13,7 @@ from bertkit.data.rows import Split
 from bertkit.data.soft_labels import get_probabilities, to_logits
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.modeling.info import Model, tagger_head
+from bertkit.modeling.info import Model, get_tagger_head
 from bertkit.recipe.records import DistillationConfig, Recipe
 from bertkit.tasks import Task
 from bertkit.tokens.feature_cache import add_values
@@ -41,7 +41,7 @@ def load_student(task: Task, folder: Path, context: TaskContext, distillation: D
     """
     # A student with layers of its teacher is loaded as the teacher, and then loses the other layers.
     model = task.load_model(folder, _with_complete_layers(context, distillation), new_head=True)
-    if tagger_head(model.config):
+    if get_tagger_head(model.config):
         message = f"{context.recipe.name} trains a head over a frozen encoder, or nothing"
         raise ModelError(message, "distillation is for recipes that train the whole model")
     if distillation.student_layers is not None:
@@ -71,7 +71,7 @@ def learning_from_teachers(
         gold: Terms of the loss over gold labels.
 
     Raises:
-        ModelError: If a teacher does not fit the student; see `Teacher.load` and `matched`.
+        ModelError: If a teacher does not fit the student; see `Teacher.load` and `match_models`.
     """
     # 1. Compute the logits once, before the training. So an epoch takes as long as without teachers.
     if column := distillation.soft_labels:
@@ -87,11 +87,11 @@ def learning_from_teachers(
     with ExitStack() as hooks:
         matching = None
         if distillation.matches_layers:
-            from bertkit.modeling.students.matching import matched
+            from bertkit.modeling.students.matching import match_models
 
             teacher = teachers[0].load(replace(student, context=_with_complete_layers(student.context, distillation)))
             model.to(machine.device)
-            matching = hooks.enter_context(matched(model, teacher.model, distillation, machine.precision))
+            matching = hooks.enter_context(match_models(model, teacher.model, distillation, machine.precision))
         yield (
             distillation_terms(gold, distillation, model.config.problem_type, matching),
             teacher_collator(student.task.collator(student.context)),

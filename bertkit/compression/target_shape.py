@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertkit.errors import ModelError, UsageError
-from bertkit.modeling.architectures import find_architecture, types_with
-from bertkit.modeling.info import tagger_head
+from bertkit.modeling.architectures import find_architecture, list_types
+from bertkit.modeling.info import get_tagger_head
 from bertkit.modeling.layers import count_layers
 from bertkit.recipe.records import read_layers
 
@@ -89,7 +89,7 @@ def check_shape(shape: PruningTarget, config: Mapping[str, Any]) -> PruningTarge
     if config.get("num_hidden_groups", 1) != 1 and shape.layers is not None:
         message = f"--layers: {config['num_hidden_groups']} groups of layers share their weights"
         raise ModelError(message, "prune --intermediate or --vocabulary")
-    if shape.layers is not None and tagger_head(config):
+    if shape.layers is not None and get_tagger_head(config):
         message = "--layers: the head of this model reads the states of certain layers"
         raise ModelError(message, "prune --intermediate or --vocabulary")
     if architecture.first_layer_differs and isinstance(shape.layers, tuple) and shape.layers[0] != 0:
@@ -106,9 +106,9 @@ def _check_heads(heads: int, config: Mapping[str, Any]) -> None:
     model_type, count = config["model_type"], _find_number(config, "n_heads", "num_attention_heads")
     if count is not None and heads > count:
         raise UsageError(f"--heads {heads}: a layer of the model has {count}", f"keep at most {count}")
-    if not find_architecture(model_type).sets_head_size:
+    if not find_architecture(model_type).stores_head_size:
         message = f"--heads: the config of a {model_type} model cannot describe fewer heads of the same size"
-        able = ", ".join(types_with("sets_head_size"))
+        able = ", ".join(list_types("stores_head_size"))
         remedy = f"prune --layers or --intermediate; {able} can"
         raise ModelError(f"{message}, as hidden_size / heads is their size", remedy)
     hidden = _find_number(config, "hidden_size")

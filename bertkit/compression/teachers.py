@@ -17,7 +17,7 @@ from bertkit.errors import ModelError, RecipeError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, open_checkpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.modeling.checkpoint import fingerprint, read_config
-from bertkit.modeling.info import tagger_head
+from bertkit.modeling.info import get_tagger_head
 from bertkit.modeling.layers import count_layers, layers_to_take
 from bertkit.modeling.sentence.folder import is_sentence_folder
 from bertkit.modeling.tokenizer import load_tokenizer
@@ -180,7 +180,7 @@ def _gather_logits(outputs: Sequence[Mapping[str, Any]], features: Features, ord
 
 def _find_teacher(name: str, recipe: Recipe, task: Task, labels: tuple[str, ...]) -> Teacher:
     folder = hub.find_model(name)
-    if tagger_head(read_config(folder)):
+    if get_tagger_head(read_config(folder)):
         message = f"the teacher {name} is a head over a frozen encoder"
         raise ModelError(message, "distillation is for models that are fine-tuned as a whole")
     try:

@@ -16,7 +16,7 @@ from bertkit.hardware.device import requested_device
 from bertkit.hardware.precision import ComputeConfig, product_widths, restore_hardware, use_matmul_backend
 from bertkit.hardware.process import available_threads
 from bertkit.modeling.architectures import detect_machine
-from bertkit.modeling.checkpoint import check_head, label_names, read_config, read_json_object
+from bertkit.modeling.checkpoint import check_head, get_label_names, read_config, read_json_object
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import log
 from bertkit.recipe.load import load_recipe
@@ -324,7 +324,7 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> CheckpointInfo:
     elif task.HAS_LABEL_NAMES:
         outputs = len(config.get("id2label") or "ab")  # transformers' default is two
         # The user's label names take precedence over the config's, and those over numbers.
-        labels = recipe.model_labels or label_names(config) or placeholder_names(outputs)
+        labels = recipe.model_labels or get_label_names(config) or placeholder_names(outputs)
         labels = match_names(labels, recipe.labels) if recipe.labels else labels
     return CheckpointInfo(as_recorded(recipe, record.get("identity", {})), task, folder, tuple(labels), record)
 

@@ -120,11 +120,11 @@ def _run_batch(model: nn.Module, batch: Tensors) -> Computed:
     """Run the model over a batch."""
     import torch
 
-    from bertkit.modeling.static_shapes import run_filled, without_fillers
+    from bertkit.modeling.static_shapes import drop_fillers, run_static_batch
 
     device = next(model.parameters()).device
-    real = without_fillers(model, batch)
-    fields = dict(run_filled(model, {name: to_device(value, device) for name, value in real.items()}))
+    real = drop_fillers(model, batch)
+    fields = dict(run_static_batch(model, {name: to_device(value, device) for name, value in real.items()}))
     Device(device.type).end_graph()
     # The model's loss is a mean over the batch; weighted by its items, it adds up to the mean over all rows.
     loss, items = fields.pop("loss", None), count_items(real)
@@ -137,7 +137,7 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
     """Run a torch model without gradients and dropout, in the given precision, inside the `with` block."""
     import torch
 
-    from bertkit.modeling.static_shapes import always_masked
+    from bertkit.modeling.static_shapes import always_mask
 
     device = device_of(model)
     was_training = model.training
@@ -146,7 +146,7 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
     # Weights that are gathered in inference mode could not be trained afterwards.
     mode = torch.no_grad() if is_sharded(model) else device.inference_mode()
-    with mode, autocast, nullcontext() if device.shapes_may_change else always_masked():
+    with mode, autocast, nullcontext() if device.shapes_may_change else always_mask():
         yield
     if was_training:
         model.train()
@@ -184,7 +184,7 @@ def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple
     If a graph is compiled per shape, batches reuse the widths of the model's earlier ones, plus another if a text
     is longer. All batches of one width are filled to the same number of rows.
     """
-    from bertkit.modeling.static_shapes import get_static_shapes, texts_of_rows
+    from bertkit.modeling.static_shapes import get_static_shapes, get_texts_per_row
 
     lengths = get_lengths(features)
     device = device_of(model)
@@ -194,7 +194,7 @@ def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple
     shapes.widths = shapes.widths or choose_widths(longest)
     if longest.max() > shapes.widths[-1]:
         shapes.widths += (round_size(int(longest.max())),)
-    texts = texts_of_rows(model, features)
+    texts = get_texts_per_row(model, features)
     widths = [static_width(length, shapes.widths) for length in longest.tolist()]
     # The cost of a row is its number of texts times their width, which a batch is filled by. Windows are computed
     # alone, so a row costs only its own windows; choices are padded to the most of any row.

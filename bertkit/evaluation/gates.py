@@ -19,7 +19,7 @@ from bertkit.metrics.intervals import Interval, count_examples, take
 from bertkit.metrics.paired import Difference, compare_paired, compare_seeds, correct_differences, judge_difference
 from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.slices import MIN_UNITS
-from bertkit.modeling.checkpoint import weight_bytes
+from bertkit.modeling.checkpoint import get_weight_bytes
 from bertkit.recipe.records import GateConfig
 from bertkit.reports.cases import Case, Outcome
 from bertkit.reports.text import p_text, score_text
@@ -119,7 +119,7 @@ def model_bytes(folder: Path) -> int:
     """Return the size of a model on disk: its weights, or all files of an exported model."""
     if is_exported(folder):
         return count_bytes(folder)
-    return weight_bytes(folder)
+    return get_weight_bytes(folder)
 
 
 def judge_result(gates: GateConfig, result: EvalResult, folders: Sequence[Path] = ()) -> EvalResult:

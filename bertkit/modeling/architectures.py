@@ -19,13 +19,14 @@ from bertkit.modeling.info import Config, Model
 
 
 @dataclass(frozen=True)
-class TextHead:
-    """Head for texts: a layer over the first token, an activation, and a layer with the outputs."""
+class HeadLayers:
+    """Names of the layers of a head: a dense layer over the first token, an activation, and the output layer."""
 
-    layer: str
-    activation: str
+    dense: str | None = None
+    """Name of the dense layer, or None if the output layer reads each token."""
+    activation: str = ""
     """Name of a function of torch."""
-    outputs: str = "classifier"
+    output: str = "classifier"
 
 
 @dataclass(frozen=True)
@@ -33,79 +34,79 @@ class Architecture:
     """Properties of a model type; the defaults are safe for a type that is not in the table."""
 
     model_type: str
-    layers: str | None = None
+    layers_path: str | None = None
     """Path from the base model to the list of its layers, or None if it is not needed or layers share weights."""
     is_bert_like: bool = False
-    """Layers have the submodules of BERT's, with the norm after the sum, and read no positions, so the last layer can
-    be computed for one token."""
+    """Whether layers have BERT's submodules: the norm follows the residual sum, and layers read no positions. The last
+    layer can then be computed for one token."""
     is_rotary: bool = False
-    """Layers get rotary positions as ``position_embeddings``, and project queries, keys and values by one layer or
-    three, so the last layer can be computed for one token."""
+    """Whether layers take rotary positions as ``position_embeddings``, and project queries, keys and values by one
+    linear layer or three. The last layer can then be computed for one token."""
     can_unpad: bool = False
-    """Layers compute each token separately except for attention, which is sdpa or relative, so padding can be left out
-    between the first and the last layer."""
-    attends_relatively: bool = False
-    """Layers compute attention with relative positions themselves: a bias as in MPNet, or products as in DeBERTa-v2."""
+    """Whether layers compute each token separately, except in attention (sdpa or relative). Padding can then be left
+    out between the first and the last layer."""
+    has_relative_attention: bool = False
+    """Whether layers add relative positions to attention themselves: a bias in MPNet, products in DeBERTa-v2."""
     separates_documents: bool = False
-    """Masks of shape (rows, 1, tokens, tokens), boolean, and positions keep the documents of a packed block apart."""
+    """Whether position ids and a boolean mask (rows, 1, tokens, tokens) keep the documents of a packed block apart."""
     has_language_adapters: bool = False
-    """Layers select the rows of each language for its adapter, which an exported graph computes wrongly."""
+    """Whether layers select each language's rows for its adapter, which an exported graph computes wrongly."""
     reads_token_types: bool = True
     has_pair_head: bool = False
-    """Its model for pretraining has a head over pairs of segments."""
+    """Whether the pretraining model has a head over pairs of segments."""
     has_discriminator: bool = False
-    """Its model for pretraining detects replaced tokens."""
+    """Whether the pretraining model detects replaced tokens."""
     overflows_in_bf16: bool = False
-    """Its attention mask adds a number that bf16 cannot represent."""
-    has_plain_products: bool = False
-    """A layer is four products of hidden by hidden, two of hidden by intermediate, and attention between all tokens."""
+    """Whether the attention mask adds a number that bf16 cannot represent."""
+    has_bert_products: bool = False
+    """Whether a layer has BERT's matrix products: four hidden by hidden, two hidden by intermediate, full attention."""
     first_layer_differs: bool = False
-    """Its first layer has no norm before attention, so it can only be the first."""
-    reads_weights: bool = False
-    """Its attention reads the weights of a layer and does not call the layer, so an adapter there has no effect."""
-    sets_head_size: bool = False
-    """Its config stores the size of a head (``head_dim``), so a model can have fewer heads of the same size."""
+    """Whether only the first layer lacks the norm before attention; it cannot move to another position."""
+    ignores_adapters: bool = False
+    """Whether attention uses a linear layer's weights without calling the layer: its adapter would have no effect."""
+    stores_head_size: bool = False
+    """Whether the config stores the size of a head (``head_dim``), so a model can have fewer heads of this size."""
     student_type: str | None = None
-    """Model type of students that consist of its layers, or None if it cannot have students."""
-    counts_from_padding: bool | None = None
-    """Whether positions start after the id of the padding token, or None if that depends on the model."""
-    prefix: str | None = None
-    """Prefix of the names of the encoder's weights, or None if only transformers computes the type."""
-    classes: str | None = None
-    """Prefix of the names of transformers' classes, for types with a `prefix`."""
+    """Model type of students that copy layers of this type, or None if it cannot have students."""
+    positions_follow_padding_id: bool | None = None
+    """Whether the first position is the padding id + 1 and not 0, or None if that depends on the model."""
+    weight_prefix: str | None = None
+    """Prefix of the names of the encoder's weights, or None if `bertkit.modeling.inference` cannot run the type."""
+    class_prefix: str | None = None
+    """Prefix of the names of transformers' classes, for types with a `weight_prefix`."""
     config_fields: Sequence[str] | None = None
-    """Fields of its config that a forward pass depends on, for types with a `prefix`: width, layers and heads first."""
-    classifier: TextHead | None = None
-    """The head of its model for texts."""
-    chooser: TextHead | None = None
-    """The head of its model for choices."""
+    """Config fields that a forward pass reads, for types with a `weight_prefix`: width, layers and heads first."""
+    text_head: HeadLayers | None = None
+    """Head for text classification."""
+    choice_head: HeadLayers | None = None
+    """Head for multiple choice."""
 
 
 def _as_architecture(model_type: str, fields: Mapping[str, Any]) -> Architecture:
-    heads = {name: TextHead(**fields[name]) for name in ("classifier", "chooser") if name in fields}
+    heads = {name: HeadLayers(**fields[name]) for name in ("text_head", "choice_head") if name in fields}
     return Architecture(model_type, **{**fields, **heads})
 
 
 class LayerNames(NamedTuple):
-    """Names of the weights of a layer."""
+    """Names of the submodules of a layer that have weights."""
 
     query: str
     key: str
     value: str
-    attended: str
-    attended_norm: str
-    wide: str
-    narrow: str
-    norm: str
+    attention_output: str
+    attention_norm: str
+    intermediate: str
+    output: str
+    output_norm: str
 
 
 _TABLES: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 LAYER_NAMES = {path: LayerNames(**names) for path, names in _TABLES["layer_names"].items()}
-"""Path of the layers -> names of the weights in each."""
+"""Path of the layers -> names of the submodules in each."""
 ARCHITECTURES = {name: _as_architecture(name, fields) for name, fields in _TABLES["types"].items()}
 """Model type -> its properties."""
 BIDIRECTIONAL = frozenset(_TABLES["bidirectional"])
-"""Types without a record that are encoders, although transformers has no head for masked tokens for them."""
+"""Types without a record that are encoders, although transformers has no masked language model of them."""
 
 
 def get_architecture(config: Config) -> Architecture:
@@ -123,20 +124,20 @@ def find_architecture(model_type: str) -> Architecture:
 
 
 def shares_layers(config: Config) -> bool:
-    """Return whether several layers have the same weights, as in ALBERT."""
+    """Return whether layers share their weights, as in ALBERT."""
     return hasattr(config, "num_hidden_groups")
 
 
 def first_position(config: Config) -> int:
-    """Return the first position of a text: RoBERTa and related models start after the id of the padding token.
+    """Return the position id of a text's first token: 0, or the padding id + 1 in RoBERTa and related models.
 
-    Their position embeddings have a padding index. For an unknown type, a model without memory for its weights is built
-    to read it. A config that no encoder can be built from gets 0; loading its weights raises the error.
+    If the type is unknown, build a model without weights (on the meta device), and read the padding index of its
+    position embeddings. If no model can be built, return 0; loading the weights then reports the error.
     """
-    counts_from_padding, padding = get_architecture(config).counts_from_padding, config.pad_token_id
-    if counts_from_padding is False:
+    follows_padding, padding = get_architecture(config).positions_follow_padding_id, config.pad_token_id
+    if follows_padding is False:
         return 0
-    if counts_from_padding and isinstance(padding, int) and 0 <= padding < config.max_position_embeddings:
+    if follows_padding and isinstance(padding, int) and 0 <= padding < config.max_position_embeddings:
         return padding + 1
 
     import torch
@@ -152,38 +153,38 @@ def first_position(config: Config) -> int:
     return indices[0] + 1 if indices else 0
 
 
-def native_port(saved: Mapping[str, Any]) -> str | None:
-    """Return transformers' own version of a checkpoint that brings its own code, or None if it has no version.
+def find_native_port(config: Mapping[str, Any]) -> str | None:
+    """Return the model of transformers that replaces a checkpoint with custom code, or None if no model does.
 
     Args:
-        saved: Content of the checkpoint's ``config.json``.
+        config: Content of the checkpoint's ``config.json``.
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-    code = " ".join([str(saved.get("model_type")), *map(str, (saved.get("auto_map") or {}).values())])
-    ports = (port for sign, port in _TABLES["ports"].items() if sign in code)
-    return next((f"{port} ({name})" for port, name in ports if port in CONFIG_MAPPING_NAMES), None)
+    code = " ".join([str(config.get("model_type")), *map(str, (config.get("auto_map") or {}).values())])
+    ports = (port for code_name, port in _TABLES["ports"].items() if code_name in code)
+    return next((f"{model_type} ({name})" for model_type, name in ports if model_type in CONFIG_MAPPING_NAMES), None)
 
 
 def detect_machine(
     precision: str, model_type: str, widths: tuple[int, int] | None = None, threads: int | None = None
 ) -> ComputeConfig:
-    """Choose the device and the precision for a model type: ``auto`` is not bf16 if the type overflows in it."""
+    """Choose the device and the precision for a model type; ``auto`` avoids bf16 if the type overflows in it."""
     overflows = find_architecture(model_type).overflows_in_bf16
     return detect_hardware(precision, avoid_bf16=overflows, widths=widths, threads=threads)
 
 
-def types_with(feature: str) -> list[str]:
+def list_types(feature: str) -> list[str]:
     """List the model types that have a feature, in alphabetical order.
 
-    >>> "bert" in types_with("has_pair_head"), "roberta" in types_with("has_pair_head")
+    >>> "bert" in list_types("has_pair_head"), "roberta" in list_types("has_pair_head")
     (True, False)
     """
     return [architecture.model_type for architecture in ARCHITECTURES.values() if getattr(architecture, feature)]
 
 
 def can_be_causal(config: Config) -> bool:
-    """Return whether transformers has a left-to-right version of a model type, which the config can turn on."""
+    """Return whether a config can turn on a left-to-right version of its model type."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     return hasattr(config, "is_decoder") and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
@@ -195,15 +196,15 @@ def is_causal(config: Config) -> bool:
 
 
 def make_causal(config: Config) -> Config:
-    """Return the config of the same model that reads from left to right."""
+    """Return a copy of a config for a model that reads from left to right."""
     causal = copy.deepcopy(config)
     causal.is_decoder, causal.use_cache = True, False
     return causal
 
 
-def layers_of(model: Model) -> list[Any]:
+def get_layers(model: Model) -> list[Any]:
     """Return the layers of a model's encoder, or an empty list if they are unknown or a decoder's."""
-    path = None if is_causal(model.config) else get_architecture(model.config).layers
+    path = None if is_causal(model.config) else get_architecture(model.config).layers_path
     if path is None:
         return []
     layers: Any = model.base_model
@@ -213,14 +214,14 @@ def layers_of(model: Model) -> list[Any]:
     return list(layers or [])
 
 
-def layer_sizes(config: Config) -> tuple[int, int, int] | None:
-    """Return the number of layers, hidden size and intermediate size, or None if layers are not like BERT's.
+def get_layer_sizes(config: Config) -> tuple[int, int, int] | None:
+    """Return the number of layers, hidden size and intermediate size, or None without `has_bert_products`.
 
     >>> from types import SimpleNamespace as Config
-    >>> layer_sizes(Config(model_type="bert", num_hidden_layers=12, hidden_size=768, intermediate_size=3072))
+    >>> get_layer_sizes(Config(model_type="bert", num_hidden_layers=12, hidden_size=768, intermediate_size=3072))
     (12, 768, 3072)
     """
-    if not get_architecture(config).has_plain_products:
+    if not get_architecture(config).has_bert_products:
         return None
     # DistilBERT calls the intermediate size `hidden_dim`.
     intermediate = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", None)

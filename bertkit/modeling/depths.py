@@ -1,6 +1,6 @@
-"""Depth of each weight of a model, to freeze or initialize some layers, and low-rank adapters of peft.
+"""Depth of each weight of a model, to freeze or reinitialize layers, and low-rank adapters of peft.
 
-Adapters are saved in their own folder, and then merged into the weights of the model.
+Adapters are saved in a separate folder, and then merged into the model's weights.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from safetensors.torch import save_file
 from torch import nn
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.architectures import get_architecture, layers_of, shares_layers
+from bertkit.modeling.architectures import get_architecture, get_layers, shares_layers
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import check_layers
 from bertkit.modeling.load import initialize_again
 from bertkit.recipe.sections import LoraConfig, TrainingConfig
 
 ADAPTER = "adapter"
-"""Folder of a run that peft loads."""
+"""Folder in a run with the adapters, for peft."""
 
-_NAME = "default"  # name of the only adapter
+_ADAPTER_NAME = "default"
 _STAGING = ".adapter"
 
 
@@ -31,6 +31,7 @@ class Depths:
     """Depth of each weight: 0 for embeddings, 1 for the first layer, and so on; the head is above the last layer."""
 
     layers: int
+    """Number of layers."""
     by_weight: dict[nn.Parameter, int]
 
     @property
@@ -39,19 +40,19 @@ class Depths:
         return self.layers + 1
 
     def select(self, lowest: int, highest: int | None = None) -> list[nn.Parameter]:
-        """Return the weights between two depths, by default up to the head."""
+        """Return the weights from depth `lowest` to `highest`, by default to the head."""
         last = self.head if highest is None else highest
         return [weights for weights, depth in self.by_weight.items() if lowest <= depth <= last]
 
 
 def find_depths(model: Model) -> Depths:
-    """Return the depth of each weight of a model with any encoder.
+    """Return the depth of each weight of a model.
 
-    Weights of the encoder that are neither in a layer nor above the layers count as embeddings, such as positions that
-    all layers share. Layers that share weights count as one.
+    Weights of the encoder that are neither in a layer nor above the layers count as embeddings, such as relative
+    positions for all layers. Layers that share their weights count as one layer.
     """
-    base, layers = model.base_model, encoder_layers(model)
-    above = {weights for child in children_above(model) for weights in child.parameters()}
+    base, layers = model.base_model, find_encoder_layers(model)
+    above = {weights for child in find_modules_above(model) for weights in child.parameters()}
     depths = dict.fromkeys(model.parameters(), len(layers) + 1)
     depths |= {weights: 0 for weights in base.parameters() if weights not in above}
     for depth, layer in enumerate(layers, start=1):
@@ -59,24 +60,24 @@ def find_depths(model: Model) -> Depths:
     return Depths(len(layers), depths)
 
 
-def encoder_layers(model: Model) -> list[nn.Module]:
-    """Return the layers of a model of any type; layers that share their weights are one."""
+def find_encoder_layers(model: Model) -> list[nn.Module]:
+    """Return the layers of a model of any type; layers that share their weights count as one layer."""
     from bertkit.modeling.speed_patches import repeated_layers
 
-    return layers_of(model) or repeated_layers(model.base_model)
+    return get_layers(model) or repeated_layers(model.base_model)
 
 
-def children_above(model: Model) -> list[nn.Module]:
-    """Return the children of the encoder above its layers: a pooler, and modules that run after the layers."""
-    children, layers = dict(model.base_model.named_children()), encoder_layers(model)
+def find_modules_above(model: Model) -> list[nn.Module]:
+    """Return the encoder's modules above its layers: a pooler, and modules that run after the layers."""
+    children, layers = dict(model.base_model.named_children()), find_encoder_layers(model)
     if not layers:
         return []
-    holder = next(index for index, child in enumerate(children.values()) if layers[-1] in child.modules())
-    return [child for index, (name, child) in enumerate(children.items()) if index > holder or name == "pooler"]
+    parent = next(index for index, child in enumerate(children.values()) if layers[-1] in child.modules())
+    return [child for index, (name, child) in enumerate(children.items()) if index > parent or name == "pooler"]
 
 
 def freeze(model: Model, part: str | int) -> None:
-    """Freeze the ``embeddings``, the whole ``encoder``, or the embeddings and a number of layers."""
+    """Freeze the ``embeddings``, the ``encoder``, or the embeddings and the first `part` layers."""
     depths = find_depths(model)
     highest = {"embeddings": 0, "encoder": depths.layers}[part] if isinstance(part, str) else part
     for weights in depths.select(0, highest):
@@ -84,13 +85,13 @@ def freeze(model: Model, part: str | int) -> None:
 
 
 def reinitialize(model: Model, count: int) -> None:
-    """Initialize the pooler and the top layers again, as in a new model (Zhang et al. 2021, section 5).
+    """Reinitialize the pooler and the top `count` layers as in a new model (Zhang et al. 2021, section 5).
 
     Raises:
         RecipeError: If there are neither layers nor a pooler to initialize.
     """
-    layers = encoder_layers(model)
-    above = children_above(model)
+    layers = find_encoder_layers(model)
+    above = find_modules_above(model)
     poolers = [child for child in above if any(isinstance(module, nn.Linear) for module in child.modules())]
     if not poolers and not count:
         message = f"training.reinit_layers 0: this {model.config.model_type} model has no pooler"
@@ -99,10 +100,10 @@ def reinitialize(model: Model, count: int) -> None:
 
 
 def configure_layers(model: Model, training: TrainingConfig) -> None:
-    """Initialize and freeze layers, and add adapters, as the recipe requires, before a model is trained.
+    """Reinitialize layers, add adapters and freeze layers, as a recipe requires.
 
     Raises:
-        RecipeError: If the model lacks these layers, or trains only a head.
+        RecipeError: If the model lacks these layers, or only a head is trained.
     """
     keys = training.layer_keys
     if keys and not any(weights.requires_grad for weights in model.base_model.parameters()):
@@ -112,7 +113,7 @@ def configure_layers(model: Model, training: TrainingConfig) -> None:
             if isinstance(count := getattr(training, key), int) and count >= minimum:
                 reason = f"the layers of this {model.config.model_type} model share their weights"
                 raise RecipeError(f"training.{key} {count}: {reason}", "leave it out")
-    check_layers(training, len(encoder_layers(model)))
+    check_layers(training, len(find_encoder_layers(model)))
     if training.reinit_layers is not None:
         reinitialize(model, training.reinit_layers)
     if training.lora is not None:
@@ -122,7 +123,7 @@ def configure_layers(model: Model, training: TrainingConfig) -> None:
 
 
 def add_adapters(model: Model, lora: LoraConfig) -> None:
-    """Add adapters to linear layers of an encoder and freeze its weights; modules above the layers are still trained.
+    """Add adapters to linear layers of an encoder, and freeze its weights except the modules above the layers.
 
     Raises:
         RecipeError: If no linear layer has a name in `lora.targets`, or adapters would have no effect.
@@ -130,52 +131,62 @@ def add_adapters(model: Model, lora: LoraConfig) -> None:
     import peft
 
     depths = find_depths(model)
-    head = [weights for weights in depths.select(depths.head) if weights.requires_grad]
-    names = target_names(model, lora.targets)
+    head_weights = [weights for weights in depths.select(depths.head) if weights.requires_grad]
+    names = find_target_modules(model, lora.targets)
     config = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=names)
-    peft.inject_adapter_in_model(config, model, _NAME)
-    # peft has frozen all weights outside of adapters.
-    for weights in head:
+    peft.inject_adapter_in_model(config, model, _ADAPTER_NAME)
+    # peft has frozen all weights outside the adapters.
+    for weights in head_weights:
         weights.requires_grad_(True)
 
 
-def target_names(model: Model, targets: str | list[str]) -> list[str]:
-    """Return the names of the linear layers that get an adapter: in attention, in all of a layer, or with some names.
+def find_target_modules(model: Model, targets: str | list[str]) -> list[str]:
+    """Return the names of the linear layers that get an adapter.
 
-    Attention is a module that transformers calls so: projections of queries, keys, values and of the output.
+    Args:
+        model: Model.
+        targets: ``attention`` (the layers of modules that transformers calls attention), ``all-linear``, or names of
+            linear layers, such as ``query``.
 
     Raises:
         RecipeError: If no linear layer has a name in `targets`, or adapters would have no effect.
     """
-    if get_architecture(model.config).reads_weights:
+    if get_architecture(model.config).ignores_adapters:
         message = f"training.lora: the attention of a {model.config.model_type} model reads weights, not layers"
         raise RecipeError(f"{message}, so adapters would have no effect", "use another model")
-    in_layers = {id(module) for layer in encoder_layers(model) for module in layer.modules()}
+    in_layers = {id(module) for layer in find_encoder_layers(model) for module in layer.modules()}
     in_attention = {
         id(module)
         for attention in model.base_model.modules()
         if "Attention" in type(attention).__name__
         for module in attention.modules()
     }
-    linear = {
+    # Name of each linear layer in the encoder's layers -> whether it is in attention.
+    linear_layers = {
         name: id(module) in in_attention
         for name, module in model.named_modules()
         if id(module) in in_layers and isinstance(module, nn.Linear)
     }
     if targets == "all-linear":
-        return list(linear)
+        return list(linear_layers)
     if targets == "attention":
-        return [name for name, attends in linear.items() if attends]
-    endings = {name.rpartition(".")[2] for name in linear}
+        return [name for name, attends in linear_layers.items() if attends]
+    short_names = {name.rpartition(".")[2] for name in linear_layers}
     for target in targets:
-        if target not in endings:
-            remedy = f"choose from {', '.join(sorted(endings))}"
+        if target not in short_names:
+            remedy = f"choose from {', '.join(sorted(short_names))}"
             raise RecipeError(f"training.lora.targets: no linear layer is called {target!r}", remedy)
-    return [name for name in linear if name.rpartition(".")[2] in targets]
+    return [name for name in linear_layers if name.rpartition(".")[2] in targets]
 
 
 def merge_adapters(model: Model, folder: Path | None, base: str) -> None:
-    """Merge a model's adapters into its weights; with a run's folder, save the adapters there first."""
+    """Merge a model's adapters into its weights, after saving them in the folder of a run if there is one.
+
+    Args:
+        model: Model with adapters.
+        folder: Folder of the run, or None to save nothing.
+        base: Model that the run started from, for the config of the adapters.
+    """
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     if folder is not None:
@@ -192,19 +203,23 @@ def _save_adapters(model: Model, folder: Path, base: str) -> None:
     """Write the adapters and the modules above the layers as a folder that `PeftModel.from_pretrained` loads."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    # This is the model that peft will load the adapters into.
+    # 1. Find the modules whose weights are saved in full: heads, and modules of the encoder above its layers.
     is_encoder = getattr(model, "is_saved_as_encoder", False)
-    saved: nn.Module = model.base_model if is_encoder else model
+    target: nn.Module = model.base_model if is_encoder else model  # peft will load the adapters into this model
     heads = [] if is_encoder else [child for name, child in model.named_children() if name != model.base_model_prefix]
-    above = {id(module) for module in (*children_above(model), *heads) if any(True for _ in module.parameters())}
-    full_modules = sorted(name for name, module in saved.named_modules() if id(module) in above)
-    config = model.peft_config[_NAME]
-    config.base_model_name_or_path, config.modules_to_save, config.inference_mode = base, full_modules or None, True
-    config.target_modules = sorted(name for name, module in saved.named_modules() if isinstance(module, BaseTunerLayer))
+    above = {id(module) for module in (*find_modules_above(model), *heads) if any(True for _ in module.parameters())}
+    full_modules = sorted(name for name, module in target.named_modules() if id(module) in above)
+    # 2. Write the config and the weights under peft's names.
+    config = model.peft_config[_ADAPTER_NAME]
+    config.base_model_name_or_path = base
+    config.modules_to_save = full_modules or None
+    config.inference_mode = True
+    adapted = (name for name, module in target.named_modules() if isinstance(module, BaseTunerLayer))
+    config.target_modules = sorted(adapted)
     tensors = {
-        f"base_model.model.{name.replace(f'.{_NAME}.', '.')}": weights.detach().cpu().contiguous()
-        for name, weights in saved.named_parameters()
-        if f".{_NAME}." in name or name.startswith(tuple(f"{module}." for module in full_modules))
+        f"base_model.model.{name.replace(f'.{_ADAPTER_NAME}.', '.')}": weights.detach().cpu().contiguous()
+        for name, weights in target.named_parameters()
+        if f".{_ADAPTER_NAME}." in name or name.startswith(tuple(f"{module}." for module in full_modules))
     }
     staging = folder / _STAGING
     shutil.rmtree(staging, ignore_errors=True)

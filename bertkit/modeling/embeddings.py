@@ -1,17 +1,17 @@
-"""Word embeddings that are trained only for tokens that occur, or mixed with the embedding of a baseline token.
+"""Word embeddings in training, restricted to used tokens, and for attributions, mixed with a baseline's embedding.
 
-The embedding of a token that no training row contains has no gradient. AdamW changes it only by weight decay, which
-multiplies it by the same factor as all others in every step. So the optimizer needs only the embeddings that occur, and
-the others are multiplied once, when the table is read. In a multilingual vocabulary of 250,000 tokens, these others
-are most of the model.
+The embedding of a token that no training row contains has no gradient. AdamW changes it only by weight decay: in each
+step, it multiplies all unused embeddings by the same factor. So the optimizer needs only the used embeddings, and the
+unused ones are multiplied once, by the product of these factors, when the table is read. In a multilingual vocabulary
+of 250,000 tokens, the unused embeddings are most of the model.
 
-Here, tokens 1 and 3 of four occur. Their two embeddings are trained, and each id is mapped to its row among them:
+In this example, tokens 1 and 3 of four are used. The module trains two embeddings, and maps each id to its row:
 
 >>> table = nn.Embedding(4, 1, _weight=torch.tensor([[10.0], [11.0], [12.0], [13.0]]))
->>> occurring = UsedEmbeddings(table, torch.tensor([1, 3]))
->>> occurring.weight.tolist(), occurring.row_of_id.tolist()
+>>> used = UsedEmbeddings(table, torch.tensor([1, 3]))
+>>> used.weight.tolist(), used.row_by_id.tolist()
 ([[11.0], [13.0]], [-1, 0, -1, 1])
->>> occurring(torch.tensor([3, 1, 3]))[:, 0].tolist(), occurring.eval()(torch.tensor([0, 1, 2, 3]))[:, 0].tolist()
+>>> used(torch.tensor([3, 1, 3]))[:, 0].tolist(), used.eval()(torch.tensor([0, 1, 2, 3]))[:, 0].tolist()
 ([13.0, 11.0, 13.0], [10.0, 11.0, 12.0, 13.0])
 """
 
@@ -23,73 +23,74 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from bertkit.modeling.info import Model
 from bertkit.tokens.features import Batch
 
-_DECAY = "decay_of_other_rows"  # key in the optimizer's state
-_MAX_OCCURRING = 0.8  # fraction of the vocabulary; above it, training all embeddings is as fast
+_DECAY_KEY = "decay_of_other_rows"  # in the optimizer's state
+_MAX_USED_FRACTION = 0.8  # training all embeddings is as fast if more of the vocabulary is used
 
 
 class UsedEmbeddings(nn.Module):
-    """Replacement of an embedding during training; checkpoints and evaluations see the full table.
+    """Replacement of an embedding table during training; checkpoints and evaluations see the full table.
 
-    `weight` (occurring, width) holds the embeddings of the ids in `rows` (occurring,), sorted. `row_of_id`
-    (vocabulary,) maps an id to its row there, or to -1 if it does not occur. This costs one more lookup per batch, and
-    gradient and moments are as small as `weight`.
+    The gradient and the moments of AdamW are as small as `weight`, at the cost of one more lookup per batch.
+
+    Attributes:
+        ids: Sorted ids of the used tokens. Shape: (used,).
+        weight: Their embeddings. Shape: (used, width).
+        row_by_id: Row of each id in `weight`, or -1 for unused ids. Shape: (vocabulary,).
+        start_table: All embeddings before training. Shape: (vocabulary, width).
     """
 
-    def __init__(self, embedding: nn.Embedding, rows: torch.Tensor) -> None:
+    def __init__(self, embedding: nn.Embedding, ids: Tensor) -> None:
         super().__init__()
-        # The table before training. An embedding that does not occur is this one times the decay.
-        self.start = embedding.weight.detach()
-        self.rows = rows.to(self.start.device)
-        self.weight = nn.Parameter(self.start[self.rows])
-        # The inverse of `rows`: an array turns a batch of ids into rows in one lookup. The padding embedding, which
-        # gets no gradient, is named by its row too, unless it does not occur: -1 would name the last row.
-        self.row_of_id = torch.full((len(self.start),), -1, device=self.start.device)
-        self.row_of_id[self.rows] = torch.arange(len(rows), device=self.start.device)
-        padding = -1 if embedding.padding_idx is None else int(self.row_of_id[embedding.padding_idx])
+        self.start_table = embedding.weight.detach()
+        self.ids = ids.to(self.start_table.device)
+        self.weight = nn.Parameter(self.start_table[self.ids])
+        self.row_by_id = torch.full((len(self.start_table),), -1, device=self.start_table.device)
+        self.row_by_id[self.ids] = torch.arange(len(ids), device=self.start_table.device)
+        # -1, the row of an unused padding token, would mean the last row.
+        padding = -1 if embedding.padding_idx is None else int(self.row_by_id[embedding.padding_idx])
         self.padding_idx = padding if padding >= 0 else None
         self.optimizer: torch.optim.Optimizer | None = None
         self.register_state_dict_post_hook(self._write_table)  # type: ignore[no-untyped-call]
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Look up embeddings (..., width) of ids that occur, or in evaluation of any ids."""
-        rows = self.row_of_id[input_ids]
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Look up the embeddings of used ids or, in evaluation mode, of any ids. Shape: (..., width)."""
+        rows = self.row_by_id[input_ids]
         if self.training:
             return functional.embedding(rows, self.weight, padding_idx=self.padding_idx)
-        # Both lookups are (..., width), so the full table is never built. The clamp turns -1 into a valid row, whose
-        # embedding `where` then replaces by the decayed start.
-        decayed = functional.embedding(input_ids, self.start) * self.decay
+        # Both lookups are (..., width), so the full table is never built. The clamp makes -1 a valid row; `where` then
+        # replaces its embedding.
+        decayed = functional.embedding(input_ids, self.start_table) * self.decay
         return torch.where((rows < 0)[..., None], decayed, functional.embedding(rows.clamp(min=0), self.weight))
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Apply the weight decay of an AdamW optimizer to the other embeddings; its state keeps their factor."""
+        """Apply the weight decay of an AdamW optimizer to the unused embeddings; its state stores their factor."""
         self.optimizer = optimizer
 
-        def decay(*_: object) -> None:
-            # Without a gradient, the weight is frozen in this step, and AdamW skips it.
+        def multiply_decay(*_: object) -> None:
+            # AdamW skips weights without a gradient, which are frozen in this step.
             if self.weight.grad is None:
                 return
-            # AdamW multiplies every weight by this factor before its update. The product over all steps is what the
-            # other embeddings have left, so one number stands for all of them.
+            # AdamW multiplies each weight by 1 - lr * weight_decay before its update.
             group = self._find_group()
-            group[_DECAY] = self.decay * (1 - float(group["lr"]) * group["weight_decay"])
+            group[_DECAY_KEY] = self.decay * (1 - float(group["lr"]) * group["weight_decay"])
 
-        optimizer.register_step_post_hook(decay)
+        optimizer.register_step_post_hook(multiply_decay)
 
     @property
     def decay(self) -> float:
-        """Factor, at most 1, by which weight decay has scaled the embeddings of tokens that do not occur."""
-        return float(self._find_group().get(_DECAY, 1.0)) if self.optimizer else 1.0
+        """Product of the factors by which weight decay has scaled the unused embeddings, at most 1."""
+        return float(self._find_group().get(_DECAY_KEY, 1.0)) if self.optimizer else 1.0
 
-    def build_table(self) -> torch.Tensor:
-        """Return the current table, (vocabulary, width)."""
-        table = self.start * self.decay
-        table[self.rows] = self.weight.detach()
+    def build_table(self) -> Tensor:
+        """Return the current table. Shape: (vocabulary, width)."""
+        table = self.start_table * self.decay
+        table[self.ids] = self.weight.detach()
         return table
 
     def _find_group(self) -> dict[str, Any]:
@@ -97,37 +98,38 @@ class UsedEmbeddings(nn.Module):
         return next(group for group in groups if any(parameter is self.weight for parameter in group["params"]))
 
     @staticmethod
-    def _write_table(module: UsedEmbeddings, state: dict[str, torch.Tensor], prefix: str, _: object) -> None:
-        # A checkpoint has the full table under the usual name, so any model of this architecture loads it.
+    def _write_table(module: UsedEmbeddings, state: dict[str, Tensor], prefix: str, _: object) -> None:
+        # Write the full table under the usual name, so any model of this architecture loads the checkpoint.
         state[f"{prefix}weight"] = module.build_table()
 
     def _load_from_state_dict(self, state_dict: Batch, prefix: str, *arguments: object) -> None:
         with torch.no_grad():
-            self.weight.copy_(state_dict[f"{prefix}weight"][self.rows])
+            self.weight.copy_(state_dict[f"{prefix}weight"][self.ids])
 
 
 @contextmanager
-def used_embeddings(model: Model, ids: Iterable[int]) -> Iterator[UsedEmbeddings | None]:
-    """Train only the word embeddings of these ids, or yield None if that is not possible or not faster.
+def train_used_embeddings(model: Model, ids: Iterable[int]) -> Iterator[UsedEmbeddings | None]:
+    """Train only the word embeddings of these ids inside the `with` block.
 
-    It is not possible if the table is the output layer, too, and not faster if nearly all ids occur.
+    Yields:
+        the replaced embeddings, or None if training all embeddings is required (the output layer shares them) or as
+        fast (the batches use nearly all ids).
     """
     embedding = model.get_input_embeddings()
-    rows = torch.tensor(sorted(set(ids)), dtype=torch.long)
-    # A tied output layer has the same parameter under a second name. It scores every token of the vocabulary, so all
-    # embeddings have gradients.
-    uses = sum(parameter is embedding.weight for _, parameter in model.named_parameters(remove_duplicate=False))
+    used_ids = torch.tensor(sorted(set(ids)), dtype=torch.long)
+    # A tied output layer has the same parameter under a second name, and its scores give all embeddings gradients.
+    num_names = sum(parameter is embedding.weight for _, parameter in model.named_parameters(remove_duplicate=False))
     is_plain = type(embedding) is nn.Embedding and embedding.weight.requires_grad and embedding.max_norm is None
-    if not is_plain or uses > 1 or len(rows) > _MAX_OCCURRING * len(embedding.weight):
+    if not is_plain or num_names > 1 or len(used_ids) > _MAX_USED_FRACTION * len(embedding.weight):
         yield None
         return
-    occurring = UsedEmbeddings(embedding, rows)
-    model.set_input_embeddings(occurring)
+    used_embeddings = UsedEmbeddings(embedding, used_ids)
+    model.set_input_embeddings(used_embeddings)
     try:
-        yield occurring
+        yield used_embeddings
     finally:
         with torch.no_grad():
-            embedding.weight.copy_(occurring.build_table())
+            embedding.weight.copy_(used_embeddings.build_table())
         model.set_input_embeddings(embedding)
 
 
@@ -135,36 +137,36 @@ def used_embeddings(model: Model, ids: Iterable[int]) -> Iterator[UsedEmbeddings
 class MixedEmbeddings:
     """Word embeddings of a forward pass, each between a token's embedding and the embedding of a baseline token."""
 
-    points: list[torch.Tensor] = field(default_factory=list)
-    """Embeddings that the model has read, one tensor (texts, tokens, width) per lookup."""
-    differences: list[torch.Tensor] = field(default_factory=list)
-    """Embeddings of the tokens minus the embedding of the baseline, of the same shape."""
+    points: list[Tensor] = field(default_factory=list)
+    """Embeddings that the model has read, one tensor per lookup. Shape: (texts, tokens, width)."""
+    differences: list[Tensor] = field(default_factory=list)
+    """Embeddings of the tokens minus the embedding of the baseline. Shape: (texts, tokens, width)."""
 
 
 @contextmanager
-def mixed_embeddings(model: Model, shares: torch.Tensor, baseline: int) -> Iterator[MixedEmbeddings]:
-    """Move the word embeddings that a model reads towards the embedding of a baseline token.
+def mix_embeddings(model: Model, weights: Tensor, baseline: int) -> Iterator[MixedEmbeddings]:
+    """Replace word embeddings by weighted means with the embedding of a baseline token, inside the `with` block.
 
-    Ids do not change, so positions do not change either if the model counts them from the ids.
+    The model still gets the ids of the text, because some models compute positions from the ids.
 
     Args:
         model: Model of any architecture that looks up its input embeddings.
-        shares: 1 for the embedding of the token, 0 for the baseline, shape (..., tokens); its rows are the texts of the
-            forward pass, in order.
+        weights: Weight of the token's embedding, from 0 (baseline) to 1 (token), for each text of the forward pass.
+            Shape: (..., tokens).
         baseline: Id of the baseline token.
     """
-    embedding, mixed, rows = model.get_input_embeddings(), MixedEmbeddings(), shares.flatten(0, -2)
-    done = 0
+    embedding, mixed, text_weights = model.get_input_embeddings(), MixedEmbeddings(), weights.flatten(0, -2)
+    num_texts = 0
 
-    def mix(module: nn.Module, arguments: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
-        nonlocal done
-        # A model can look up a batch in several chunks, but always its rows in order.
-        share = rows[done : done + len(output)].to(output).unsqueeze(-1)
-        done += len(output)
-        # A call of the module would run this hook again. `forward` also does what the embedding adds to the lookup.
-        start: torch.Tensor = module.forward(torch.full_like(arguments[0], baseline)).detach()
+    def mix(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        nonlocal num_texts
+        # A model can look up a batch in several chunks, but always in the order of its texts.
+        weight = text_weights[num_texts : num_texts + len(output)].to(output).unsqueeze(-1)
+        num_texts += len(output)
+        # Call `forward`, because calling the module would run this hook again.
+        start: Tensor = module.forward(torch.full_like(arguments[0], baseline)).detach()
         difference = output.detach() - start
-        point = start + share * difference
+        point = start + weight * difference
         if torch.is_grad_enabled():
             mixed.points.append(point.requires_grad_())
             mixed.differences.append(difference)

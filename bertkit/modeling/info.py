@@ -1,4 +1,4 @@
-"""Types of models, how a model was loaded, and context managers that patch a forward or attention."""
+"""Types of models, results of loading, and context managers that patch ``forward`` or attention."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Layer: TypeAlias = "GradientCheckpointingLayer"
 LayerOutput: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 Forward: TypeAlias = Callable[..., LayerOutput]
 
-# Attribute of a config, and its key in the config.json of published checkpoints.
-_HEAD = "bertkit_head"
+# Attribute of a config, and key in config.json. Published checkpoints have it.
+_HEAD_KEY = "bertkit_head"
 
-_splits_rows: dict[str, bool] = {}
-"""Name of a patched attention, as transformers registers it -> whether it can be called for some rows of a batch."""
+_can_split_rows: dict[str, bool] = {}
+"""Registered name of a patched attention function -> whether it can be called for some rows of a batch."""
 
 
 @dataclass(frozen=True)
@@ -34,94 +34,94 @@ class LoadingInfo:
     """Result of loading a model: whether its head is the trained head of the checkpoint."""
 
     new_weights: tuple[str, ...] = ()
-    """Names of the weights of its heads that the checkpoint lacks."""
+    """Names of head weights that the checkpoint lacks."""
     head: Literal["kept", "new"] | None = None
-    """Whether training starts from the trained head of the checkpoint or from a new one; None if neither."""
+    """Whether training starts from the checkpoint's trained head or from a new head; None if not for training."""
     other_labels: tuple[str, ...] = ()
-    """Labels of the trained head of the checkpoint, if they are the reason why it is not kept."""
+    """Labels of the checkpoint's trained head, if it was replaced because they differ."""
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Return whether the weights of a model are split among processes, without importing FSDP for this check."""
+    """Return whether the weights of a model are split among processes, without importing FSDP."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return fsdp is not None and isinstance(model, fsdp.FSDPModule)
 
 
 def unwrap(model: Model) -> Model:
     """Return the model inside a distributed wrapper, or the model itself."""
-    inner: Model = getattr(model, "module", model)
-    return inner
+    unwrapped: Model = getattr(model, "module", model)
+    return unwrapped
 
 
 def get_loading_info(model: Model) -> LoadingInfo:
-    """Return the ``loading_info`` of a model, which may be in a distributed wrapper."""
+    """Return the ``loading_info`` of a model or of the model inside a distributed wrapper."""
     return getattr(unwrap(model), "loading_info", LoadingInfo())
 
 
-def tagger_head(config: Config | Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the settings of a tagger over a frozen encoder from a config or a config.json, or None if it has none."""
-    return config.get(_HEAD) if isinstance(config, Mapping) else getattr(config, _HEAD, None)
+def get_tagger_head(config: Config | Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the settings of a tagger over a frozen encoder from a config, or None if it has none."""
+    return config.get(_HEAD_KEY) if isinstance(config, Mapping) else getattr(config, _HEAD_KEY, None)
 
 
 def set_tagger_head(config: Config, head: dict[str, Any] | None) -> None:
-    """Write the layers, tagger and size of a head over a frozen encoder into a config; None removes them."""
-    vars(config).pop(_HEAD, None)
+    """Write the settings of a tagger over a frozen encoder into a config; with None, remove them."""
+    vars(config).pop(_HEAD_KEY, None)
     if head is not None:
-        setattr(config, _HEAD, head)
+        setattr(config, _HEAD_KEY, head)
 
 
 @contextmanager
-def patched_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+def patch_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     """Replace the ``forward`` of a module inside the `with` block.
 
     An attribute of the instance hides the method of its class, so deleting the attribute restores the method.
     """
-    before = vars(module).get("forward")
+    outer_patch = vars(module).get("forward")
     module.forward = forward
     try:
         yield
     finally:
         del module.forward
-        if before is not None:
-            module.forward = before
+        if outer_patch is not None:
+            module.forward = outer_patch
 
 
 @contextmanager
-def patched_attention(
-    model: Model, name: str, attend: Callable[..., Any], *, splits_rows: bool, mask: Callable[..., Any] | None = None
+def patch_attention(
+    model: Model, name: str, attend: Callable[..., Any], *, can_split_rows: bool, mask: Callable[..., Any] | None = None
 ) -> Iterator[None]:
     """Replace the attention function of a model inside the `with` block.
 
-    The function gets the masks of sdpa: boolean, (rows, 1, tokens, tokens), or None.
+    The function gets sdpa's masks: boolean, or None if all tokens are attended to. Shape: (rows, 1, tokens, tokens).
 
     Args:
         model: Model whose attention is replaced.
-        name: Name that the function is registered under; two patches that are active at once need two names.
+        name: Name to register the function under; patches that are active at the same time need different names.
         attend: Function with the arguments of transformers' attention functions.
-        splits_rows: Whether the function can be called for some rows of a batch at a time.
+        can_split_rows: Whether the function can be called for some rows of a batch at a time.
         mask: Function that replaces transformers' `sdpa_mask`, with the same arguments.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 
-    before = model.config._attn_implementation
+    implementation = model.config._attn_implementation
     AttentionInterface.register(name, attend)
-    current_mask = ALL_MASK_ATTENTION_FUNCTIONS[before] if has_patched_attention(model) else sdpa_mask
+    current_mask = ALL_MASK_ATTENTION_FUNCTIONS[implementation] if has_patched_attention(model) else sdpa_mask
     AttentionMaskInterface.register(name, mask or current_mask)
-    _splits_rows[name] = splits_rows
+    _can_split_rows[name] = can_split_rows
     model.set_attn_implementation(name)
     try:
         yield
     finally:
-        model.set_attn_implementation(before)
+        model.set_attn_implementation(implementation)
 
 
 def has_patched_attention(model: Model) -> bool:
-    """Return whether a model attends with a function of `patched_attention`."""
-    return model.config._attn_implementation in _splits_rows
+    """Return whether `patch_attention` has replaced a model's attention function."""
+    return model.config._attn_implementation in _can_split_rows
 
 
-def attention_splits_rows(model: Model) -> bool:
-    """Return whether the attention of a model can be called for some rows of a batch at a time."""
+def attention_can_split_rows(model: Model) -> bool:
+    """Return whether a model's attention function can be called for some rows of a batch at a time."""
     implementation: str = model.config._attn_implementation
-    return _splits_rows.get(implementation, implementation == "sdpa")
+    return _can_split_rows.get(implementation, implementation == "sdpa")

@@ -1,4 +1,4 @@
-"""Selection of layers by their indices: for a head, for a student, or to freeze and initialize."""
+"""Selection of layers by their indices: for a head, for a student, or to freeze and reinitialize."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from bertkit.recipe.sections import TrainingConfig
 
 
 class LayerChoice(NamedTuple):
-    """Hidden states that a head reads (the first are the embeddings), and how they are merged into one per token."""
+    """Hidden states that a head reads, and how they are combined into one vector per token."""
 
     states: slice
-    merged: Literal["sum", "mean", "concat", "weighted"]
+    """Slice of the embeddings (index 0) and the outputs of all layers."""
+    reduction: Literal["sum", "mean", "concat", "weighted"]
 
 
 LAYER_CHOICES: Mapping[str, LayerChoice] = {
@@ -27,37 +28,37 @@ LAYER_CHOICES: Mapping[str, LayerChoice] = {
     "weighted_sum_last_four": LayerChoice(slice(-4, None), "weighted"),
     "weighted_sum": LayerChoice(slice(1, None), "weighted"),
 }
-"""Choices of Devlin et al. 2019, table 7, by name."""
+"""Feature-based approaches of Devlin et al. 2019, table 7, by name."""
 
 TAGGERS = ("linear", "bilstm")
-"""Kinds of heads over these layers."""
+"""Heads over these layers."""
 
-_LAST = re.compile(r"(mean|sum|concat)_last_([1-9]\d{0,2})")
+_LAST_LAYERS = re.compile(r"(mean|sum|concat)_last_([1-9]\d{0,2})")
 
 
 def read_layer_choice(name: str) -> LayerChoice:
-    """Read which layers make a vector: ``mean_last_4``, ``concat_last_2``, ``concat_all``, or one of `LAYER_CHOICES`.
+    """Parse the name of a choice: ``mean_last_4``, ``concat_last_2``, ``concat_all``, or a name in `LAYER_CHOICES`.
 
     >>> read_layer_choice("mean_last_4")
-    LayerChoice(states=slice(-4, None, None), merged='mean')
+    LayerChoice(states=slice(-4, None, None), reduction='mean')
 
     Raises:
-        UsageError: If the name is unknown.
+        UsageError: If the name is unknown, or the choice has weights to train.
     """
-    if match := _LAST.fullmatch(name):
+    if match := _LAST_LAYERS.fullmatch(name):
         return LayerChoice(slice(-int(match[2]), None), match[1])  # type: ignore[arg-type]
     if name == "concat_all":
         return LayerChoice(slice(0, None), "concat")
     choice = LAYER_CHOICES.get(name)
-    if choice is None or choice.merged == "weighted":  # weights have to be trained
-        fixed = ", ".join(name for name, (_, merged) in LAYER_CHOICES.items() if merged != "weighted")
-        remedy = f"mean_last_K, sum_last_K, concat_last_K, concat_all, or {fixed}"
+    if choice is None or choice.reduction == "weighted":
+        names = ", ".join(name for name, (_, reduction) in LAYER_CHOICES.items() if reduction != "weighted")
+        remedy = f"mean_last_K, sum_last_K, concat_last_K, concat_all, or {names}"
         raise UsageError(f"layers {name!r} are not known", remedy)
     return choice
 
 
 def count_layers(config: Mapping[str, Any]) -> int | None:
-    """Return the number of layers that the content of a ``config.json`` states, or None if it is missing.
+    """Return the number of layers in the content of a ``config.json``, or None if it is missing.
 
     >>> count_layers({"num_hidden_layers": 12}), count_layers({"n_layers": 6}), count_layers({})
     (12, 6, None)
@@ -69,7 +70,7 @@ def count_layers(config: Mapping[str, Any]) -> int | None:
 def layers_to_take(choice: int | list[int], count: int) -> list[int]:
     """Return the indices of the teacher's layers that a student copies.
 
-    If the choice is a count, the layers are spread evenly over the teacher, as in DistilBERT.
+    A list has the indices themselves. A count selects layers at equal distances, as in DistilBERT.
 
     >>> layers_to_take(3, 6), layers_to_take([1, 5], 6)
     ([0, 2, 4], [1, 5])
@@ -86,9 +87,9 @@ def layers_to_take(choice: int | list[int], count: int) -> list[int]:
 
 
 def match_layers(layer_map: LayerMap, student_count: int, teacher_count: int) -> dict[int, int]:
-    """Map each matched layer of the student to the layer of the teacher that it learns from.
+    """Map layers of the student to the layers of the teacher that they learn from.
 
-    ``uniform`` is the map of TinyBERT (Jiao et al. 2020, section 3.1), ``last`` maps only the last layer.
+    ``uniform`` is the map of TinyBERT (Jiao et al. 2020, section 3.1); ``last`` maps only the last layer.
 
     >>> match_layers("uniform", 2, 6), match_layers("last", 2, 6)
     ({0: 2, 1: 5}, {1: 5})
@@ -102,23 +103,25 @@ def match_layers(layer_map: LayerMap, student_count: int, teacher_count: int) ->
         return {student_count - 1: teacher_count - 1}
     for student_layer, teacher_layer in layer_map.items():
         if not (0 <= student_layer < student_count and 0 <= teacher_layer < teacher_count):
-            message = f"the student's layer {student_layer} cannot follow the teacher's layer {teacher_layer}"
+            message = f"the student's layer {student_layer} cannot learn from the teacher's layer {teacher_layer}"
             raise RecipeError(message, f"they have {student_count} and {teacher_count} layers, counted from 0")
     return dict(layer_map)
 
 
 def check_layers(training: TrainingConfig, count: int) -> None:
-    """Check the layers that a recipe freezes and initializes again, for an encoder with `count` layers.
+    """Check the numbers of layers that a recipe freezes and reinitializes, for an encoder with `count` layers.
 
     Raises:
-        RecipeError: If the encoder has fewer layers, or new layers would be frozen.
+        RecipeError: If the encoder has fewer layers, or reinitialized layers would be frozen.
     """
-    frozen, new = training.freeze if isinstance(training.freeze, int) else 0, training.reinit_layers or 0
-    if frozen >= count:
+    num_frozen = training.freeze if isinstance(training.freeze, int) else 0
+    num_new = training.reinit_layers or 0
+    if num_frozen >= count:
         remedy = "choose fewer, or `encoder`, which trains only the head"
-        raise RecipeError(f"training.freeze {frozen}: this model has {count} layers", remedy)
-    if new > count:
-        raise RecipeError(f"training.reinit_layers {new}: this model has {count} layers", "choose fewer")
-    if frozen + new > count:
-        message = f"training.reinit_layers {new}: with training.freeze {frozen}, new layers would never be trained"
-        raise RecipeError(message, f"this model has {count} layers: lower one of the two")
+        raise RecipeError(f"training.freeze {num_frozen}: this model has {count} layers", remedy)
+    if num_new > count:
+        raise RecipeError(f"training.reinit_layers {num_new}: this model has {count} layers", "choose fewer")
+    if num_frozen + num_new > count:
+        problem = f"with training.freeze {num_frozen}, new layers would never be trained"
+        remedy = f"this model has {count} layers: lower one of the two"
+        raise RecipeError(f"training.reinit_layers {num_new}: {problem}", remedy)

@@ -1,7 +1,7 @@
-"""Models of checkpoints: loaded completely, or rejected with a reason.
+"""Loading of checkpoints: completely, or with an error that states the reason.
 
-`load_pretrained` loads a model with the head of a task, and `load_for_pretraining` one with the head of an objective.
-Both load weights by `load_weights`, as all other models do.
+`load_pretrained` loads a model with the head of a task, and `load_for_pretraining` a model with the head of an
+objective. Both call `load_weights`, which checks the weights.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from bertkit.modeling.checkpoint import (
     FINE_TUNE,
     NOT_ONLY_WEIGHTS,
     custom_code_error,
-    first_line,
-    label_names,
+    get_label_names,
     load_config,
-    not_an_encoder,
+    not_encoder_error,
     quiet_transformers,
     read_config,
     read_json_object,
+    shorten_error,
 )
 from bertkit.modeling.cls_only import read_one_token
 from bertkit.modeling.info import (
     Config,
     LoadingInfo,
     Model,
+    get_tagger_head,
     is_sharded,
     set_tagger_head,
-    tagger_head,
 )
 from bertkit.tokens.features import TaskContext
 
@@ -46,13 +46,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_BUFFERS = ("position_ids", "token_type_ids")  # old checkpoints hold them, and they are not learned
-# Tokens of the texts that show whether a model is an encoder, without padding and with it. No stride of a convolution
-# divides the first number.
-_TEXT, _PADDED = 7, 16
-# Relative differences of states: rounding makes smaller ones than the first, a token that is read larger ones than the
-# second. The states of a causal model are the same bits.
-_ROUNDING, _EFFECT = 1e-5, 1e-6
+_BUFFERS = ("position_ids", "token_type_ids")  # constants that old checkpoints contain
+_MAX_ROUNDING = 1e-5  # relative difference of states
+_MIN_EFFECT = 1e-6  # relative difference of states after changing a token that they depend on; 0 for a causal model
 _ADAPTED_LAYER = ".base_layer."  # peft's name for a layer inside its adapter
 
 
@@ -69,25 +65,23 @@ def load_pretrained(
     """Load a checkpoint in float32 with a head for a task.
 
     The checkpoint must have all weights of the encoder. Its head is kept if it has the same class, labels and settings.
-    Otherwise a new head is drawn from torch's generator, which only `new_head` allows. `get_loading_info` returns which
-    of the two it was, and why.
+    Otherwise, if `new_head`, a new head is drawn from torch's generator. `get_loading_info` returns the outcome.
 
     Args:
-        head: One of transformers' Auto classes by name, such as ``AutoModelForSequenceClassification``, or a function
+        head: Name of one of transformers' Auto classes, such as ``AutoModelForSequenceClassification``, or a function
             from the class of a config to the class of a model.
         folder: Model folder.
-        context: Task context. If it is for inference, the model may be one of bertkit's, which only computes
-            outputs, and which loads in less time than transformers is imported.
+        context: Task context. For inference, the result can be an `InferenceModel`, which needs no transformers.
         labels: Names of the head's outputs, in order.
-        new_head: Whether the head may be untrained.
-        problem_type: Kind of labels in transformers' words, which chooses the loss.
+        new_head: Whether the head can be untrained.
+        problem_type: Kind of labels in transformers' terms, which selects the loss.
         tagger: Settings of a tagger over a frozen encoder, for the config.
 
     Raises:
         ModelError: If the checkpoint is damaged, is not an encoder, has weights that do not fit its config or are not
             finite, or (without `new_head`) has no trained head for the task.
     """
-    # 1. A model that only answers needs no transformers, if its type is known and its config is the usual one.
+    # 1. For inference, avoid importing transformers if the model type and the config are known.
     cls_only = context.recipe.training.cls_only_last_layer
     if context.inference and isinstance(head, str):
         from bertkit.modeling.inference.model import load_for_inference
@@ -96,41 +90,42 @@ def load_pretrained(
             return model
     from bertkit.modeling.heads import text
 
-    # 2. The config of the checkpoint gets the labels of the task.
+    # 2. Load the config, and replace the checkpoint's labels by the labels of the task.
     config = load_config(folder)
-    saved_labels = label_names(config.to_dict()) or placeholder_names(config.num_labels)
+    saved_labels = get_label_names(config.to_dict()) or placeholder_names(config.num_labels)
     saved_problem, saved_class = config.problem_type, (config.architectures or [""])[0]
-    saved_tagger = tagger_head(config)
+    saved_tagger = get_tagger_head(config)
     config.id2label, config.label2id = dict(enumerate(labels)), {name: index for index, name in enumerate(labels)}
     config.problem_type = problem_type
     set_tagger_head(config, tagger)
-    # 3. The weights. transformers draws those that the checkpoint lacks.
-    find_class = partial(text.model_class, head) if isinstance(head, str) else head
+    # 3. Load the weights. transformers draws missing weights.
+    find_class = partial(text.find_model_class, head) if isinstance(head, str) else head
     model, report = load_weights(find_class(type(config)), folder, config)
-    # 4. The head is the trained one, or a new one that is not trained yet.
+    # 4. Keep the trained head if it fits, or draw a new head.
     same_class = saved_class == type(model).__name__
     if not new_head and saved_problem not in (None, problem_type):
-        untrained = f"it is a {saved_class} for {saved_problem}"
-        raise ModelError(f"no trained head for this task ({untrained})", FINE_TUNE, file=folder)
+        reason = f"it is a {saved_class} for {saved_problem}"
+        raise ModelError(f"no trained head for this task ({reason})", FINE_TUNE, file=folder)
     is_trained = same_class and not report["missing_keys"] and not report["mismatched_keys"]
     if not is_trained and not new_head:
-        missing = ", ".join(sorted(report["missing_keys"])[:3]) or "it was trained for something else"
-        raise ModelError(f"no trained head for this task ({missing})", FINE_TUNE, file=folder)
+        missing = ", ".join(sorted(report["missing_keys"])[:3])
+        reason = f"missing weights: {missing}" if missing else "it was trained for another task"
+        raise ModelError(f"no trained head for this task ({reason})", FINE_TUNE, file=folder)
     if new_head:
         is_trained = is_trained and saved_labels == list(labels) and saved_tagger == tagger
-        # Weights of a head for other labels fit and were loaded, but mean something else.
+        # A head for other labels may have the same shape; its loaded weights are useless.
         if not is_trained and not report["missing_keys"]:
             initialize_again(model, _head_modules(model))
-        # transformers fills in a default for a missing id. A checkpoint must not contradict its tokenizer.
+        # Otherwise transformers' default for a missing id could contradict the tokenizer.
         model.config.pad_token_id = context.tokenizer.pad_token_id
     compute_head_in_fp32(model)
     read_one_token(model, cls_only=cls_only)
-    info = LoadingInfo(
+    # 5. Record what was loaded.
+    model.loading_info = LoadingInfo(
         new_weights=tuple(sorted(report["missing_keys"])),
         head=("kept" if is_trained else "new") if new_head else None,
         other_labels=tuple(saved_labels) if same_class and saved_labels != list(labels) else (),
     )
-    model.loading_info = info
     return model
 
 
@@ -141,13 +136,13 @@ def load_tagger(folder: Path, context: TaskContext, tagger: dict[str, Any] | Non
         folder: Model folder.
         context: Task context, whose labels are in the order of the outputs.
         tagger: Layers, tagger and size of a head over a frozen encoder; None to train the encoder with a linear layer.
-        new_head: Whether the head may be untrained; if not, the checkpoint's settings replace `tagger`.
+        new_head: Whether the head can be untrained; if not, the checkpoint's settings replace `tagger`.
 
     Raises:
         ModelError: If `load_pretrained` raises it.
     """
     if not new_head:
-        tagger = tagger_head(read_config(folder))
+        tagger = get_tagger_head(read_config(folder))
     head: str | Callable[[type], type[Model]] = "AutoModelForTokenClassification"
     if tagger is not None:
         from bertkit.modeling.heads.taggers import tagger_class
@@ -159,7 +154,7 @@ def load_tagger(folder: Path, context: TaskContext, tagger: dict[str, Any] | Non
 def load_for_pretraining(head: type[Model], folder: Path | None, config: Config) -> Model:
     """Load a checkpoint to continue pretraining, or build a new model with weights from torch's generator.
 
-    The checkpoint must have all weights of the encoder; `get_loading_info` the model names those that its heads lack.
+    The checkpoint must have all weights of the encoder. `get_loading_info` returns the head weights that it lacks.
 
     Args:
         head: One of transformers' classes, such as AutoModelForMaskedLM.
@@ -172,11 +167,12 @@ def load_for_pretraining(head: type[Model], folder: Path | None, config: Config)
     from bertkit.modeling.attention import preserve_sliding_window
 
     if folder is None:
-        # Auto classes build a model of a config by a method, and all others by their constructor.
+        # Auto classes have no constructor for this, but a method.
         model: Model = getattr(head, "from_config", head)(config)
     else:
         if is_causal(config) and head.__name__ != "AutoModelForCausalLM":
-            raise ModelError("its tokens see only those before them", "name an encoder of both sides", file=folder)
+            problem = "causal (left-to-right) models are not supported"
+            raise ModelError(problem, "choose a bidirectional encoder such as BERT", file=folder)
         model, report = load_weights(head, folder, config)
         model.loading_info = LoadingInfo(tuple(sorted(report["missing_keys"])))
     preserve_sliding_window(model)
@@ -192,13 +188,13 @@ def load_weights(
         model_class: One of transformers' classes, or a class with a head of bertkit.
         folder: Model folder.
         config: Config of the model.
-        decoders: Whether the model may be a decoder.
+        decoders: Whether decoders are allowed.
 
     Returns:
-        the model, and transformers' loading info: names of weights that were missing, unexpected or of another shape.
+        the model, and transformers' loading info: names of weights that are missing, unexpected or of another shape.
 
     Raises:
-        ModelError: If a file of weights is damaged or could run code, weights do not fit the config or are not finite,
+        ModelError: If a weight file is damaged or could run code, weights do not fit the config or are not finite,
             transformers has no such head for the model type, or `check_encoder` raises it.
     """
     quiet_transformers()
@@ -212,7 +208,7 @@ def load_weights(
     for index in folder.glob("*.index.json"):
         read_json_object(index)
     if not any(folder.glob("model*.safetensors")):
-        # transformers would read the pickle. It is checked first: it may hold weights only, and none of it is run.
+        # transformers will read the pickle, so check first that it contains only weights.
         for file in sorted(folder.glob("pytorch_model*.bin")):
             load_pickle(file, device="meta")
     try:
@@ -227,11 +223,11 @@ def load_weights(
     except (ValueError, OSError, RuntimeError, LookupError, ImportError, SafetensorError, UnpicklingError) as error:
         if is_memory_error(error):
             raise
-        raise ModelError(f"the checkpoint does not load: {first_line(error)}", file=folder) from None
+        raise ModelError(f"the checkpoint does not load: {shorten_error(error)}", file=folder) from None
     check_fit(model, report, folder)
     check_finite(model.named_parameters(), folder)
-    # transformers leaves weights in the mapped file. If that is overwritten later, the model's answers would change, or
-    # the process would end. Several weights may also be slices of one in the file, and each would keep the whole.
+    # transformers leaves weights memory-mapped. If the file were overwritten, outputs would change or the process would
+    # crash. And each weight that is a slice of a larger tensor in the file would keep all of it in memory.
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()
     if config.model_type not in ARCHITECTURES:
@@ -240,57 +236,55 @@ def load_weights(
 
 
 def check_encoder(model: Model, folder: Path, *, decoders: bool) -> None:
-    """Check by what a model computes that it is an encoder.
+    """Check on two short texts that a model is an encoder.
 
-    The first token's state has to depend on the last token, and no state or logit on masked padding. Nothing is drawn
-    from torch's generator, and the model is not changed.
+    The first token's state must depend on the last token, and no state or logit on masked padding. Neither the model
+    nor torch's generator changes.
 
     Args:
         model: Model on the CPU.
-        folder: Its folder.
-        decoders: Whether states may depend on earlier tokens only.
+        folder: Model folder, for errors.
+        decoders: Whether states can depend on earlier tokens only.
 
     Raises:
-        ModelError: If the model fails the check, or needs more inputs than token ids and their mask.
+        ModelError: If the model fails the check, or needs more inputs than token ids and a mask.
     """
     import torch
 
-    # The copy has the same weights. Some models change in a forward pass: BigBird switches to full attention for good
-    # when it gets a short text.
+    # 1. Copy the model, which shares its weights with the copy. After a short text, BigBird keeps full attention.
     model_type = model.config.model_type
     model = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()}).eval()
     padding = max(getattr(model.config, "pad_token_id", None) or 0, 0)
     model.config.pad_token_id = padding
-    # Two texts that differ in their last token: (2, _PADDED). No token has the id of the padding.
-    ids = torch.arange(1, _PADDED + 1).repeat(2, 1) + (padding if padding < _PADDED else 0)
-    ids[1, _TEXT - 1] += 1
-    mask = (torch.arange(_PADDED) < _TEXT).long().repeat(2, 1)
+    # 2. Make two texts that differ in their last token, (2, tokens). No stride of a convolution divides their length.
+    length, padded_length = 7, 16
+    ids = torch.arange(1, padded_length + 1).repeat(2, 1) + (padding if padding < padded_length else 0)
+    ids[1, length - 1] += 1
+    mask = (torch.arange(padded_length) < length).long().repeat(2, 1)
     ids = ids.where(mask.bool(), padding)
-    # A head for texts may read the state of the last token, which can be padding.
+    # 3. Run them without padding and with it. A head for texts may read the last token, which can be padding.
     head = model if type(model).__name__.endswith("ForSequenceClassification") else model.base_model
     try:
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
-            states = model.base_model(ids[:, :_TEXT], attention_mask=mask[:, :_TEXT])[0]
-            alone, padded = (
-                head(ids[:, :width], attention_mask=mask[:, :width])[0][:, :_TEXT] for width in (_TEXT, _PADDED)
-            )
+            states = model.base_model(ids[:, :length], attention_mask=mask[:, :length])[0]
+            unpadded = head(ids[:, :length], attention_mask=mask[:, :length])[0][:, :length]
+            padded = head(ids, attention_mask=mask)[0][:, :length]
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         if is_memory_error(error):
             raise
-        reason = f"it cannot read token ids and a mask alone ({first_line(error)})"
-        raise not_an_encoder(model_type, folder, reason) from None
-    if _difference(alone, padded) > _ROUNDING:
-        problem = (
-            f"a model of type {model_type!r} reads the padding of a batch, so its scores would depend on the batches"
-        )
+        reason = f"it needs more inputs than token ids and a mask ({shorten_error(error)})"
+        raise not_encoder_error(model_type, folder, reason) from None
+    # 4. Compare the outputs.
+    if _get_difference(unpadded, padded) > _MAX_ROUNDING:
+        problem = f"a model of type {model_type!r} reads padding, so its scores would depend on the batch"
         raise ModelError(problem, "use an encoder with an attention mask, such as BERT", file=folder)
-    if not decoders and _difference(states[0, 0], states[1, 0]) < _EFFECT:
-        raise not_an_encoder(model_type, folder, "its first token does not depend on the last token")
+    if not decoders and _get_difference(states[0, 0], states[1, 0]) < _MIN_EFFECT:
+        raise not_encoder_error(model_type, folder, "its first token does not depend on the last token")
 
 
-def _difference(states: torch.Tensor, computed: torch.Tensor) -> float:
+def _get_difference(first: torch.Tensor, second: torch.Tensor) -> float:
     """Return the mean absolute difference of two tensors, relative to the mean absolute value of the first."""
-    return float((states - computed).abs().mean() / states.abs().mean())
+    return float((first - second).abs().mean() / first.abs().mean())
 
 
 def check_fit(model: Model, report: dict[str, Any], folder: Path) -> None:
@@ -298,28 +292,25 @@ def check_fit(model: Model, report: dict[str, Any], folder: Path) -> None:
     prefix = f"{model.base_model_prefix}."
     modules = {name for name, _ in model.base_model.named_children()} - {"pooler"}
 
-    # Heads and the pooler may be new or left over. But a weight that the encoder lacks would start at random, and
-    # scores would be bad without any error.
+    # Only heads and the pooler can be missing: a random weight in the encoder would spoil scores without any error.
     def in_encoder(name: str) -> bool:
-        inner = name.removeprefix(prefix)
-        return inner.split(".")[0] in modules and not inner.endswith(_BUFFERS)
+        inner_name = name.removeprefix(prefix)
+        return inner_name.split(".")[0] in modules and not inner_name.endswith(_BUFFERS)
 
     if any(_ADAPTED_LAYER in name for name in report["unexpected_keys"]):
-        problem = "a checkpoint of a training with adapters (training.lora), which are not merged into its weights"
-        raise ModelError(problem, "name the finished run, whose model has them merged", file=folder)
+        problem = "the adapters of this checkpoint (training.lora) are not merged into its weights"
+        raise ModelError(problem, "name the finished run, whose adapters are merged", file=folder)
     mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in report["mismatched_keys"]]
     for mismatch, names in (
-        ("lacks", report["missing_keys"]),
-        ("has no place for", report["unexpected_keys"]),
-        ("has another shape for", mismatched),
+        ("the checkpoint lacks", report["missing_keys"]),
+        ("config.json does not define", report["unexpected_keys"]),
+        ("config.json has another shape for", mismatched),
     ):
-        wrong = sorted(filter(in_encoder, names))
-        if wrong:
+        if bad_names := sorted(filter(in_encoder, names)):
             if hasattr(model.config, "auto_map"):
                 raise custom_code_error(model.config.to_dict(), folder)
-            side = "the checkpoint lacks" if mismatch == "lacks" else f"its config.json {mismatch}"
-            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            problem = f"weights and config do not fit: {side} {wrong[0]}{more}"
+            more = f" and {len(bad_names) - 1} more" if len(bad_names) > 1 else ""
+            problem = f"weights and config do not fit: {mismatch} {bad_names[0]}{more}"
             raise ModelError(problem, "fetch both from one source", file=folder)
 
 
@@ -331,9 +322,9 @@ def check_finite(parameters: Iterable[tuple[str, Any]], folder: Path) -> None:
 
 
 def initialize_again(model: Model, modules: Iterable[nn.Module]) -> None:
-    """Draw the weights of some of a model's modules again, from torch's generator."""
+    """Draw the weights of modules of a model again, from torch's generator."""
     for module in modules:
-        # transformers marks loaded weights, and would not draw them.
+        # transformers skips weights that it marked as loaded.
         for weights in module.parameters():
             weights._is_hf_initialized = False  # type: ignore[attr-defined]
         for submodule in module.modules():
@@ -342,15 +333,15 @@ def initialize_again(model: Model, modules: Iterable[nn.Module]) -> None:
 
 
 def _head_modules(model: Model) -> list[nn.Module]:
-    """List the modules of a model that are not the encoder."""
+    """List the modules of a model outside its encoder."""
     return [module for name, module in model.named_children() if name != model.base_model_prefix]
 
 
 def compute_head_in_fp32(model: Model) -> None:
-    """Compute the linear layers of the head, and of the pooler before it, in float32 under autocast too.
+    """Compute the linear layers of the pooler and the head in float32, even under autocast.
 
-    They cost next to nothing. In bf16, two logits that differ by less than a hundredth would be equal, and the pooler
-    alone would make the scores of MiniLM on STS-B 2.6 times as inexact as the encoder makes them.
+    They cost next to nothing. In bf16, logits that differ by less than a hundredth could be equal. For MiniLM on STS-B,
+    a pooler in bf16 makes the error of the scores 2.6 times as large as an encoder in bf16 does.
     """
     import torch
 
@@ -365,11 +356,11 @@ def compute_head_in_fp32(model: Model) -> None:
                 layer.forward = partial(in_fp32, layer)  # type: ignore[method-assign]
 
 
-def weights_to_save(model: Model) -> dict[str, Any] | None:
-    """Return the weights of a model on the CPU, or None if the model can save its own.
+def collect_weights(model: Model) -> dict[str, Any] | None:
+    """Copy the weights of a model to the CPU, or return None if `save_pretrained` can read them from the device.
 
-    It cannot if its weights have no storage on the device, or each process holds a share of them. All processes call
-    this together. A tensor that has two names stays one.
+    It cannot if weights have no storage on the device (XLA), or are split among processes. All processes call this
+    function together. A tensor with two names stays one tensor.
     """
     from bertkit.modeling.sharding import gather
 
@@ -383,7 +374,7 @@ def weights_to_save(model: Model) -> dict[str, Any] | None:
 
 
 def restore_weights(model: Model, file: Path) -> None:
-    """Load the weights of a checkpoint into the model that has written it.
+    """Load the weights of a checkpoint into the model that wrote it.
 
     Raises:
         ModelError: If names or shapes differ.
@@ -392,43 +383,43 @@ def restore_weights(model: Model, file: Path) -> None:
 
     from bertkit.modeling.sharding import scatter_like
 
-    saved = model.base_model if getattr(model, "is_saved_as_encoder", False) else model
+    target = model.base_model if getattr(model, "is_saved_as_encoder", False) else model
     try:
-        # safetensors' own `load_model` recognizes tied weights by their storage. On XLA no tensor has one, and on a GPU
-        # all weights of an LSTM share one.
-        weights, names = load_file(file), saved.state_dict(keep_vars=True)
-        loaded = {id(names[name]) for name in weights if name in names}
-        missing = [name for name, value in names.items() if id(value) not in loaded]
-        weights = {name: scatter_like(value, names.get(name, value)) for name, value in weights.items()}
-        _, unexpected = saved.load_state_dict(weights, strict=False)
+        # `load_model` of safetensors finds tied weights by their storage. On XLA tensors have none, and on a GPU all
+        # weights of an LSTM share one storage.
+        weights, state = load_file(file), target.state_dict(keep_vars=True)
+        loaded_ids = {id(state[name]) for name in weights if name in state}
+        missing = [name for name, value in state.items() if id(value) not in loaded_ids]
+        weights = {name: scatter_like(value, state.get(name, value)) for name, value in weights.items()}
+        _, unexpected = target.load_state_dict(weights, strict=False)
         if missing or unexpected:
             raise RuntimeError(f"missing: {', '.join(missing)}; unexpected: {', '.join(unexpected)}")
-        # Devices that compile a graph get one for all weights, and not one per shape when these are first read.
+        # Compile one graph for all weights (XLA), not one per shape at the first read.
         Device(model.device.type).end_graph()
-        # A model for late interaction keeps its projection in a separate file.
+        # A late-interaction model stores its projection in a separate file.
         if restore := getattr(model, "restore_projection", None):
             restore(file.parent)
     except RuntimeError as error:
-        problem = f"the weights do not fit the model: {first_line(error)}"
+        problem = f"the weights do not fit the model: {shorten_error(error)}"
         raise ModelError(problem, "--restart starts over", file=file) from None
 
 
 def load_pickle(file: Path, device: str = "cpu") -> dict[str, Any]:
-    """Load a file of weights in torch's format, and run nothing of it; on the device ``meta``, only check it.
+    """Load a weight file in torch's format without running code in it; on the device ``meta``, only check it.
 
     Raises:
-        ModelError: If it is missing or damaged, or holds anything else.
+        ModelError: If the file is missing or damaged, or contains anything except weights.
     """
     import torch
 
     try:
         with file.open("rb") as stream:
             is_zip = stream.read(2) == b"PK"
-        # To check such a file, torch can leave it on disk and read only its index.
+        # To check a zip file, torch reads only its index.
         content = torch.load(file, map_location=device, weights_only=True, mmap=is_zip and device == "meta")
     except UnpicklingError:
         raise ModelError(NOT_ONLY_WEIGHTS, "get the checkpoint as model.safetensors", file=file) from None
-    except Exception as error:  # torch's reader raises any error for a damaged file
+    except Exception as error:  # a damaged file can raise any error
         if is_memory_error(error):
             raise
         raise ModelError(f"the weights are damaged: {type(error).__name__}", FETCH_AGAIN, file=file) from error
@@ -436,5 +427,5 @@ def load_pickle(file: Path, device: str = "cpu") -> dict[str, Any]:
         isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()
     )
     if not are_weights:
-        raise ModelError("it holds something other than weights", FETCH_AGAIN, file=file)
+        raise ModelError("the file contains something other than weights", FETCH_AGAIN, file=file)
     return dict(content)

@@ -1,7 +1,7 @@
-"""The head of a masked language model, computed at masked positions only.
+"""Head of a masked language model, computed at masked positions only.
 
-One token in seven is masked, and a head over a vocabulary of 30,000 costs more than all layers of a small encoder. Some
-models have a second head over pairs of segments.
+One token in seven is masked, and the head over a vocabulary of 30,000 tokens costs more than all layers of a small
+encoder. BERT and ALBERT have a second head, which classifies pairs of segments.
 """
 
 from __future__ import annotations
@@ -14,71 +14,72 @@ from bertkit.modeling.info import Model, Output, unwrap
 from bertkit.tokens.features import IGNORE_INDEX, STATIC_WIDTHS, Batch, Tensor, Tensors, static_width
 
 LABEL_POSITIONS = "label_positions"
-"""Key of a batch of few shapes: positions of labeled tokens, (rows, maximum), filled up with the width of the batch."""
+"""Key of a batch with static shapes: positions of labeled tokens, padded with the width of the batch. Shape: (rows,
+positions)."""
 
-_MASKED_STEP = 16  # the number of masked tokens is rounded up to a multiple of this number
+_MASKED_STEP = 16  # `rounded` rounds the number of masked tokens up to a multiple of this number
 _MAX_EXPONENT = 700.0  # exp overflows above about 709
 _PAIR_LOGITS = ("seq_relationship_logits", "sop_logits")  # outputs of BERT and of ALBERT
 
 
 def run_at_masked(model: Model, batch: Batch, *, rounded: bool = False) -> tuple[Output, Tensor]:
-    """Run a model whose head computes each token separately, and compute the head at the labeled tokens only.
+    """Run a masked language model, with its head at the labeled tokens only.
 
     Args:
         model: Model of transformers with a head over tokens.
         batch: Arguments of the model, and ``labels`` (rows, tokens), `IGNORE_INDEX` for tokens that are not predicted.
-        rounded: Whether to round up the number of masked tokens, with labels `IGNORE_INDEX`. oneDNN compiles the
-            products of a head for each number, which takes 15 MB each.
+        rounded: Whether to round up the number of masked tokens; the labels of added tokens are `IGNORE_INDEX`. oneDNN
+            compiles the products of the head for each number of tokens, and keeps 15 MB for each.
 
     Returns:
         the model's outputs with logits of shape (1, masked, vocabulary), and the labels of shape (masked,).
     """
     from torch.nn import functional
 
-    labels = labels_of(batch)
-    more = -len(labels) % _MASKED_STEP if rounded else 0
+    labels = gather_labels(batch)
+    padding = -len(labels) % _MASKED_STEP if rounded else 0
 
-    # A hook between encoder and head turns (rows, tokens, width) into (1, masked, width), a batch of one long row. So
-    # the head of any architecture is computed at masked positions only, without code for the architecture.
+    # A hook between encoder and head turns (rows, tokens, width) into one long row, (1, masked, width). This works for
+    # the head of any architecture that computes each token separately.
     def gather(module: object, inputs: object, outputs: Output) -> Output:
-        states = at_labels(outputs["last_hidden_state"], batch)[None]
-        outputs["last_hidden_state"] = functional.pad(states, (0, 0, 0, more)) if more else states
+        states = gather_labeled(outputs["last_hidden_state"], batch)[None]
+        outputs["last_hidden_state"] = functional.pad(states, (0, 0, 0, padding)) if padding else states
         return outputs
 
     with unwrap(model).base_model.register_forward_hook(gather):
         outputs = model(**{name: values for name, values in batch.items() if name not in ("labels", LABEL_POSITIONS)})
-    return outputs, functional.pad(labels, (0, more), value=IGNORE_INDEX) if more else labels
+    return outputs, functional.pad(labels, (0, padding), value=IGNORE_INDEX) if padding else labels
 
 
 def add_label_positions(batch: Tensors) -> Tensors:
-    """Add `LABEL_POSITIONS` to a batch of few shapes, so that gathering tokens creates no new shape.
+    """Add `LABEL_POSITIONS` to a batch with static shapes, so that gathering tokens creates no new shape.
 
-    Rows of four tokens with labels at positions 1 and 3, and at position 2, get ``[[1, 3], [2, 4]]``: the second row is
-    filled up with 4, which is not a position.
+    For two rows of four tokens, labeled at positions 1 and 3 and at position 2, they are ``[[1, 3], [2, 4]]``. The
+    second row is padded with 4, which is not a position.
     """
     if not STATIC_WIDTHS.get():
         return batch
     is_labeled = batch["labels"] != IGNORE_INDEX
     width = is_labeled.shape[1]
-    # Usually a quarter of the width is enough, so most batches of one width have one size.
+    # Usually a quarter of the width suffices, so most batches of one width have one shape.
     size = static_width(int(is_labeled.sum(dim=1).max()), (-(-width // 4), -(-width // 2), width))
     # A stable sort puts the labeled positions first and keeps their order.
     order = (~is_labeled).int().argsort(dim=1, stable=True)[:, :size]
     return {**batch, LABEL_POSITIONS: order.where(is_labeled.gather(1, order), width)}
 
 
-def at_labels(values: Tensor, batch: Batch) -> Tensor:
+def gather_labeled(values: Tensor, batch: Batch) -> Tensor:
     """Gather the values of the labeled tokens: (rows, tokens, ...) to (masked, ...).
 
-    With `LABEL_POSITIONS`, each row has the same number of tokens, and some of them have no label.
+    With `LABEL_POSITIONS`, gather the same number of tokens per row; some of them have no label.
 
     >>> import torch
     >>> labels = torch.tensor([[IGNORE_INDEX, 7, IGNORE_INDEX, 8], [IGNORE_INDEX, IGNORE_INDEX, 9, IGNORE_INDEX]])
     >>> values = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
-    >>> at_labels(values, {"labels": labels}).tolist()
+    >>> gather_labeled(values, {"labels": labels}).tolist()
     [2, 4, 7]
     >>> static = {"labels": labels, LABEL_POSITIONS: torch.tensor([[1, 3], [2, 4]])}
-    >>> at_labels(values, static).tolist(), labels_of(static).tolist()
+    >>> gather_labeled(values, static).tolist(), gather_labels(static).tolist()
     ([2, 4, 7, 8], [7, 8, 9, -100])
     """
     if LABEL_POSITIONS not in batch:
@@ -88,31 +89,31 @@ def at_labels(values: Tensor, batch: Batch) -> Tensor:
     return values.gather(1, index).flatten(0, 1)
 
 
-def put_at_labels(values: Tensor, batch: Batch, into: Tensor) -> Tensor:
-    """Return a tensor (rows, tokens) with the values (masked,) at the labeled tokens, as `at_labels` gathers them."""
+def scatter_labeled(values: Tensor, batch: Batch, into: Tensor) -> Tensor:
+    """Return `into` (rows, tokens) with values (masked,) at the labeled tokens, the inverse of `gather_labeled`."""
     if LABEL_POSITIONS not in batch:
         return into.masked_scatter(batch["labels"] != IGNORE_INDEX, values)
     positions = batch[LABEL_POSITIONS]
     wider = into.new_zeros(len(into), into.shape[1] + 1)
     wider[:, :-1] = into
-    # The positions that fill up a row point to the added column, which is dropped.
+    # The padding of `LABEL_POSITIONS` points to the last column, which is dropped.
     return wider.scatter(1, positions, values.view(positions.shape))[:, : into.shape[1]]
 
 
-def labels_of(batch: Batch) -> Tensor:
-    """Return the labels of the tokens that `at_labels` gathers, (masked,)."""
-    labels = at_labels(batch["labels"], batch)
+def gather_labels(batch: Batch) -> Tensor:
+    """Return the labels of the tokens that `gather_labeled` gathers. Shape: (masked,)."""
+    labels = gather_labeled(batch["labels"], batch)
     if LABEL_POSITIONS not in batch:
         return labels
     return labels.where(batch[LABEL_POSITIONS].flatten() < batch["labels"].shape[1], IGNORE_INDEX)
 
 
-def sum_of_losses(logits: Tensor, labels: Tensor) -> Tensor:
+def sum_losses(logits: Tensor, labels: Tensor) -> Tensor:
     """Compute the sum of the cross-entropies in nats, or 0 if there are no labels.
 
     >>> import torch
     >>> logits = torch.tensor([[1, 0.5, 4, 2, 0, 1.5]])  # the cat sat on mat dog
-    >>> round(sum_of_losses(logits, torch.tensor([2])).item(), 4)
+    >>> round(sum_losses(logits, torch.tensor([2])).item(), 4)
     0.2744
     """
     from torch.nn import functional
@@ -120,55 +121,58 @@ def sum_of_losses(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten(), reduction="sum")
 
 
-def masked_sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+def sum_masked_losses(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Sum the losses (``mlm``), masked tokens (``masked``) and correct predictions (``found``) on the device."""
     correct = (logits.flatten(0, -2).argmax(-1) == labels).sum()
-    return {"mlm": sum_of_losses(logits, labels), "masked": (labels != IGNORE_INDEX).sum(), "found": correct}
+    return {"mlm": sum_losses(logits, labels), "masked": (labels != IGNORE_INDEX).sum(), "found": correct}
 
 
 def read_scalars(scalars: Mapping[str, Tensor]) -> dict[str, float]:
-    """Copy scalars from a device, all at once, because each copy waits for the device."""
+    """Copy scalars from a device in one transfer, because each transfer waits for the device."""
     import torch
 
     return dict(zip(scalars, torch.stack([scalar.float() for scalar in scalars.values()]).tolist(), strict=True))
 
 
-def masked_scores(totals: Mapping[str, float]) -> dict[str, float]:
+def compute_masked_scores(totals: Mapping[str, float]) -> dict[str, float]:
     """Compute the perplexity of masked tokens, and the fraction of correct predictions."""
-    mean = totals["mlm"] / totals["masked"]
-    return {"perplexity": math.exp(min(mean, _MAX_EXPONENT)), "masked_accuracy": totals["found"] / totals["masked"]}
+    mean_loss = totals["mlm"] / totals["masked"]
+    return {
+        "perplexity": math.exp(min(mean_loss, _MAX_EXPONENT)),
+        "masked_accuracy": totals["found"] / totals["masked"],
+    }
 
 
 def count_pairs(batch: Batch) -> tuple[int, int]:
-    """Count the masked tokens and the pairs of a batch."""
+    """Count the masked tokens and the pairs of segments of a batch."""
     return int((batch["labels"] != IGNORE_INDEX).sum()), int((batch["pair_labels"] != IGNORE_INDEX).sum())
 
 
 def sum_pair_losses(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Sum the cross-entropies of a batch's masked tokens, and the cross-entropies of its pairs."""
-    logits, labels, pair_logits = _run_both(model, batch)
-    return sum_of_losses(logits, labels), sum_of_losses(pair_logits, batch["pair_labels"])
+    """Return the sum of the losses of a batch's masked tokens, and the sum of the losses of its pairs."""
+    logits, labels, pair_logits = _run_heads(model, batch)
+    return sum_losses(logits, labels), sum_losses(pair_logits, batch["pair_labels"])
 
 
-def accumulate_pairs(model: Model, batch: Batch) -> dict[str, float]:
+def sum_pair_scores(model: Model, batch: Batch) -> dict[str, float]:
     """Sum the losses, counts and correct predictions that `score_pairs` needs."""
-    logits, labels, pair_logits = _run_both(model, batch)
+    logits, labels, pair_logits = _run_heads(model, batch)
     gold = batch["pair_labels"]
     pairs = {
-        "pair": sum_of_losses(pair_logits, gold),
+        "pair": sum_losses(pair_logits, gold),
         "pairs": (gold != IGNORE_INDEX).sum(),
         "pairs_found": (pair_logits.argmax(-1) == gold).sum(),
     }
-    return read_scalars({**masked_sums(logits, labels), **pairs})
+    return read_scalars({**sum_masked_losses(logits, labels), **pairs})
 
 
 def score_pairs(totals: Mapping[str, float]) -> dict[str, float]:
     """Compute the loss, the scores of masked tokens, and the accuracy over pairs."""
     loss = totals["mlm"] / totals["masked"] + totals["pair"] / totals["pairs"]
-    return {"loss": loss, **masked_scores(totals), "pair_accuracy": totals["pairs_found"] / totals["pairs"]}
+    return {"loss": loss, **compute_masked_scores(totals), "pair_accuracy": totals["pairs_found"] / totals["pairs"]}
 
 
-def _run_both(model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+def _run_heads(model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """Return logits (masked, vocabulary) and labels (masked,) of masked tokens, and logits (rows, 2) of pairs."""
     inputs = {name: values for name, values in batch.items() if name != "pair_labels"}
     outputs, labels = run_at_masked(model, inputs, rounded=True)

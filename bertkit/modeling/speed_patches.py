@@ -1,6 +1,6 @@
-"""Speed paths: how a model computes the same faster while it is trained.
+"""Speed patches: changes with which a model computes the same result faster in training.
 
-A path that does not fit a model, or what is patched already, leaves the model as it is.
+A patch that does not fit a model, or the patches before it, does nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -23,48 +23,47 @@ from bertkit.hardware.precision import ComputeConfig
 from bertkit.hardware.tensors import host_copy
 from bertkit.modeling.cls_only import is_cls_only
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.embeddings import UsedEmbeddings, used_embeddings
+from bertkit.modeling.embeddings import UsedEmbeddings, train_used_embeddings
 from bertkit.modeling.info import (
     Forward,
     LayerOutput,
     Model,
+    get_tagger_head,
     has_patched_attention,
-    patched_attention,
-    patched_forward,
-    tagger_head,
+    patch_attention,
+    patch_forward,
 )
-from bertkit.modeling.unpadding.attend import why_no_varlen
-from bertkit.modeling.unpadding.hooks import unpadded
+from bertkit.modeling.unpadding.attend import find_varlen_problem
+from bertkit.modeling.unpadding.hooks import unpad_layers
 from bertkit.recipe.sections import BaseTrainingConfig
 
-_HOST_MASKS = "bertkit-masks-of-host"  # name of an attention
+_HOST_MASK_ATTENTION = "bertkit-masks-of-host"  # name under which transformers registers the attention function
 
-# Names of the three projections by type. DeBERTa is left out, because it projects distances too.
-_NAMES = (("query", "key", "value"), ("q_lin", "k_lin", "v_lin"), ("q_proj", "k_proj", "v_proj"), ("q", "k", "v"))
+# Names of the query, key and value projections by model type, except DeBERTa, which projects distances too.
+_QKV_NAMES = [names.split() for names in ("query key value", "q_lin k_lin v_lin", "q_proj k_proj v_proj", "q k v")]
 
 
 class _Projections:
-    """Projections of an attention, all computed when the first is called."""
+    """Query, key and value projections of an attention module, computed by one product when the first is called."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self.layers = layers
-        self.states: torch.Tensor | None = None
-        self.projected: Sequence[torch.Tensor] = ()
+        self.states: Tensor | None = None
+        self.projected: Sequence[Tensor] = ()
 
-    def project(self, index: int, states: torch.Tensor) -> torch.Tensor:
-        """Compute the output of a layer for states (..., width)."""
-        # Evaluation computes the products separately, as it does after training: the last bits of a merged product can
+    def project(self, index: int, states: Tensor) -> Tensor:
+        """Return the output of projection `index` for states (..., width)."""
+        # In evaluation, compute the products separately, as after training: the last bits of a merged product can
         # differ, and a resumed run scores its best step again.
         if index == 0 and self.layers[0].training:
-            weights: list[torch.Tensor] = [layer.weight for layer in self.layers]
-            biases: list[torch.Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
-            # Casting before joining moves half the bytes.
+            weights: list[Tensor] = [layer.weight for layer in self.layers]
+            biases: list[Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
+            # Cast before joining, which then moves half the bytes.
             if torch.is_autocast_enabled(states.device.type):
                 dtype = torch.get_autocast_dtype(states.device.type)
                 weights, biases = ([tensor.to(dtype) for tensor in parameters] for parameters in (weights, biases))
             merged = functional.linear(states, torch.cat(weights), torch.cat(biases) if biases else None)
-            # Longformer divides its queries in place, which torch forbids for the views of `split`. Nothing reads the
-            # complete product.
+            # Longformer divides its queries in place, which torch forbids for the views that `split` returns.
             sizes = [len(weight) for weight in weights]
             self.states, self.projected = states, torch.unsafe_split_with_sizes(merged, sizes, dim=-1)
         if states is not self.states:
@@ -76,37 +75,40 @@ class _Projections:
 
 
 @contextmanager
-def merged_projections(model: Model) -> Iterator[int]:
-    """Compute queries, keys and values by one product, and yield the number of attentions that do.
+def merge_projections(model: Model) -> Iterator[int]:
+    """Compute queries, keys and values by one product inside the `with` block.
 
-    A last layer for the first token only computes one query, so it stays as it is.
+    A last layer for the first token only computes one query per row, so it is excluded.
+
+    Yields:
+        the number of attention modules with merged projections.
     """
     modules = list(model.base_model.modules())
     excluded = {inner for module in modules if is_cls_only(module) for inner in module.modules()}
     count = 0
     with ExitStack() as patches:
         for module in modules:
-            layers = [] if module in excluded else _projections_of(module)
+            layers = [] if module in excluded else _find_projections(module)
             projections = _Projections(layers)
             for index, layer in enumerate(layers):
-                patches.enter_context(patched_forward(layer, partial(projections.project, index)))
+                patches.enter_context(patch_forward(layer, partial(projections.project, index)))
             count += bool(layers)
         yield count
 
 
-def _projections_of(module: nn.Module) -> list[nn.Linear]:
-    """Return the three projections of an attention in the order in which it calls them, or an empty list."""
-    for names in _NAMES:
+def _find_projections(module: nn.Module) -> list[nn.Linear]:
+    """Return the query, key and value projections of a module in the order of their calls, or an empty list."""
+    for names in _QKV_NAMES:
         layers = [getattr(module, name, None) for name in names]
         if all(type(layer) is nn.Linear for layer in layers):
-            biased = {layer.bias is not None for layer in layers}  # type: ignore[union-attr]
-            return layers if len(biased) == 1 else []  # type: ignore[return-value]
+            has_bias = {layer.bias is not None for layer in layers}  # type: ignore[union-attr]
+            return layers if len(has_bias) == 1 else []  # type: ignore[return-value]
     return []
 
 
 @dataclass(frozen=True)
 class AppliedPatches:
-    """The speed paths that a model is on, and why its layers compute padding if they do."""
+    """Result of `apply_speed_patches`."""
 
     embeddings: UsedEmbeddings | None = None
     """Replacement of the word embeddings, or None if all of them are trained."""
@@ -124,78 +126,77 @@ def apply_speed_patches(
     dropout: DropoutStream,
     tokens: Iterable[int] | None,
 ) -> Iterator[AppliedPatches]:
-    """Train a model on the speed paths that the recipe and the machine allow; afterwards it is as before.
+    """Apply the speed patches that the recipe and the machine allow, inside the `with` block.
 
-    Dropout comes first because it replaces attention. Unpadding wraps the attention that is then in force and calls it
-    for groups of rows, so that dropout draws nothing for padding. All paths exclude a last layer that computes the
-    first token only, which a model has from loading on. The embeddings touch nothing of the others. Compiling comes
-    last because it takes the layers as they then are.
+    The order matters. Dropout comes first, because it replaces the attention function. Unpadding then wraps the current
+    attention function and calls it for groups of rows, so dropout draws nothing for padding. Compiling comes last,
+    because it compiles the patched layers. All patches exclude a last layer that computes the first token only.
 
     Args:
         model: Model on its device.
         training: Section of the recipe.
         machine: Machine that the model is trained on.
-        dropout: Stream that dropout draws from if `training.fast_dropout` allows it.
+        dropout: Stream that dropout draws from if `training.fast_dropout` is true.
         tokens: Ids whose embeddings are trained, or None for all.
 
     Raises:
-        RecipeError: If the layers of a model whose attention is read are to be compiled.
+        RecipeError: If layers are compiled although their attention is read.
         UnavailableError: If torch cannot compile on this machine.
     """
     device = Device(model.device.type)
-    runs_once_on_cpu = machine.device == "cpu" and not _rerun_setting(training)
-    reason = _padding_setting(model, training, machine)
+    runs_once_on_cpu = machine.device == "cpu" and not _find_rerun_setting(training)
+    reason = _find_padding_reason(model, training, machine)
     layers: tuple[nn.Module, ...] = ()
     embeddings = None
     with ExitStack() as patches:
         if training.fast_dropout and runs_once_on_cpu:
             patches.enter_context(fast_dropout(model, dropout))
         if runs_once_on_cpu:
-            patches.enter_context(merged_projections(model))
-        # Graphs are replayed without Python, so the CPU cannot look at each mask.
-        looks = not training.cuda_graphs and not device.is_cpu and device.shapes_may_change
-        if looks and model.config._attn_implementation == "sdpa":
-            patches.enter_context(masks_of_host(model))
+            patches.enter_context(merge_projections(model))
+        # CUDA graphs are replayed without Python, so they cannot read a mask on the CPU.
+        runs_python = not training.cuda_graphs and not device.is_cpu and device.shapes_may_change
+        if runs_python and model.config._attn_implementation == "sdpa":
+            patches.enter_context(read_masks_on_host(model))
         if reason is None:
-            layers = patches.enter_context(unpadded(model))
+            layers = patches.enter_context(unpad_layers(model))
         if tokens is not None:
-            embeddings = patches.enter_context(used_embeddings(model, tokens))
+            embeddings = patches.enter_context(train_used_embeddings(model, tokens))
         if training.torch_compile:
-            patches.enter_context(compiled_layers(model))
-        # The states of a frozen encoder are computed once, before training.
-        if layers or tagger_head(model.config) is not None:
+            patches.enter_context(compile_layers(model))
+        # A frozen encoder computes its states once, before training.
+        if layers or get_tagger_head(model.config) is not None:
             reason = None
         elif reason is None:
             reason = f"padding is computed in this {model.config.model_type} model"
         yield AppliedPatches(embeddings, layers, reason)
 
 
-def _padding_setting(model: Model, training: BaseTrainingConfig, machine: ComputeConfig) -> str | None:
-    """Return what in the recipe or the machine keeps padding in the layers of any model, or None if nothing does."""
-    setting = _rerun_setting(training) or (None if training.unpad else "unpad: false")
+def _find_padding_reason(model: Model, training: BaseTrainingConfig, machine: ComputeConfig) -> str | None:
+    """Return why the recipe or the machine requires that layers compute padding, or None if they do not."""
+    setting = _find_rerun_setting(training) or (None if training.unpad else "unpad: false")
     if setting:
         return f"padding is computed with {setting}"
     if machine.device == "cpu":
         return None
-    return "a GPU computes padding" if training.unpad == "auto" else why_no_varlen(model, machine)
+    return "a GPU computes padding" if training.unpad == "auto" else find_varlen_problem(model, machine)
 
 
-def _rerun_setting(training: BaseTrainingConfig) -> str | None:
-    """Return the setting with which layers can neither draw from the dropout stream nor leave out padding, or None.
+def _find_rerun_setting(training: BaseTrainingConfig) -> str | None:
+    """Return the setting that rules out the dropout stream and unpadding, or None if no setting does.
 
     With gradient checkpointing, layers run again in the backward pass. The dropout stream would then draw other
-    numbers, and the layout without padding would be gone. Compiled layers can call neither.
+    numbers, and the packed layout would no longer exist. Compiled layers can use neither.
     """
     names = ("gradient_checkpointing", "torch_compile", "fsdp")
     return next((f"{name}: true" for name in names if getattr(training, name)), None)
 
 
 @contextmanager
-def masks_of_host(model: Model) -> Iterator[None]:
-    """Look for padding of a batch on the CPU; transformers reads the mask on the device, and waits for it."""
+def read_masks_on_host(model: Model) -> Iterator[None]:
+    """Check on the CPU whether a batch has padding; transformers checks on the device, and waits for the answer."""
     is_full: bool | None = None  # None if the CPU has no copy of the mask
 
-    def note_mask(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def check_mask(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         nonlocal is_full
         mask = named.get("attention_mask")
         copy = None if mask is None else host_copy(mask)
@@ -203,52 +204,52 @@ def masks_of_host(model: Model) -> Iterator[None]:
 
     def make_mask(
         *arguments: object,
-        attention_mask: torch.Tensor | None = None,
+        attention_mask: Tensor | None = None,
         allow_is_bidirectional_skip: bool = False,
         **named: object,
-    ) -> torch.Tensor | None:
+    ) -> Tensor | None:
         mask = None if is_full else attention_mask
         may_skip = allow_is_bidirectional_skip and is_full is not False
         return sdpa_mask(*arguments, attention_mask=mask, allow_is_bidirectional_skip=may_skip, **named)  # type: ignore[no-any-return]
 
     with ExitStack() as patches:
-        attend = patched_attention(model, _HOST_MASKS, sdpa_attention_forward, splits_rows=True, mask=make_mask)
-        patches.enter_context(attend)
-        patches.callback(model.base_model.register_forward_pre_hook(note_mask, with_kwargs=True).remove)
+        name = _HOST_MASK_ATTENTION
+        patches.enter_context(patch_attention(model, name, sdpa_attention_forward, can_split_rows=True, mask=make_mask))
+        patches.callback(model.base_model.register_forward_pre_hook(check_mask, with_kwargs=True).remove)
         yield
 
 
 @contextmanager
-def compiled_layers(model: Model) -> Iterator[None]:
-    """Run the layers of a model in training compiled by torch; evaluations run them as they are.
+def compile_layers(model: Model) -> Iterator[None]:
+    """Compile the layers of a model for training, inside the `with` block; evaluations run them uncompiled.
 
-    All layers share their code, so most of them run the code that was compiled for the first. Embeddings, heads, and
-    the hooks between them depend on the task and stay as they are, and so do the names of weights.
+    All layers have the same code, so most of them reuse the code that was compiled for the first layer. Embeddings,
+    heads and the hooks between them depend on the task, and are not compiled.
 
     Raises:
-        RecipeError: If its attention is read. Compiled layers may leave the attention of an earlier batch in Python.
-        UnavailableError: If torch cannot compile on this machine without a compiler or Triton.
+        RecipeError: If attention is read. Compiled layers could leave the attention of an earlier batch in Python.
+        UnavailableError: If torch finds no compiler, or no Triton.
     """
-    from torch._dynamo.exc import ShortenTraceback  # base of all errors of a compiler
+    from torch._dynamo.exc import ShortenTraceback  # base class of all errors of the compiler
 
-    if has_patched_attention(model) and model.config._attn_implementation != _HOST_MASKS:
+    if has_patched_attention(model) and model.config._attn_implementation != _HOST_MASK_ATTENTION:
         message = "training.torch_compile: the attention of compiled layers cannot be read"
         raise RecipeError(message, "leave it out, or match hidden states only")
     with ExitStack() as patches:
         for layer in repeated_layers(model) or [model.base_model]:
             run = partial(_run_compiled, layer, layer.forward, torch.compile(layer.forward))
-            patches.enter_context(patched_forward(layer, run))
+            patches.enter_context(patch_forward(layer, run))
         try:
             yield
         except ShortenTraceback as error:
             reason = str(getattr(error, "inner_exception", error)).strip().splitlines()[0].removesuffix(".")
             message = f"torch cannot compile the layers of this {model.config.model_type} model: {reason}"
-            remedy = "install what it lacks (on a CPU g++, on a GPU Triton and gcc)"
+            remedy = "install g++ (for a CPU), or gcc and Triton (for a GPU)"
             raise UnavailableError(message, f"{remedy}, or leave out training.torch_compile") from None
 
 
 def repeated_layers(module: nn.Module) -> list[nn.Module]:
-    """List the layers of all encoders in a module: the items of its outermost lists."""
+    """List the layers of all encoders in a module: the elements of its outermost module lists."""
     layers: list[nn.Module] = []
     for child in module.children():
         is_layer = isinstance(module, nn.ModuleList) and not isinstance(child, nn.ModuleList)
@@ -257,6 +258,6 @@ def repeated_layers(module: nn.Module) -> list[nn.Module]:
 
 
 def _run_compiled(
-    layer: nn.Module, run: Forward, run_compiled: Forward, *states: torch.Tensor, **named: object
+    layer: nn.Module, run: Forward, run_compiled: Forward, *states: Tensor, **named: object
 ) -> LayerOutput:
     return (run_compiled if layer.training else run)(*states, **named)

@@ -1,4 +1,4 @@
-"""Models on batches of few shapes (`bertkit.tokens.static_shapes`), whose loss ignores the rows that fill them."""
+"""Forward passes over batches with static shapes (`bertkit.tokens.static_shapes`); the loss ignores filler rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from bertkit.modeling.heads.mixins import Loss, list_loss, sum_over_rows, text_loss
@@ -20,33 +21,33 @@ from bertkit.tokens.static_shapes import Texts
 
 @dataclass
 class StaticShapes:
-    """Shapes of the batches of a model on a device that compiles one graph per shape.
+    """Shapes of a model's batches on a device that compiles one graph per shape.
 
-    Training and evaluations share them, so that an evaluation compiles few more graphs.
+    Training and evaluations share this object, so evaluations compile few additional graphs.
     """
 
     widths: tuple[int, ...] = ()
-    """Widths of batches, in order; empty before the first batch."""
+    """Widths of batches in ascending order, or empty before the first batch."""
     texts: int = 1
-    """Number of texts per row, if rows have several."""
+    """Number of texts per row."""
 
 
 _shapes: WeakKeyDictionary[Model, StaticShapes] = WeakKeyDictionary()
 
 
 def get_static_shapes(model: Model) -> StaticShapes:
-    """Return the shapes of the batches of a model so far."""
+    """Return the shapes of a model's batches so far."""
     return _shapes.setdefault(unwrap(model), StaticShapes())
 
 
 @contextmanager
-def always_masked() -> Iterator[None]:
-    """Mask attention in every batch inside the `with` block, for a device that compiles one graph per shape.
+def always_mask() -> Iterator[None]:
+    """Pass the attention mask to every forward pass inside the `with` block.
 
-    Otherwise, transformers reads the mask and leaves it out if the batch has no padding. That would wait for the
-    device, and compile two graphs per shape.
+    Otherwise, transformers reads the mask, and drops it if the batch has no padding. Reading would wait for the device,
+    and XLA would compile two graphs per shape.
     """
-    # This import takes long, and predictions on a CPU do not need it.
+    # A slow import, which predictions on a CPU do not need.
     from transformers import AttentionMaskInterface
 
     make_mask = AttentionMaskInterface()["sdpa"]
@@ -62,30 +63,30 @@ def always_masked() -> Iterator[None]:
         AttentionMaskInterface.register("sdpa", make_mask)
 
 
-def texts_of_rows(model: Model, features: Features) -> Texts:
-    """Return the number of texts per row in batches of few shapes; it never decreases from batch to batch."""
+def get_texts_per_row(model: Model, features: Features) -> Texts:
+    """Return the number of texts per row in batches with static shapes; it never decreases from batch to batch."""
     shapes, count = get_static_shapes(model), int((get_lengths(features) // get_max_lengths(features)).max())
     if count > 1:
         shapes.texts = count = max(count, shapes.texts)
     return Texts(count, are_windows=getattr(model, "reads", "text") in ("text", "windows"))
 
 
-def without_fillers(model: Model, batch: Batch) -> Batch:
-    """Remove the rows that fill a batch, unless the loss of the model can ignore them.
+def drop_fillers(model: Model, batch: Batch) -> Batch:
+    """Remove the filler rows of a batch, unless the loss can ignore them.
 
-    bertkit does not know the loss of float labels in a custom task family.
+    It cannot if labels are floats and a custom task family computes the loss, which bertkit does not know.
     """
     labels = batch.get("labels")
-    # Integer labels have a value that a loss skips.
+    # Integer labels of filler rows are `IGNORE_INDEX`.
     is_skipped = labels is None or not labels.is_floating_point()
-    if ROW_MASK not in batch or is_skipped or _takes_row_mask(model) or _loss_of_numbers(model) is not None:
+    if ROW_MASK not in batch or is_skipped or _takes_row_mask(model) or _get_float_loss(model) is not None:
         return batch
     is_row = batch[ROW_MASK]
     return {name: values[is_row] for name, values in batch.items() if name != ROW_MASK}
 
 
-def run_filled(model: Model, batch: Batch) -> Tensors:
-    """Run a model on a batch; the loss is the mean over the rows, or labels, without the rows that fill the batch."""
+def run_static_batch(model: Model, batch: Batch) -> Tensors:
+    """Run a model on a batch; the loss is the mean over its rows or labels without filler rows."""
     inputs = {name: values for name, values in batch.items() if name != ROW_MASK}
     is_row = batch.get(ROW_MASK)
     takes_mask = is_row is not None and _takes_row_mask(model)
@@ -94,18 +95,18 @@ def run_filled(model: Model, batch: Batch) -> Tensors:
         return outputs
     labels = inputs.get("labels")
     if "start_positions" in inputs:
-        outputs["loss"] = _answer_loss(outputs, inputs)
+        outputs["loss"] = _compute_answer_loss(outputs, inputs)
     if labels is not None and labels.is_floating_point():
-        loss = _loss_of_numbers(model)
-        assert loss is not None  # checked by `without_fillers`
+        loss = _get_float_loss(model)
+        assert loss is not None  # checked by `drop_fillers`
         outputs["loss"] = sum_over_rows(loss, outputs["logits"].float(), labels, is_row) / is_row.sum()
     return outputs
 
 
-def _answer_loss(outputs: Tensors, inputs: Batch) -> torch.Tensor:
+def _compute_answer_loss(outputs: Tensors, inputs: Batch) -> Tensor:
     """Compute the loss of transformers' heads for answers, a softmax over tokens and padding.
 
-    It depends on the width of the batch. So padding is left out that a batch of variable width would not have.
+    The loss depends on the width of the batch, so exclude the tokens that a batch of variable width would not have.
     """
     mask = inputs["attention_mask"]
     longest = mask.sum(dim=1).max()
@@ -126,12 +127,12 @@ def _answer_loss(outputs: Tensors, inputs: Batch) -> torch.Tensor:
 
 
 def _takes_row_mask(model: Model) -> bool:
-    """Return whether a head takes a ``row_mask``, and ignores the rows that fill a batch in its loss."""
+    """Return whether a head takes a ``row_mask``, with which its loss ignores filler rows."""
     return bool(getattr(unwrap(model), "accepts_row_mask", False))
 
 
-def _loss_of_numbers(model: Model) -> Loss | None:
-    """Return the loss of a head for float labels, as a sum over rows, or None if it is unknown."""
+def _get_float_loss(model: Model) -> Loss | None:
+    """Return a head's loss for float labels, as a sum over rows, or None if it is unknown."""
     model = unwrap(model)
     if model.config.problem_type in ("regression", "multi_label_classification"):
         return text_loss(model.config)

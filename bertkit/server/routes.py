@@ -121,7 +121,7 @@ async def _rerank(request: Request, model: ServedModel, body: RerankRequest) -> 
 async def _embed(request: Request, model: ServedModel, body: EmbedRequest) -> str:
     assert model.embedder is not None
     modules, prompt = model.embedder.modules, body.prompt_name
-    if not body.normalize and modules.is_normal:
+    if not body.normalize and modules.is_normalized:
         raise HTTPException(422, "normalize: the model itself makes vectors of length 1")
     if prompt is not None and prompt not in modules.prompts:
         names = ", ".join(modules.prompts) or "none"
@@ -149,10 +149,10 @@ async def _embed_openai(request: Request, model: ServedModel, body: EmbeddingsRe
     return f'{{"object": "list", "data": [{", ".join(items)}], "model": {json.dumps(model.name)}, "usage": {usage}}}'
 
 
-def _finish_vector(vector: np.ndarray, dimension: int | None, is_normal: bool) -> np.ndarray:
-    """Truncate a vector to `dimension`, and scale it to length 1 if `is_normal`."""
-    vectors = truncate(vector[None], dimension, is_normal=is_normal)
-    finished: np.ndarray = (to_unit_length(vectors) if is_normal else vectors)[0]
+def _finish_vector(vector: np.ndarray, dimension: int | None, is_normalized: bool) -> np.ndarray:
+    """Truncate a vector to `dimension`, and scale it to length 1 if `is_normalized`."""
+    vectors = truncate(vector[None], dimension, is_normalized=is_normalized)
+    finished: np.ndarray = (to_unit_length(vectors) if is_normalized else vectors)[0]
     return finished
 
 

@@ -18,7 +18,7 @@ from bertkit.data.rows import check_texts, read_texts
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics.intervals import Metric
 from bertkit.metrics.retrieval import PARTNERS, chance_ranks, partner_ranks, word_ranks
-from bertkit.modeling.heads.targets import Target, vector_target
+from bertkit.modeling.heads.targets import Target, build_vector_target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import library_losses, texts
 from bertkit.modeling.sentence.folder import DENSE
@@ -114,7 +114,7 @@ def precompute(model: Model, features: Mapping[str, Features], context: TaskCont
         raise RecipeError(f"options.mine = {count} needs the loss mnrl", "leave one of them out")
     train = features["train"]
     # (rows, 2, dimension): mining compares the anchor with the positives of other rows, not with negatives.
-    pairs = np.stack([texts.to_compare(output["vectors"][:2], dot=False) for output in run(model, train)])
+    pairs = np.stack([texts.normalize(output["vectors"][:2], dot=False) for output in run(model, train)])
     text_ids = [list(map(int, feature["texts"])) for feature in train]
     add_negatives(train, mine_negatives(pairs, text_ids, int(count), margin))
     return False
@@ -122,11 +122,11 @@ def precompute(model: Model, features: Mapping[str, Features], context: TaskCont
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return the cosine (or dot product) of the anchor with the positive, and with each negative."""
-    dot = texts.is_dot(context, get_loss_name(context.recipe))
+    dot = texts.uses_dot_product(context, get_loss_name(context.recipe))
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
         # (texts of the batch, dimension): another row can have more
-        anchor, *rest = texts.to_compare(output["vectors"][: len(list_texts(row))], dot=dot)
+        anchor, *rest = texts.normalize(output["vectors"][: len(list_texts(row))], dot=dot)
         decoded.append(make_record([float(anchor @ text) for text in rest], _vectors=(anchor, rest[0])))
     return decoded
 
@@ -141,7 +141,7 @@ def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
     """Return the explainable outputs: the similarity of anchor and positive."""
-    return [vector_target(0, dot=texts.is_dot(context, get_loss_name(context.recipe)))]
+    return [build_vector_target(0, dot=texts.uses_dot_product(context, get_loss_name(context.recipe)))]
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
     # another length, so it is compared by the cosine.
     for count in sorted(read_option(OPTIONS, context.recipe, "dimensions"), reverse=True):
         shorter = [
-            {**record, "_vectors": tuple(texts.to_compare(vector[:count], dot=False) for vector in record["_vectors"])}
+            {**record, "_vectors": tuple(texts.normalize(vector[:count], dot=False) for vector in record["_vectors"])}
             for record in predictions
         ]
         table.append({"dimension": str(count), **score(compare(shorter, rows, context), context)})

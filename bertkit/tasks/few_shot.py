@@ -61,7 +61,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
     if not new_head:
         return load_sentence_classifier(folder, read_modules(folder), context, new_head=False)
-    modules = with_options(texts.modules_of(folder, context), pooling=None, normalize=True, prompt=None)
+    modules = with_options(texts.resolve_modules(folder, context), pooling=None, normalize=True, prompt=None)
     # SetFit trains on pairs of texts; this loss compares all pairs of a batch, so no pairs have to be sampled.
     name, scale = (read_option(OPTIONS, context.recipe, key) for key in ("loss", "scale"))
     loss = VectorLoss(name, float(scale))

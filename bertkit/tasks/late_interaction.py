@@ -17,7 +17,7 @@ from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.folder import LATE, read_format
-from bertkit.modeling.sentence.texts import max_sim, real_tokens
+from bertkit.modeling.sentence.texts import drop_padding, max_sim
 from bertkit.recipe.records import Option, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Outputs, Prediction, Predictions, TaskReport, contrastive
@@ -46,7 +46,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     dimension, scale, mini_batch = (
         read_option(OPTIONS, context.recipe, name) for name in ("dimension", "scale", "mini_batch")
     )
-    modules, loss = texts.modules_of(folder, context, LATE), LateLoss(float(scale))
+    modules, loss = texts.resolve_modules(folder, context, LATE), LateLoss(float(scale))
     model = load_late_head(
         folder, modules, dimension and int(dimension), loss, texts_at_once=mini_batch and int(mini_batch)
     )
@@ -64,7 +64,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
         # (texts of the batch, tokens, dimension): another row can have more or longer texts
-        anchor, *candidates = map(real_tokens, output["vectors"][: len(contrastive.list_texts(row))])
+        anchor, *candidates = map(drop_padding, output["vectors"][: len(contrastive.list_texts(row))])
         # Padding must not take part: its vectors could be the most similar ones to a token of the anchor.
         scores = max_sim([anchor], candidates)[0].tolist()
         decoded.append(contrastive.make_record(scores, _vectors=(anchor, candidates[0])))

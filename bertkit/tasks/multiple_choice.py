@@ -25,7 +25,7 @@ from bertkit.metrics.intervals import UNDECLARED, Metric
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.metrics.probabilities import mean_probabilities
 from bertkit.metrics.registry import CLASSIFICATION, EVALUATE_PREFIX
-from bertkit.modeling.heads.targets import Target, class_score, label_targets
+from bertkit.modeling.heads.targets import Target, build_label_targets, compute_class_score
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.records import Recipe, read_option
@@ -131,7 +131,7 @@ def targets(
 ) -> list[Target]:
     """Return the explainable outputs: the log-odds of each choice among the row's choices."""
     names = [f"{index}: {choice}" for index, choice in enumerate(row["choices"])]
-    return label_targets(names, [names[prediction["prediction"]]], class_score)
+    return build_label_targets(names, [names[prediction["prediction"]]], compute_class_score)
 
 
 def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContext) -> calibration.Decisions:

@@ -20,7 +20,7 @@ from bertkit.errors import DataError
 from bertkit.metrics import squad
 from bertkit.metrics.intervals import Metric
 from bertkit.metrics.probabilities import mean_logits
-from bertkit.modeling.heads.targets import span_targets
+from bertkit.modeling.heads.targets import build_span_targets
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.records import Option, Recipe, read_option
@@ -57,7 +57,7 @@ OPTIONS: Mapping[str, object] = {
 
 _option, score = partial(read_option, OPTIONS), partial(score_table, METRICS)
 
-combine, targets = mean_logits, span_targets
+combine, targets = mean_logits, build_span_targets
 
 _NO_ANSWER, _FIRST_SENTENCE, _OTHERS = "no answer", "first sentence", "(others)"
 _NO_SPAN = -1e4  # lower than any sum of two logits

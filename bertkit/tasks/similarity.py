@@ -13,7 +13,7 @@ from bertkit.data.columns import ColumnSpec
 from bertkit.errors import DataError
 from bertkit.metrics.intervals import UNDECLARED, Metric
 from bertkit.metrics.registry import EVALUATE_PREFIX, REGRESSION
-from bertkit.modeling.heads.targets import Target, vector_target
+from bertkit.modeling.heads.targets import Target, build_vector_target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import library_losses, texts
 from bertkit.modeling.sentence.library_losses import BINARY, SCORE, loss_option
@@ -83,8 +83,8 @@ def collator(context: TaskContext) -> Collator:
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return the cosine of each row's two vectors, or their dot product if the model compares by dot products."""
-    dot = texts.is_dot(context)
-    vectors = [texts.to_compare(output["vectors"], dot=dot) for output in outputs]
+    dot = texts.uses_dot_product(context)
+    vectors = [texts.normalize(output["vectors"], dot=dot) for output in outputs]
     return [{"prediction": float(first @ second), "_vectors": (first, second)} for first, second in vectors]
 
 
@@ -92,7 +92,7 @@ def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
     """Return the explainable outputs: the similarity of the two texts."""
-    return [vector_target(0, dot=texts.is_dot(context))]
+    return [build_vector_target(0, dot=texts.uses_dot_product(context))]
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
@@ -101,7 +101,7 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
     # A vector that is cut has another length, so it is compared by the cosine.
     table = []
     for count in sorted(dimensions, reverse=True):
-        pairs = [[texts.to_compare(item[:count], dot=False) for item in record["_vectors"]] for record in predictions]
+        pairs = [[texts.normalize(item[:count], dot=False) for item in record["_vectors"]] for record in predictions]
         shorter = [{"prediction": float(first @ second)} for first, second in pairs]
         table.append({"dimension": str(count), **score(compare(shorter, rows, context), context)})
     return TaskReport({"by dimension": table} if table else {})

@@ -67,7 +67,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     costs = 0.0 if is_free else float(query), float(document)
     loss = SparseLoss(contrastive.get_loss_name(context.recipe), *costs, float(warmup))
     model = load_sparse_head(
-        folder, texts.modules_of(folder, context, SPARSE), loss, texts_at_once=mini_batch and int(mini_batch)
+        folder, texts.resolve_modules(folder, context, SPARSE), loss, texts_at_once=mini_batch and int(mini_batch)
     )
     model.config.pad_token_id = context.tokenizer.pad_token_id  # as `load_pretrained` does
     if is_free:

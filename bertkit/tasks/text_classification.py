@@ -35,7 +35,7 @@ from bertkit.metrics.linear import (
 from bertkit.metrics.probabilities import choose_labels, mean_of_each_label, mean_probabilities, sigmoid, softmax, vote
 from bertkit.metrics.registry import CLASSIFICATION, EVALUATE_PREFIX
 from bertkit.modeling.checkpoint import read_config
-from bertkit.modeling.heads.targets import Target, class_score, label_targets
+from bertkit.modeling.heads.targets import Target, build_label_targets, compute_class_score
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.records import Option, Recipe, read_option
@@ -215,8 +215,8 @@ def targets(
     strategy = truncation.long_text(context.recipe)
     windows = strategy if strategy in truncation.WINDOWS else ""
     labels = prediction["prediction"] if isinstance(prediction["prediction"], list) else [prediction["prediction"]]
-    return label_targets(
-        context.labels, labels, partial(class_score, several=_is_multi_label(context.recipe), windows=windows)
+    return build_label_targets(
+        context.labels, labels, partial(compute_class_score, several=_is_multi_label(context.recipe), windows=windows)
     )
 
 

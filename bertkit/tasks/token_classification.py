@@ -26,7 +26,7 @@ from bertkit.metrics import tags as entities
 from bertkit.metrics.intervals import Metric
 from bertkit.metrics.probabilities import choose_tags, mean_probabilities, tag_probabilities
 from bertkit.modeling.checkpoint import fingerprint
-from bertkit.modeling.heads.targets import tag_targets
+from bertkit.modeling.heads.targets import build_tag_targets
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.modeling.load import load_tagger
@@ -89,7 +89,7 @@ OPTIONS: Mapping[str, object] = {
 
 _option = partial(read_option, OPTIONS)
 
-targets, combine, find_truncated_answers = tag_targets, mean_probabilities, find_unread_words
+targets, combine, find_truncated_answers = build_tag_targets, mean_probabilities, find_unread_words
 count_errors = entities.count_errors
 _BASELINES = ("most frequent tag", "most frequent tag of each word")
 

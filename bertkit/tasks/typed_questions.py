@@ -29,7 +29,7 @@ from bertkit.metrics.intervals import Metric
 from bertkit.metrics.probabilities import softmax
 from bertkit.metrics.registry import QUESTIONS
 from bertkit.modeling.heads.targets import Outputs as Tensors
-from bertkit.modeling.heads.targets import Target, log_odds
+from bertkit.modeling.heads.targets import Target, compute_log_odds
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.records import Option, Recipe, check_names, check_options, read_option
@@ -148,14 +148,14 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
         RecipeError: If ``one_pass`` is set and the encoder computes positions internally.
     """
     from bertkit.modeling.attention import preserve_sliding_window
-    from bertkit.modeling.heads.options import option_class, takes_positions
+    from bertkit.modeling.heads.options import option_class, takes_position_ids
 
     model = load_pretrained(option_class, folder, context, labels=placeholder_names(1), new_head=new_head)
     config = model.config
     if new_head:  # An exported graph has no tokenizer and splits sequences by these ids.
         config.option_separator = find_template(context.tokenizer, pair=True).between[-1]
         config.option_marker = context.tokenizer.mask_token_id
-    if _option(context.recipe, "one_pass") and not takes_positions(config):
+    if _option(context.recipe, "one_pass") and not takes_position_ids(config):
         message = f"options.one_pass: a {config.model_type} model computes positions internally"
         raise RecipeError(message, "leave it out; each question is then read in a separate sequence")
     preserve_sliding_window(model)
@@ -273,7 +273,7 @@ def targets(
             index = read_answer(question, prediction["prediction"][question.name]) or 0
 
             def score(outputs: Tensors, places: Any = places, index: int = index) -> Any:
-                return log_odds(outputs["logits"][:, list(places), 0], index)
+                return compute_log_odds(outputs["logits"][:, list(places), 0], index)
 
             answers.append(Target(f"{question.name}: {question.options[index]}", score, feature=feature_index))
     return answers

@@ -12,7 +12,7 @@ from typing import Any
 
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import check_texts
-from bertkit.modeling.heads.targets import Target, vector_target
+from bertkit.modeling.heads.targets import Target, build_vector_target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.recipe.records import Recipe
@@ -64,7 +64,7 @@ def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
     """Return the explainable outputs: the similarity of the two halves."""
-    return [vector_target(1, dot=texts.is_dot(context))]
+    return [build_vector_target(1, dot=texts.uses_dot_product(context))]
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from bertkit.data.rows import FILL_IN, NO_LABEL
 from bertkit.errors import DataError
 from bertkit.metrics.intervals import Metric, RowScores
 from bertkit.metrics.registry import CLASSIFICATION
-from bertkit.modeling.heads.targets import Target, label_targets, log_odds
+from bertkit.modeling.heads.targets import Target, build_label_targets, compute_log_odds
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.modeling.load import load_tagger
@@ -188,9 +188,9 @@ def targets(
     word_senses, positions = _senses(context)[row["word"].replace("/", "_")], features[0]["positions"]
 
     def score(outputs: Batch, sense: int) -> Tensor:
-        return log_odds(outputs["logits"][:, positions].mean(dim=1)[:, word_senses], sense)
+        return compute_log_odds(outputs["logits"][:, positions].mean(dim=1)[:, word_senses], sense)
 
-    return label_targets([context.labels[sense] for sense in word_senses], [prediction["prediction"]], score)
+    return build_label_targets([context.labels[sense] for sense in word_senses], [prediction["prediction"]], score)
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:

@@ -15,8 +15,8 @@ import numpy as np
 
 from bertkit.data.labels import label_to_str
 from bertkit.errors import ModelError, RecipeError, did_you_mean
-from bertkit.modeling.checkpoint import label_names, read_config, read_json_object
-from bertkit.modeling.heads.targets import Target, log_odds
+from bertkit.modeling.checkpoint import get_label_names, read_config, read_json_object
+from bertkit.modeling.heads.targets import Target, compute_log_odds
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.modeling.sentence import texts
@@ -125,10 +125,10 @@ def targets(
         return text_classification.targets(prediction, outputs, features, row, context)
 
     def score(outputs: Batch) -> Tensor:
-        return log_odds(outputs["logits"], entailment)
+        return compute_log_odds(outputs["logits"], entailment)
 
     return [
-        Target(name, score, chosen=name == prediction["prediction"], feature=index)
+        Target(name, score, is_predicted=name == prediction["prediction"], feature=index)
         for index, name in enumerate(context.labels)
     ]
 
@@ -172,4 +172,4 @@ def _find_entailment(folder: Path) -> int | None:
 def _names(folder: Path) -> list[str]:
     """Return the names of a model's outputs."""
     config = read_json_object(folder / "config.json") if is_exported(folder) else read_config(folder)
-    return label_names(config) or []
+    return get_label_names(config) or []

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from bertkit.errors import RecipeError, did_you_mean
 from bertkit.hardware.device import Device, check_accelerate, set_accelerate_device
 from bertkit.hardware.precision import ComputeConfig
-from bertkit.modeling.static_shapes import get_static_shapes, texts_of_rows
+from bertkit.modeling.static_shapes import get_static_shapes, get_texts_per_row
 from bertkit.progress import log
 from bertkit.recipe.sections import NOT_CAPTURED, BaseTrainingConfig
 from bertkit.recipe.validation import other_names, read_names
@@ -136,7 +136,7 @@ def fitting_collator(
         return collate
     max_length, texts = training.max_length, ONE_TEXT
     if isinstance(batches, InMemoryBatches):
-        texts = texts_of_rows(model, batches.features)
+        texts = get_texts_per_row(model, batches.features)
         adds_up = training.gradient_accumulation > 1 or batches.items is not None
         adds_up = adds_up or (texts.are_windows and texts.max_count > 1)
         max_widths = MAX_WIDTHS_CUDA_GRAPHS if graphs else MAX_WIDTHS_MICRO_BATCHES if adds_up else MAX_WIDTHS

@@ -20,7 +20,7 @@ from bertkit.errors import DivergedError
 from bertkit.hardware.process import CpuContentionMonitor
 from bertkit.metrics.registry import rank_step
 from bertkit.modeling.info import is_sharded
-from bertkit.modeling.load import weights_to_save
+from bertkit.modeling.load import collect_weights
 from bertkit.modeling.sharding import gather
 from bertkit.progress import get_progress
 from bertkit.recipe.sections import MIN_LOGS, BaseTrainingConfig, PretrainingConfig
@@ -225,7 +225,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         if is_finite and weights:
             # On XLA, copies on the CPU are read without compiling a graph.
             model = self.trainer.model
-            saved = (None if is_sharded(model) else weights_to_save(model)) or dict(model.named_parameters())
+            saved = (None if is_sharded(model) else collect_weights(model)) or dict(model.named_parameters())
             finite = [gather(values.isfinite().all()) for values in saved.values()]
             # One stacked tensor makes the CPU wait for a GPU once, not once per weight.
             is_finite = bool(torch.stack(finite).all())

@@ -11,11 +11,11 @@ from transformers.trainer_utils import set_seed
 from bertkit.errors import ResourceError
 from bertkit.hardware.device import Device
 from bertkit.hardware.precision import ComputeConfig
-from bertkit.modeling.depths import encoder_layers
+from bertkit.modeling.depths import find_encoder_layers
 from bertkit.modeling.dropout import DropoutStream
-from bertkit.modeling.sharding import sharded_weights
+from bertkit.modeling.sharding import shard_weights
 from bertkit.modeling.speed_patches import apply_speed_patches
-from bertkit.modeling.static_shapes import always_masked
+from bertkit.modeling.static_shapes import always_mask
 from bertkit.progress import get_progress, log
 from bertkit.recipe.sections import BaseTrainingConfig, TrainingConfig
 from bertkit.storage.checkpoints import discard_unfinished, get_last_checkpoint, read_manifest
@@ -81,7 +81,7 @@ def fit(
             collate = fitting_collator(job.data_collator, batches, model, training, arguments, graphs=graphs)
             paths = stack.enter_context(apply_speed_patches(model, training, machine, dropout, tokens))
             if training.fsdp:
-                stack.enter_context(sharded_weights(model, encoder_layers(model)))
+                stack.enter_context(shard_weights(model, find_encoder_layers(model)))
             if paths.padding_reason and training.unpad is True:
                 log.info(f"unpad: {paths.padding_reason}")
             # The plan has the layers that are trained, their first step, and their learning rates.
@@ -121,7 +121,7 @@ def fit(
 def _enter_device(stack: ExitStack, device: Device, *, graphs: bool) -> None:
     """Enter what the device needs while it trains: masks of every batch for graphs, and patched functions for XLA."""
     if graphs or not device.shapes_may_change:
-        stack.enter_context(always_masked())
+        stack.enter_context(always_mask())
     if not device.shapes_may_change:
         stack.enter_context(xla_patches())
 

@@ -122,13 +122,13 @@ def task_terms(loss: Loss | None) -> LossTerms:
     import torch
 
     from bertkit.modeling.heads.mixins import sum_over_rows, sum_over_windows
-    from bertkit.modeling.static_shapes import run_filled, without_fillers
+    from bertkit.modeling.static_shapes import drop_fillers, run_static_batch
 
     def sums(model: Model, batch: Batch) -> Batch:
         # The model's own loss is a mean over the labels of this micro-batch. Times their number it is a sum again,
         # which the trainer divides by the labels of the whole step. So a label weighs the same in a small micro-batch.
-        batch = without_fillers(model, batch)
-        outputs = run_filled(model, batch)
+        batch = drop_fillers(model, batch)
+        outputs = run_static_batch(model, batch)
         if loss:
             windows = outputs.get("windows")
             if windows is not None:

@@ -19,7 +19,7 @@ from bertkit.hardware.precision import ComputeConfig, restore_hardware
 from bertkit.hardware.process import peak_memory, requested_threads, restart_peak_memory
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import restore_weights, weights_to_save
+from bertkit.modeling.load import collect_weights, restore_weights
 from bertkit.progress import log, stage
 from bertkit.recipe.records import PretrainRecipe, Recipe
 from bertkit.recipe.yaml import write_yaml
@@ -147,7 +147,7 @@ def export_model(model: Model, tokenizer: Tokenizer, folder: Path, subfolder: st
     """
     staging = folder / _STAGING
     shutil.rmtree(staging, ignore_errors=True)
-    model.save_pretrained(staging, state_dict=weights_to_save(model), save_original_format=False)
+    model.save_pretrained(staging, state_dict=collect_weights(model), save_original_format=False)
     tokenizer.save_pretrained(staging)
     names = []
     for file in sorted(file for file in staging.rglob("*") if file.is_file()):

@@ -27,7 +27,7 @@ from bertkit.hardware.tensors import to_device
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import UsedEmbeddings
 from bertkit.modeling.info import Model, is_sharded
-from bertkit.modeling.load import restore_weights, weights_to_save
+from bertkit.modeling.load import collect_weights, restore_weights
 from bertkit.modeling.sharding import gather_states, scatter_like
 from bertkit.storage.files import null_for_nan
 from bertkit.tokens.features import Collator, Tensors
@@ -277,7 +277,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
 
         On XLA, transformers' version moves the model to the CPU and back.
         """
-        weights = weights_to_save(self.model)
+        weights = collect_weights(self.model)
         # All processes gather what they hold of the optimizer, and the first one is about to save it.
         gathered = gather_states(self.optimizer) if is_sharded(self.model) else None
         if self.args.should_save:

@@ -14,7 +14,7 @@ import numpy as np
 
 from bertkit.errors import ModelError, UsageError
 from bertkit.hardware.device import find_device
-from bertkit.modeling.checkpoint import fingerprint, first_line, quiet_transformers
+from bertkit.modeling.checkpoint import fingerprint, quiet_transformers, shorten_error
 from bertkit.modeling.sentence.folder import DENSE, SentenceModules, find_format
 from bertkit.recipe.plugins import import_extra
 from bertkit.runtime.forward import forward_exported
@@ -51,7 +51,7 @@ class LibraryModel:
             self._model: Any = library.SentenceTransformer(str(folder), device=find_device().type, **options)
             self._model.truncate_dim = None  # vectors are truncated later
         except Exception as error:  # A damaged file can cause any error.
-            raise ModelError(f"sentence-transformers does not load it: {first_line(error)}", file=folder) from error
+            raise ModelError(f"sentence-transformers does not load it: {shorten_error(error)}", file=folder) from error
         if max_length is not None:
             self._model.max_seq_length = max_length
 

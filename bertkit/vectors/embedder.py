@@ -16,10 +16,10 @@ from bertkit.modeling.layers import read_layer_choice
 from bertkit.modeling.sentence.folder import (
     Dense,
     SentenceModules,
+    find_unsupported_modules,
     is_sentence_folder,
     read_modules,
     read_settings,
-    unknown_modules,
     with_options,
 )
 from bertkit.modeling.tokenizer import load_sentence_tokenizer
@@ -111,7 +111,7 @@ class Embedder:
         """Parts of the model that only sentence-transformers or a graph computes; mostly none."""
         if is_exported(self.folder):
             return ["the graph of an exported model"]
-        return unknown_modules(self.folder) if is_sentence_folder(self.folder) else []
+        return find_unsupported_modules(self.folder) if is_sentence_folder(self.folder) else []
 
     @property
     def prompt_text(self) -> str:
@@ -194,7 +194,7 @@ class Embedder:
             "model": self.fingerprint,
             "pooling": list(modules.pooling),
             "layers": self.layers,
-            "normalize": modules.is_normal,
+            "normalize": modules.is_normalized,
             "truncate_dim": modules.dimension,
             "max_length": int(self.tokenizer.model_max_length),
             "prompts": dict(modules.prompts),
@@ -256,7 +256,7 @@ class Embedder:
             collate = text_collator(tokenizer, 0 if self.modules.include_prompt else prompt_tokens)
             outputs, _ = forward(encoder, features, collate, precision=autocast, advance=advance)
             vectors = np.stack([output["embedding"] for output in outputs])
-        return truncate(vectors, self.modules.dimension, is_normal=self.modules.is_normal)
+        return truncate(vectors, self.modules.dimension, is_normalized=self.modules.is_normalized)
 
     def states(self, features: Sequence[Mapping[str, Any]]) -> list[np.ndarray]:
         """Compute the hidden states of the tokens of features, arrays (tokens, width), with no prompt and no pooling.

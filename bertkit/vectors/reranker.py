@@ -13,7 +13,7 @@ from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, find_checkpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.modeling.sentence.folder import LATE, find_format
-from bertkit.modeling.sentence.texts import encode_rows, max_sim, real_tokens
+from bertkit.modeling.sentence.texts import drop_padding, encode_rows, max_sim
 from bertkit.modeling.tokenizer import fit_tokenizer
 from bertkit.progress import Progress, with_progress
 from bertkit.recipe.load import load_recipe
@@ -97,7 +97,7 @@ class Reranker:
             rows = [[text] for text in distinct]
             features = encode_rows(rows, self._loaded.context, (role, role), model_format=LATE)
             outputs, _ = run_model(self._loaded, features, f"reading {role} texts")
-            vectors = [real_tokens(output["vectors"][0]) for output in outputs]
+            vectors = [drop_padding(output["vectors"][0]) for output in outputs]
             vectors_by_text.append(dict(zip(distinct, vectors, strict=True)))
         queries, passages = vectors_by_text
         scores = [max_sim([queries[query]], [passages[passage]]).item() for query, passage in pairs]

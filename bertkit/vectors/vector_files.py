@@ -37,7 +37,7 @@ _PROPERTIES = ("model", "pooling", "layers", "normalize", "truncate_dim", "max_l
 """Keys of a description that comparable vectors share."""
 
 
-def truncate(vectors: np.ndarray, dimension: int | None, *, is_normal: bool) -> np.ndarray:
+def truncate(vectors: np.ndarray, dimension: int | None, *, is_normalized: bool) -> np.ndarray:
     """Keep the first components of vectors (vectors, width), or all; vectors of length 1 get this length again.
 
     Raises:
@@ -47,7 +47,7 @@ def truncate(vectors: np.ndarray, dimension: int | None, *, is_normal: bool) -> 
         return vectors
     if dimension > vectors.shape[1]:
         raise UsageError(f"a dimension of {dimension:,}", f"the model's vectors have {vectors.shape[1]:,}")
-    return to_unit_length(vectors[:, :dimension]) if is_normal else vectors[:, :dimension]
+    return to_unit_length(vectors[:, :dimension]) if is_normalized else vectors[:, :dimension]
 
 
 def to_unit_length(vectors: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from bertkit.hardware.launch import check_not_launched
 from bertkit.hardware.precision import ComputeConfig, use_matmul_backend
 from bertkit.hardware.process import is_memory_error, peak_memory, restart_peak_memory
 from bertkit.modeling.architectures import detect_machine
-from bertkit.modeling.checkpoint import loaded_weight_bytes, read_config
+from bertkit.modeling.checkpoint import get_loaded_weight_bytes, read_config
 from bertkit.modeling.info import Model
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import Progress, ProgressWrapper, stage, use_progress, with_progress
@@ -243,7 +243,7 @@ def _measure(
             memory = peak_memory(machine.device) if can_measure_memory else None
             # At its end, a run loads the weights of its best checkpoint in addition to the weights in memory.
             if memory is not None and machine.device == "cpu":
-                memory += loaded_weight_bytes(data.model_folder)
+                memory += get_loaded_weight_bytes(data.model_folder)
     except (MemoryError, RuntimeError) as error:
         if not is_memory_error(error):
             raise

@@ -14,7 +14,7 @@ from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo
 from bertkit.evaluation.parity import measure_latency
 from bertkit.evaluation.scoring import EvalOutput, EvalResult, find_intervals, score_split
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
-from bertkit.modeling.checkpoint import weight_bytes
+from bertkit.modeling.checkpoint import get_weight_bytes
 from bertkit.progress import Progress, stage, with_progress
 from bertkit.recipe.records import DistillationConfig, Recipe
 from bertkit.storage import runs
@@ -127,7 +127,7 @@ def _compare_models(
                 role=role,
                 model=name,
                 parameters=sum(parameter.numel() for parameter in checkpoint.model.parameters()),
-                disk_bytes=weight_bytes(folder),
+                disk_bytes=get_weight_bytes(folder),
                 **speed._asdict(),
                 scores=null_for_nan(output.scores),
                 intervals=intervals.ends,

@@ -48,7 +48,7 @@ from bertkit.storage.run_list import count_bytes
 from bertkit.storage.runs import select_entries
 
 if TYPE_CHECKING:
-    from bertkit.modeling.inference.graphs import Converted
+    from bertkit.modeling.inference.graphs import ExportedGraph
 
 
 MIN_COSINE = 0.98
@@ -154,7 +154,7 @@ def export(
     with disk_errors(folder.parent), create_folder_atomically(folder) as staging_folder:
         # 3. Write the graph and everything that is needed to open it.
         with stage(f"exporting to {to}, {precision}"):
-            from bertkit.modeling.inference.graphs import TextGraph, convert
+            from bertkit.modeling.inference.graphs import TextGraph, export_graph
 
             file = graph_file(to, precision)
             metadata = {
@@ -164,7 +164,7 @@ def export(
             }
             metadata["license"] = find_license(info.folder) or "unknown"
             path = staging_folder / file
-            converted = convert(original.model, input_names, to, path, calibration=calibration, metadata=metadata)
+            converted = export_graph(original.model, input_names, to, path, calibration=calibration, metadata=metadata)
             description = describe_export(info, original, converted, file, backend=to, precision=precision)
             write_supporting_files(staging_folder, info, original, *extra_files)
             write_manifest(staging_folder, description)  # Stage 4 opens the graph, which requires a manifest.
@@ -312,7 +312,7 @@ _RECORD_KEYS = ("status", "identity", "machine", "tuned", "split_file", "baselin
 
 
 def describe_export(
-    info: CheckpointInfo, checkpoint: Checkpoint, converted: Converted, file: str, *, backend: str, precision: str
+    info: CheckpointInfo, checkpoint: Checkpoint, converted: ExportedGraph, file: str, *, backend: str, precision: str
 ) -> Export:
     """Return the description of a graph for the manifest."""
     return Export(

@@ -23,7 +23,7 @@ from bertkit.evaluation.splits import write_training_rows
 from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.registry import check_best_metric, is_lower_better, rank_step
 from bertkit.modeling.info import Model, get_loading_info
-from bertkit.modeling.tokenizer import load_tokenizer, report_tokens
+from bertkit.modeling.tokenizer import load_tokenizer, warn_about_tokens
 from bertkit.progress import log, stage
 from bertkit.recipe.plugins import load_custom
 from bertkit.recipe.records import Recipe
@@ -179,7 +179,7 @@ def encode_splits(data: FinetuneData, context: TaskContext) -> dict[str, Feature
 
     with stage("tokenizing"):
         features = {name: encode_split(split, context, data.task.encode) for name, split in data.splits.items()}
-    report_tokens(context.tokenizer, features["train"])
+    warn_about_tokens(context.tokenizer, features["train"])
     return features
 
 

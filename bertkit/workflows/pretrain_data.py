@@ -13,7 +13,7 @@ from bertkit.hardware.precision import product_widths
 from bertkit.modeling.checkpoint import fingerprint, load_config, read_config
 from bertkit.modeling.info import Model
 from bertkit.modeling.sizes import make_config
-from bertkit.modeling.tokenizer import fit_tokenizer, load_tokenizer, read_tokenizer, report_tokens
+from bertkit.modeling.tokenizer import fit_tokenizer, load_tokenizer, read_tokenizer, warn_about_tokens
 from bertkit.pretraining.documents import find_corpus
 from bertkit.pretraining.objectives import Objective, PretrainContext, load_objective
 from bertkit.pretraining.tokenized import TokenizedCorpus, read_corpus
@@ -56,7 +56,7 @@ class PretrainData:
         set_seed(self.context.recipe.training.seed)
         model = self.objective.load_model(self.context)
         if self.context.model_folder is not None:
-            report_tokens(self.context.tokenizer, _first_documents(self.corpus["train"]), "documents")
+            warn_about_tokens(self.context.tokenizer, _first_documents(self.corpus["train"]), "documents")
         return model
 
 

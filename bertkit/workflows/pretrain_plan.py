@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.hardware.precision import ComputeConfig, use_matmul_backend
 from bertkit.hardware.process import peak_memory, restart_peak_memory
 from bertkit.hardware.speed import fastest_products, training_operations
-from bertkit.modeling.architectures import detect_machine, layer_sizes
+from bertkit.modeling.architectures import detect_machine, get_layer_sizes
 from bertkit.modeling.info import Model
 from bertkit.progress import log
 from bertkit.recipe.records import PretrainRecipe
@@ -82,7 +82,7 @@ def estimate(
 
     # 2. Time some steps. For each block length, `amounts` has the seconds of a budget, or else the tokens of all steps.
     #    The operations of a teacher are not counted.
-    sizes = None if hasattr(model, "teacher") else layer_sizes(context.config)
+    sizes = None if hasattr(model, "teacher") else get_layer_sizes(context.config)
     seconds = operations = tokens = 0.0
     budget = training.budget_seconds
     amounts = _divide_budget(budget, training) if budget else batches.tokens_by_length(batches.steps)
@@ -164,7 +164,7 @@ def fit_to_budget(data: PretrainData, machine: ComputeConfig) -> dict[str, Any]:
 
 def _choose_rate(data: PretrainData) -> dict[str, float]:
     """Choose a learning rate and its warmup; the dictionary is empty if the recipe's values are better."""
-    sizes, training = layer_sizes(data.context.config), data.context.recipe.training
+    sizes, training = get_layer_sizes(data.context.config), data.context.recipe.training
     # A checkpoint would forget with a high rate. The loss of ELECTRA has a term with a high weight, which needs the
     # rate in its recipe.
     if not sizes or data.context.model_folder is not None or max(data.objective.LOSS_TERMS.values()) > 1:

@@ -20,7 +20,7 @@ from bertkit.evaluation.gates import judge_scores
 from bertkit.evaluation.scoring import measure_ece
 from bertkit.evaluation.splits import resolve_overlap, splits_to_score
 from bertkit.metrics.paired import Difference
-from bertkit.modeling.checkpoint import load_config, read_config, weight_bytes
+from bertkit.modeling.checkpoint import get_weight_bytes, load_config, read_config
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_weights
 from bertkit.modeling.sentence.folder import SPARSE, find_format
@@ -112,7 +112,7 @@ def prune(
             message = f"{model} is not a run, so there are no rows to {purpose}"
             instead = "name the layers: --layers 0,1" if shape.is_measured else "name a file: --vocabulary FILE"
             raise UsageError(message, f"--recipe RECIPE with --data DATA, or {instead}")
-    check_space(folder, weight_bytes(source))
+    check_space(folder, get_weight_bytes(source))
 
     with disk_errors(folder.parent), create_folder_atomically(folder) as target:
         start = time.perf_counter()
@@ -158,8 +158,8 @@ def prune(
         pruned = PruneResult(
             model=model,
             folder=str(folder),
-            before=PrunedSide(parameters, weight_bytes(source)),
-            after=PrunedSide(pruned_model.num_parameters(), weight_bytes(target)),
+            before=PrunedSide(parameters, get_weight_bytes(source)),
+            after=PrunedSide(pruned_model.num_parameters(), get_weight_bytes(target)),
             layers=units.layers,
             heads=shape.heads,
             intermediate=shape.intermediate,

@@ -21,7 +21,7 @@ from bertkit.data.checks import format_fraction
 from bertkit.data.rows import Split, find_unread
 from bertkit.errors import BertkitError, StoppedError, UnavailableError, UsageError
 from bertkit.hardware.launch import is_one_of_several
-from bertkit.modeling.checkpoint import loaded_weight_bytes
+from bertkit.modeling.checkpoint import get_loaded_weight_bytes
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import ProgressWrapper, log, use_progress
 from bertkit.recipe.records import PretrainRecipe, Recipe
@@ -90,7 +90,7 @@ def dry_run(
     # 1. The rows, and the model without its weights if these are not downloaded yet.
     with hub.without_weights() as left_out:
         data = read_finetune_data(recipe, output, restart=restart, expect_run=expect_run)
-        weights = loaded_weight_bytes(data.model_folder)
+        weights = get_loaded_weight_bytes(data.model_folder)
     training, folder = data.recipe.training, data.plan.folder
     model = None
     # Weights are part of a run's identity, so without them the folder cannot be compared with this run.

@@ -55,7 +55,10 @@ def test_the_recipes_are_of_every_family_but_the_one_that_trains_nothing():
 
 
 def test_targets_are_those_of_the_prediction_or_are_named():
-    targets = [SimpleNamespace(name="dog: NOUN", chosen=False), SimpleNamespace(name="ran: VERB", chosen=True)]
+    targets = [
+        SimpleNamespace(name="dog: NOUN", is_predicted=False),
+        SimpleNamespace(name="ran: VERB", is_predicted=True),
+    ]
     task = SimpleNamespace(targets=lambda *_: targets)
     checkpoint = SimpleNamespace(task=task, context=None)
     answered = SimpleNamespace(prediction={}, outputs=[], features=[], row={})

@@ -8,7 +8,7 @@ import torch
 
 from bertkit.compression.importance import choose_units, get_loss, score_units
 from bertkit.errors import UsageError
-from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of
+from bertkit.modeling.students.units import find_attention_outputs, find_feed_forwards
 from tests.compression.measured import load_measured
 
 
@@ -17,7 +17,7 @@ def test_gradient_scores_are_means_of_absolute_values_over_rows(trained):
     found = score_units(checkpoint, features)
     model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.context)
     assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
-    layers = [*attention_outputs_of(model), *(one.narrow for one in feed_forwards_of(model))]
+    layers = [*find_attention_outputs(model), *(one.narrow for one in find_feed_forwards(model))]
     states = {}
 
     def keep(layer, inputs):

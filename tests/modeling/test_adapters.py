@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 from bertkit.errors import RecipeError, install_command
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.cls_only import cls_only_last_layer
-from bertkit.modeling.depths import ADAPTER, add_adapters, find_depths, merge_adapters, target_names
+from bertkit.modeling.depths import ADAPTER, add_adapters, find_depths, find_target_modules, merge_adapters
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.speed_patches import apply_speed_patches
 from bertkit.recipe import TrainingConfig
@@ -29,12 +29,12 @@ def test_targets_are_linear_layers_of_attention_all_or_those_of_a_name():
     model = make_tiny("bert", TEXTS, config={"num_hidden_layers": 1})
     attention = [f"bert.encoder.layer.0.attention.{name}" for name in ("self.query", "self.key", "self.value")]
     attention.append("bert.encoder.layer.0.attention.output.dense")
-    assert target_names(model, "attention") == attention
+    assert find_target_modules(model, "attention") == attention
     others = [f"bert.encoder.layer.0.{name}.dense" for name in ("intermediate", "output")]
-    assert target_names(model, "all-linear") == attention + others
-    assert target_names(model, ["query", "value"]) == [attention[0], attention[2]]
+    assert find_target_modules(model, "all-linear") == attention + others
+    assert find_target_modules(model, ["query", "value"]) == [attention[0], attention[2]]
     with pytest.raises(RecipeError) as error:
-        target_names(model, ["q_proj"])
+        find_target_modules(model, ["q_proj"])
     assert str(error.value) == (
         "training.lora.targets: no linear layer is called 'q_proj' - choose from dense, key, query, value"
     )
@@ -42,7 +42,7 @@ def test_targets_are_linear_layers_of_attention_all_or_those_of_a_name():
 
 def test_an_attention_that_reads_weights_is_refused():
     with pytest.raises(RecipeError, match="the attention of a deberta model reads weights, not layers"):
-        target_names(make_tiny("deberta", TEXTS), "attention")
+        find_target_modules(make_tiny("deberta", TEXTS), "attention")
 
 
 def test_without_peft_a_run_ends_at_once(run, tiny_model, toy_data, monkeypatch):
@@ -131,7 +131,7 @@ def test_a_run_leaves_a_merged_model_and_adapters_apart(peft, run, tiny_model, t
     for command in ("eval", "quantize", "predict"):
         more = {"eval": ["--data", toy_data, "--on-overlap", "mark"], "quantize": ["--output", "q"]}
         ended = run(command, checkpoint, *more.get(command, ["--text", "a"]))
-        assert (ended.code, "a checkpoint of a training with adapters" in ended.last) == (4, True), ended.err
+        assert (ended.code, "the adapters of this checkpoint" in ended.last) == (4, True), ended.err
     merged = TEXTS.from_pretrained(folder)
     apart = peft.PeftModel.from_pretrained(TEXTS.from_pretrained(tiny_model, num_labels=2), folder / ADAPTER)
     batch = make_tiny_batch()

@@ -38,21 +38,21 @@ from bertkit.modeling.architectures import (
     find_architecture,
     first_position,
     get_architecture,
+    get_layer_sizes,
+    get_layers,
     is_causal,
-    layer_sizes,
-    layers_of,
+    list_types,
     make_causal,
-    types_with,
 )
 from bertkit.modeling.attention import preserve_sliding_window
 from bertkit.modeling.cls_only import cls_only_last_layer, is_cls_only
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.embeddings import UsedEmbeddings, used_embeddings
+from bertkit.modeling.embeddings import UsedEmbeddings, train_used_embeddings
 from bertkit.modeling.info import has_patched_attention
 from bertkit.modeling.masked_head import run_at_masked
-from bertkit.modeling.speed_patches import merged_projections
+from bertkit.modeling.speed_patches import merge_projections
 from bertkit.modeling.students.distilbert import choose_layers, make_student
-from bertkit.modeling.unpadding.hooks import unpadded
+from bertkit.modeling.unpadding.hooks import unpad_layers
 from bertkit.tokens.features import IGNORE_INDEX
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import VOCABULARY, make_tiny, make_tiny_batch
@@ -113,7 +113,7 @@ SPEED_PATHS = {
     ),
     "unpadding": SpeedPath(
         AutoModelForTokenClassification,
-        unpadded,
+        unpad_layers,
         lambda _, layers: layers,
         lambda architecture, _: architecture.can_unpad,
     ),
@@ -126,13 +126,13 @@ SPEED_PATHS = {
     ),
     "projections": SpeedPath(
         AutoModelForTokenClassification,
-        merged_projections,
+        merge_projections,
         lambda _, count: count,
         lambda architecture, _: architecture.model_type not in ("deberta", "deberta-v2", "modernbert"),
     ),
     "embeddings": SpeedPath(
         AutoModelForTokenClassification,
-        lambda model: used_embeddings(model, make_tiny_batch()["input_ids"].flatten().tolist()),
+        lambda model: train_used_embeddings(model, make_tiny_batch()["input_ids"].flatten().tolist()),
         lambda _, embeddings: embeddings,
         lambda *_: True,
     ),
@@ -204,7 +204,7 @@ def test_positions_of_a_model_without_a_padding_token_start_at_zero():
     assert first_position(config) == 0
 
 
-@pytest.mark.parametrize("model_type", slow_unless(QUICK, types_with("separates_documents")))
+@pytest.mark.parametrize("model_type", slow_unless(QUICK, list_types("separates_documents")))
 def test_a_document_of_a_block_is_read_as_it_is_alone(model_type):
     model, ids = make_tiny(model_type, AutoModelForMaskedLM).eval(), make_tiny_batch((9,))["input_ids"]
     document = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1]])
@@ -233,16 +233,16 @@ def test_a_head_over_pairs_is_there_where_the_record_says(model_type):
 @walk
 def test_layers_are_found_and_their_products_are_those_that_are_counted(model_type):
     model = make_tiny(model_type, AutoModel)
-    architecture, layers = ARCHITECTURES[model_type], layers_of(model)
-    assert len(layers) == (2 if architecture.layers else 0)
-    sizes = layer_sizes(model.config)
-    assert sizes == ((2, 16, 24) if architecture.has_plain_products else None)
-    for layer in layers if architecture.has_plain_products else ():
+    architecture, layers = ARCHITECTURES[model_type], get_layers(model)
+    assert len(layers) == (2 if architecture.layers_path else 0)
+    sizes = get_layer_sizes(model.config)
+    assert sizes == ((2, 16, 24) if architecture.has_bert_products else None)
+    for layer in layers if architecture.has_bert_products else ():
         products = [module.weight.numel() for module in layer.modules() if isinstance(module, nn.Linear)]
         assert sorted(products) == [16 * 16] * 4 + [16 * 24] * 2
 
 
-@pytest.mark.parametrize("model_type", slow_unless(QUICK, types_with("student_type")))
+@pytest.mark.parametrize("model_type", slow_unless(QUICK, list_types("student_type")))
 def test_students_have_the_type_that_the_record_says(model_type):
     layer = 0 if ARCHITECTURES[model_type].first_layer_differs else 1
     teacher = make_tiny(model_type, AutoModelForMaskedLM).eval()
@@ -256,7 +256,7 @@ def test_students_have_the_type_that_the_record_says(model_type):
 
 
 def test_types_without_students_are_those_whose_layers_cannot_be_taken():
-    assert set(ARCHITECTURES) - set(types_with("student_type")) == {"albert"}
+    assert set(ARCHITECTURES) - set(list_types("student_type")) == {"albert"}
     with pytest.raises(
         ModelError, match=r"layers of a teacher of type 'albert': they share their weights - use one of"
     ):
@@ -280,7 +280,7 @@ def test_a_type_without_a_record_gets_the_plain_path():
 def test_a_decoder_has_no_layers_to_patch():
     model = make_tiny("bert", AutoModel)
     model.config.is_decoder = True
-    assert layers_of(model) == []
+    assert get_layers(model) == []
 
 
 # --- one place

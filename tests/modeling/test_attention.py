@@ -8,7 +8,7 @@ from transformers import AutoModel
 
 from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.attention import attention_of, attention_weights, capture_attention
+from bertkit.modeling.attention import capture_attention, compute_attention_weights, get_attention_map
 from tests.modeling.tiny_models import LENGTHS, make_tiny, make_tiny_batch
 
 
@@ -17,7 +17,7 @@ def test_kept_attention_is_a_distribution_over_real_tokens():
     expected = model(**batch)[0]
     with capture_attention(model, "teacher") as maps:
         torch.testing.assert_close(model(**batch)[0], expected, rtol=0, atol=1e-6)
-    shares = attention_of(model.encoder.layer[1], maps).exp()
+    shares = get_attention_map(model.encoder.layer[1], maps).exp()
     torch.testing.assert_close(shares.sum(dim=-1), torch.ones(4, 2, 9))
     assert not shares[0, :, :, 3:].any()
 
@@ -46,7 +46,7 @@ QUICK = ("albert", "deberta")  # one of each sort: with an attention function, a
 def test_attention_weights_are_those_of_plain_transformers(model_type):
     model, batch = make_tiny(model_type, AutoModel).eval(), make_tiny_batch()
     before = model.config._attn_implementation
-    found = attention_weights(model, batch)
+    found = compute_attention_weights(model, batch)
     assert model.config._attn_implementation == before and len(found) == 2
     plain = make_tiny(model_type, AutoModel, attn_implementation="eager").eval()
     with torch.no_grad():
@@ -62,4 +62,4 @@ def test_attention_weights_are_those_of_plain_transformers(model_type):
 def test_models_without_weights_between_all_tokens_are_refused(model_type):
     model = make_tiny(model_type, AutoModel).eval()
     with pytest.raises(ModelError, match=f"a {model_type} model returns no attention weights between all tokens"):
-        attention_weights(model, make_tiny_batch())
+        compute_attention_weights(model, make_tiny_batch())

@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from bertkit.modeling.cls_only import cls_only_last_layer, is_cls_only
-from bertkit.modeling.heads.text import model_class
+from bertkit.modeling.heads.text import find_model_class
 from bertkit.pretraining.objectives import clm
 from tests.conftest import make_tokenizer
 from tests.kills import slow_unless
@@ -112,7 +112,7 @@ def test_checkpointed_activations_give_the_same_gradients():
 @pytest.mark.parametrize("attention", slow_unless(["sdpa"], ["sdpa", "eager"]))
 def test_a_rotary_layer_is_computed_for_the_token_that_the_head_reads(model_type, head, pooling, is_used, attention):
     fields = {"classifier_pooling": pooling} if pooling else {}
-    with_head = model_class(head, CONFIG_MAPPING[model_type])
+    with_head = find_model_class(head, CONFIG_MAPPING[model_type])
     build = with_head.from_config if hasattr(with_head, "from_config") else with_head._from_config
     whole, short = (make_tiny(model_type, build, config=fields, attn_implementation=attention) for _ in range(2))
     cls_only_last_layer(short)

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.depths import encoder_layers, find_depths, freeze, reinitialize
+from bertkit.modeling.depths import find_depths, find_encoder_layers, freeze, reinitialize
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
@@ -34,7 +34,7 @@ def weights_with_gradients(model, below=None):
 def test_depths_are_those_that_gradients_reach(model_type):
     for auto_class in (TEXTS, TOKENS) if model_type == "bert" else (TEXTS,):
         model = make_tiny(model_type, auto_class)
-        depths, layers = find_depths(model), encoder_layers(model)
+        depths, layers = find_depths(model), find_encoder_layers(model)
         assert depths.layers == len(layers) == (1 if model_type in SHARED else 2)
         names = {weights: name for name, weights in model.named_parameters()}
         assert set(depths.by_weight) == set(names)
@@ -54,7 +54,7 @@ def test_depths_are_those_that_gradients_reach(model_type):
 def test_the_top_layers_and_the_pooler_are_drawn_as_a_new_model_draws_them(model_type):
     model = make_tiny(model_type, TEXTS, config={"initializer_range": 0.5, "init_std": 0.5})
     fresh = {name: weights.detach().clone() for name, weights in model.named_parameters()}
-    layers = encoder_layers(model)
+    layers = find_encoder_layers(model)
     with torch.no_grad():
         for weights in model.parameters():
             weights.fill_(7)

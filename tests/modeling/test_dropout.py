@@ -9,7 +9,7 @@ from torch.nn import functional
 from transformers import BertConfig, BertForSequenceClassification
 
 from bertkit.modeling import dropout
-from bertkit.modeling.dropout import DropoutStream, dropout_rates, fast_dropout, set_dropout
+from bertkit.modeling.dropout import DropoutStream, fast_dropout, get_dropout_rates, set_dropout
 
 
 def make_bert(p: float = 0.1, **changes) -> BertForSequenceClassification:
@@ -177,6 +177,6 @@ def test_scores_in_evaluation_are_those_of_the_model_as_it_was():
 
 def test_all_dropout_of_an_encoder_is_set_and_that_of_a_head_left_alone():
     config = BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.2, classifier_dropout=0.3)
-    assert dropout_rates(config) == {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.2}
+    assert get_dropout_rates(config) == {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.2}
     set_dropout(config, 0.1)
-    assert set(dropout_rates(config).values()) == {0.1} and config.classifier_dropout == 0.3
+    assert set(get_dropout_rates(config).values()) == {0.1} and config.classifier_dropout == 0.3

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoModel, BertConfig, BertForMaskedLM, BertForSequenceClassification
 
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.embeddings import mixed_embeddings, used_embeddings
+from bertkit.modeling.embeddings import mix_embeddings, train_used_embeddings
 from tests.modeling.tiny_models import make_tiny
 
 USED = [0, *range(5, 29)]
@@ -42,7 +42,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, schedule: object, 
 def test_every_row_ends_as_if_all_had_been_trained(decay):
     dense, trimmed = make_model(), make_model()
     train(dense, *make_optimizer(dense, decay), range(8))
-    with used_embeddings(trimmed, USED) as rows:
+    with train_used_embeddings(trimmed, USED) as rows:
         optimizer, schedule = make_optimizer(trimmed, decay)
         rows.follow(optimizer)
         train(trimmed, optimizer, schedule, range(8))
@@ -58,7 +58,7 @@ def test_every_row_ends_as_if_all_had_been_trained(decay):
 def test_the_last_row_learns_where_the_padding_embedding_does_not_occur():
     dense, trimmed = make_model(), make_model()
     train(dense, *make_optimizer(dense, 0.0), range(2))
-    with used_embeddings(trimmed, USED[1:]):
+    with train_used_embeddings(trimmed, USED[1:]):
         train(trimmed, *make_optimizer(trimmed, 0.0), range(2))
     weights = [model.bert.embeddings.word_embeddings.weight for model in (dense, trimmed)]
     assert torch.allclose(*weights, rtol=2e-6, atol=1e-7)
@@ -67,7 +67,7 @@ def test_the_last_row_learns_where_the_padding_embedding_does_not_occur():
 def test_a_checkpoint_in_the_middle_is_whole_and_goes_on():
     dense, first, second = make_model(), make_model(), make_model()
     train(dense, *make_optimizer(dense, 0.1), range(6))
-    with used_embeddings(first, USED) as rows:
+    with train_used_embeddings(first, USED) as rows:
         optimizer, schedule = make_optimizer(first, 0.1)
         rows.follow(optimizer)
         train(first, optimizer, schedule, range(3))
@@ -75,7 +75,7 @@ def test_a_checkpoint_in_the_middle_is_whole_and_goes_on():
         kept, pace = optimizer.state_dict(), schedule.state_dict()
     assert saved["bert.embeddings.word_embeddings.weight"].shape == (400, 32)
     make_model().load_state_dict(saved, strict=True)
-    with used_embeddings(second, USED) as rows:
+    with train_used_embeddings(second, USED) as rows:
         optimizer, schedule = make_optimizer(second, 0.1)
         rows.follow(optimizer)
         second.load_state_dict(saved)
@@ -89,7 +89,7 @@ def test_a_checkpoint_in_the_middle_is_whole_and_goes_on():
 def test_an_evaluation_reads_any_row_as_it_is_now():
     model = make_model()
     ids = torch.tensor([[7, 300, 8, 399]])
-    with used_embeddings(model, USED) as rows:
+    with train_used_embeddings(model, USED) as rows:
         optimizer, schedule = make_optimizer(model, 0.1)
         rows.follow(optimizer)
         train(model, optimizer, schedule, range(3))
@@ -105,17 +105,17 @@ def test_a_table_that_is_the_output_layer_too_stays_whole():
     torch.manual_seed(0)
     config = BertConfig(vocab_size=400, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
     model = BertForMaskedLM(config)
-    with used_embeddings(model, USED) as rows:
+    with train_used_embeddings(model, USED) as rows:
         assert rows is None
         assert type(model.get_input_embeddings()) is nn.Embedding
 
 
 def test_nothing_is_done_where_nearly_all_rows_occur_or_none_is_trained():
-    with used_embeddings(make_model(30), USED) as rows:
+    with train_used_embeddings(make_model(30), USED) as rows:
         assert rows is None
     frozen = make_model()
     frozen.requires_grad_(False)
-    with used_embeddings(frozen, USED) as rows:
+    with train_used_embeddings(frozen, USED) as rows:
         assert rows is None
 
 
@@ -139,7 +139,7 @@ def check_ends(model_type):
     shares = torch.tensor([[1.0, 1, 1, 1], [1, 0, 0, 1]])
     with torch.no_grad():
         expected = model(input_ids=torch.tensor([[2, 7, 8, 3], [2, 5, 5, 3]]), attention_mask=mask).last_hidden_state
-        with mixed_embeddings(model, shares, 5):
+        with mix_embeddings(model, shares, 5):
             mixed = model(input_ids=IDS, attention_mask=mask).last_hidden_state
         plain = model(input_ids=IDS, attention_mask=mask).last_hidden_state
     torch.testing.assert_close(mixed, expected)
@@ -149,7 +149,7 @@ def check_ends(model_type):
 def test_a_batch_may_be_looked_up_in_chunks():
     model = make_tiny("bert", AutoModel).eval()
     embedding = model.get_input_embeddings()
-    with torch.no_grad(), mixed_embeddings(model, torch.tensor([[1.0], [0.0]]), 5):
+    with torch.no_grad(), mix_embeddings(model, torch.tensor([[1.0], [0.0]]), 5):
         found = [embedding(torch.tensor([[7]])), embedding(torch.tensor([[7]]))]
     torch.testing.assert_close(found[0][0, 0], embedding.weight[7].detach())
     torch.testing.assert_close(found[1][0, 0], embedding.weight[5].detach())

@@ -11,13 +11,13 @@ from transformers import AutoModel, BertConfig
 
 from bertkit.modeling.info import (
     LoadingInfo,
-    attention_splits_rows,
+    attention_can_split_rows,
     get_loading_info,
+    get_tagger_head,
     has_patched_attention,
-    patched_attention,
-    patched_forward,
+    patch_attention,
+    patch_forward,
     set_tagger_head,
-    tagger_head,
 )
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
@@ -32,10 +32,10 @@ def test_a_record_is_made_once_and_found_through_a_wrapper():
 
 def test_a_tagger_head_is_in_config_json_under_the_name_that_published_models_have():
     config, head = BertConfig(), {"layers": "last", "tagger": "linear", "size": 0}
-    assert tagger_head(config) is None
+    assert get_tagger_head(config) is None
     set_tagger_head(config, head)
     assert config.to_dict()["bertkit_head"] == head
-    assert tagger_head(config) == tagger_head(config.to_dict()) == head
+    assert get_tagger_head(config) == get_tagger_head(config.to_dict()) == head
     set_tagger_head(config, None)
     assert "bertkit_head" not in config.to_dict()
 
@@ -47,11 +47,11 @@ def test_patched_attention_is_known_and_undone_even_after_an_error():
         calls.append(mask.shape)
         return torch.zeros_like(query).transpose(1, 2), None
 
-    assert attention_splits_rows(model)
+    assert attention_can_split_rows(model)
     try:
-        with patched_attention(model, "bertkit-test", attend, splits_rows=False):
+        with patch_attention(model, "bertkit-test", attend, can_split_rows=False):
             assert has_patched_attention(model)
-            assert not attention_splits_rows(model)
+            assert not attention_can_split_rows(model)
             model(**make_tiny_batch())
             raise KeyError
     except KeyError:
@@ -63,15 +63,15 @@ def test_patched_attention_is_known_and_undone_even_after_an_error():
 
 
 def test_eager_attention_is_not_split():
-    assert not attention_splits_rows(make_tiny("bert", AutoModel, attn_implementation="eager"))
+    assert not attention_can_split_rows(make_tiny("bert", AutoModel, attn_implementation="eager"))
 
 
 def test_patched_forwards_are_undone_one_by_one():
     layer = nn.Linear(2, 2)
     x = torch.ones(1, 2)
     plain = layer(x)
-    with patched_forward(layer, lambda _: "outer"):
-        with patched_forward(layer, lambda _: "inner"):
+    with patch_forward(layer, lambda _: "outer"):
+        with patch_forward(layer, lambda _: "inner"):
             assert layer(x) == "inner"
         assert layer(x) == "outer"
     assert "forward" not in vars(layer)

@@ -11,15 +11,15 @@ import transformers
 from sklearn.metrics import accuracy_score, log_loss
 
 from bertkit.modeling.masked_head import (
-    accumulate_pairs,
+    compute_masked_scores,
     count_pairs,
-    masked_scores,
-    masked_sums,
     read_scalars,
     run_at_masked,
     score_pairs,
-    sum_of_losses,
+    sum_losses,
+    sum_masked_losses,
     sum_pair_losses,
+    sum_pair_scores,
 )
 from bertkit.tokens.features import IGNORE_INDEX
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
@@ -40,8 +40,8 @@ def test_scores_of_masked_tokens_are_those_of_scikit_learn():
     generator = torch.Generator().manual_seed(0)
     logits, labels = torch.randn(1, 60, 9, generator=generator), torch.randint(9, (60,), generator=generator)
     probabilities = logits[0].double().softmax(-1).numpy()
-    parts = [read_scalars(masked_sums(logits[:, part], labels[part])) for part in (slice(0, 20), slice(20, 60))]
-    found = masked_scores({name: parts[0][name] + parts[1][name] for name in parts[0]})
+    parts = [read_scalars(sum_masked_losses(logits[:, part], labels[part])) for part in (slice(0, 20), slice(20, 60))]
+    found = compute_masked_scores({name: parts[0][name] + parts[1][name] for name in parts[0]})
     assert found["masked_accuracy"] == pytest.approx(accuracy_score(labels, probabilities.argmax(-1)))
     assert found["perplexity"] == pytest.approx(np.exp(log_loss(labels, probabilities, labels=range(9))), rel=1e-5)
 
@@ -58,7 +58,7 @@ def test_losses_and_gradients_are_those_of_the_whole_head(rounded):
     outputs, labels = run_at_masked(model, batch, rounded=rounded)
     assert outputs.logits.shape == (1, -(-items // 16) * 16 if rounded else items, 50)
     assert int((labels != IGNORE_INDEX).sum()) == items
-    sum_of_losses(outputs.logits, labels).backward()
+    sum_losses(outputs.logits, labels).backward()
     for name, gradient in expected.items():
         assert dict(model.named_parameters())[name].grad.allclose(gradient, atol=1e-4), name
 
@@ -69,7 +69,7 @@ def test_nothing_masked_is_a_loss_of_zero_with_a_gradient():
     batch = make_batch()
     batch["labels"] = torch.full_like(batch["labels"], IGNORE_INDEX)
     outputs, labels = run_at_masked(model, batch, rounded=True)
-    loss = sum_of_losses(outputs.logits, labels)
+    loss = sum_losses(outputs.logits, labels)
     assert loss.item() == 0
     loss.backward()
 
@@ -84,14 +84,14 @@ def test_the_hook_is_gone_afterwards_whatever_happens():
 @pytest.mark.parametrize(("sat", "loss"), [(4.0, 0.2744), (1.0, 1.9935)])
 def test_the_worked_example(sat, loss):
     logits = torch.tensor([[[1, 0.5, sat, 2, 0, 1.5]]])  # the cat sat on mat dog
-    assert sum_of_losses(logits, torch.tensor([2])).item() == pytest.approx(loss, abs=5e-5)
+    assert sum_losses(logits, torch.tensor([2])).item() == pytest.approx(loss, abs=5e-5)
 
 
 def test_the_totals_give_perplexity_and_accuracy():
     logits = torch.tensor([[[9.0, 0, 0], [0, 9.0, 0], [0, 0, 9.0], [0, 0, 9.0]]])
-    totals = read_scalars(masked_sums(logits, torch.tensor([0, 1, 2, 0])))
+    totals = read_scalars(sum_masked_losses(logits, torch.tensor([0, 1, 2, 0])))
     assert (totals["masked"], totals["found"]) == (4, 3)
-    scores = masked_scores(totals)
+    scores = compute_masked_scores(totals)
     right = math.log(1 + 2 * math.exp(-9))
     assert scores["masked_accuracy"] == 0.75
     assert scores["perplexity"] == pytest.approx(math.exp((4 * right + 9) / 4), rel=1e-5)
@@ -120,7 +120,7 @@ def test_losses_are_those_of_transformers(model_type, batch):
 
 def test_scores_are_means_over_tokens_and_over_pairs(batch):
     with torch.no_grad():
-        totals = accumulate_pairs(make_tiny("bert", transformers.AutoModelForPreTraining).eval(), batch)
+        totals = sum_pair_scores(make_tiny("bert", transformers.AutoModelForPreTraining).eval(), batch)
     doubled = {name: 2 * value for name, value in totals.items()}
     assert score_pairs(doubled) == score_pairs(totals)
     scores = score_pairs({"mlm": 8.0, "masked": 4.0, "found": 1.0, "pair": 2.0, "pairs": 4.0, "pairs_found": 3.0})

@@ -24,7 +24,7 @@ BERT = tokenizer(cls=2, sep=3, mask=4)
 
 def count_parameters(name, options=None):
     """Count the weights of an encoder with the literature's vocabulary, without memory for them."""
-    config = make_config(name, tokenizer(find_size(name).vocabulary, cls=2, sep=3), options or {})
+    config = make_config(name, tokenizer(find_size(name).vocab_size, cls=2, sep=3), options or {})
     with torch.device("meta"):
         model = AutoModel.from_config(config)
     return sum(parameter.numel() for parameter in model.parameters())

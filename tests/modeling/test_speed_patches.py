@@ -17,17 +17,17 @@ from transformers import (
 
 from bertkit.errors import RecipeError, UnavailableError
 from bertkit.hardware.precision import ComputeConfig
-from bertkit.modeling.architectures import ARCHITECTURES, layers_of
-from bertkit.modeling.attention import attention_of, capture_attention
+from bertkit.modeling.architectures import ARCHITECTURES, get_layers
+from bertkit.modeling.attention import capture_attention, get_attention_map
 from bertkit.modeling.cls_only import cls_only_last_layer, is_cls_only
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.info import has_patched_attention, set_tagger_head
 from bertkit.modeling.speed_patches import (
     AppliedPatches,
     apply_speed_patches,
-    compiled_layers,
-    masks_of_host,
-    merged_projections,
+    compile_layers,
+    merge_projections,
+    read_masks_on_host,
     repeated_layers,
 )
 from bertkit.recipe import TrainingConfig
@@ -79,7 +79,7 @@ def test_attention_that_is_kept_is_neither_unpadded_nor_replaced():
         assert model.config._attn_implementation == "bertkit-keeping-student"
         assert not paths.unpadded_layers
         model(**make_tiny_batch())
-        assert attention_of(model.encoder.layer[0], maps).shape == (4, 2, 9, 9)
+        assert get_attention_map(model.encoder.layer[0], maps).shape == (4, 2, 9, 9)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_the_reason_for_padding(tagger, monkeypatch, device, settings, why):
 
 
 def test_padding_is_computed_where_the_layers_of_a_model_are_read(tagger):
-    layers_of(tagger)[0].register_forward_hook(lambda *_: None)
+    get_layers(tagger)[0].register_forward_hook(lambda *_: None)
     with apply_speed_patches(tagger, TrainingConfig(), CPU, DropoutStream(1), None) as paths:
         assert paths.padding_reason == "padding is computed in this bert model"
 
@@ -146,7 +146,7 @@ def count_products(model, monkeypatch) -> int:
 def test_three_products_become_one_and_three_again(monkeypatch):
     model = make_tiny("bert", AutoModel)
     before = count_products(model, monkeypatch)
-    with merged_projections(model) as count:
+    with merge_projections(model) as count:
         assert count == 2
         assert count_products(model, monkeypatch) == before - 2 * 2
     assert count_products(model, monkeypatch) == before
@@ -155,7 +155,7 @@ def test_three_products_become_one_and_three_again(monkeypatch):
 def test_evaluation_during_training_computes_the_same_products_as_later(monkeypatch):
     model = make_tiny("bert", AutoModel).eval()
     before = count_products(model, monkeypatch)
-    with merged_projections(model):
+    with merge_projections(model):
         assert count_products(model, monkeypatch) == before
 
 
@@ -163,7 +163,7 @@ def test_a_last_layer_for_one_token_keeps_its_own_query():
     model = make_tiny("bert", AutoModelForSequenceClassification)
     cls_only_last_layer(model)
     expected = model(**make_tiny_batch()).logits
-    with merged_projections(model) as count:
+    with merge_projections(model) as count:
         assert count == 1
         torch.testing.assert_close(model(**make_tiny_batch()).logits, expected, rtol=0, atol=1e-6)
 
@@ -173,7 +173,7 @@ def test_other_states_are_projected_alone():
     attention = model.encoder.layer[0].attention.self
     states, others = torch.randn(2, 1, 3, 16)
     expected = [attention.query(states), attention.key(others), attention.value(states)]
-    with merged_projections(model):
+    with merge_projections(model):
         projected = [attention.query(states), attention.key(others), attention.value(states)]
     for ours, plain in zip(projected, expected, strict=True):
         torch.testing.assert_close(ours, plain, rtol=0, atol=1e-6)
@@ -184,7 +184,7 @@ def test_in_bf16_states_are_projected_as_autocast_does():
     attention, states = model.encoder.layer[0].attention.self, torch.randn(1, 3, 16)
     with torch.autocast("cpu", torch.bfloat16):
         expected = attention.value(states)
-        with merged_projections(model):
+        with merge_projections(model):
             projected = [layer(states) for layer in (attention.query, attention.key, attention.value)]
     assert projected[2].dtype == torch.bfloat16
     torch.testing.assert_close(projected[2], expected, rtol=0.01, atol=0.001)
@@ -218,7 +218,7 @@ def assert_same(model_type: str, *batches, before=lambda model: nullcontext()) -
     cls_only_last_layer(model)
     names, forwards = list(model.state_dict()), [vars(module).get("forward") for module in model.modules()]
     expected = [run(model, batch) for batch in batches]
-    with before(model), compiled_layers(model):
+    with before(model), compile_layers(model):
         found = [run(model, batch) for batch in batches]
         assert list(model.state_dict()) == names
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
@@ -233,7 +233,7 @@ def test_logits_and_gradients_are_those_of_plain_layers():
 
 @pytest.mark.usefixtures("traced")
 def test_layers_are_compiled_with_the_masks_of_an_accelerator():
-    assert_same("bert", make_tiny_batch(), before=masks_of_host)
+    assert_same("bert", make_tiny_batch(), before=read_masks_on_host)
 
 
 @pytest.mark.slow
@@ -261,7 +261,7 @@ def test_layers_are_traced_in_training_only_and_found_in_any_model(monkeypatch):
     for model_type, count in (("bert", 2), ("albert", 1), ("fnet", 2)):
         model = make_tiny(model_type, AutoModelForSequenceClassification)
         ids = make_tiny_batch()["input_ids"]
-        with compiled_layers(model):
+        with compile_layers(model):
             model.eval()(ids)
             assert traces == []
             model.train()(ids)
@@ -276,11 +276,11 @@ def test_a_machine_that_cannot_compile_is_told_so(monkeypatch):
 
     monkeypatch.setattr(torch, "compile", partial(COMPILE, backend=refuse))
     model = make_tiny("bert", AutoModelForSequenceClassification)
-    with pytest.raises(UnavailableError) as raised, compiled_layers(model):
+    with pytest.raises(UnavailableError) as raised, compile_layers(model):
         model(**make_tiny_batch())
     assert str(raised.value) == (
         "torch cannot compile the layers of this bert model: No working C++ compiler found - "
-        "install what it lacks (on a CPU g++, on a GPU Triton and gcc), or leave out training.torch_compile"
+        "install g++ (for a CPU), or gcc and Triton (for a GPU), or leave out training.torch_compile"
     )
 
 
@@ -288,4 +288,4 @@ def test_a_machine_that_cannot_compile_is_told_so(monkeypatch):
 def test_attention_that_is_read_is_not_compiled():
     model = make_tiny("bert", AutoModelForSequenceClassification)
     with capture_attention(model, "student"), pytest.raises(RecipeError, match="match hidden states only"):
-        compiled_layers(model).__enter__()
+        compile_layers(model).__enter__()

@@ -26,7 +26,7 @@ from bertkit.modeling.tokenizer import (
     fit_tokenizer,
     load_sentence_tokenizer,
     load_tokenizer,
-    report_tokens,
+    warn_about_tokens,
 )
 from bertkit.storage.hub import find_model
 from tests.conftest import finetune, make_tokenizer
@@ -175,7 +175,7 @@ def test_rows_of_unknown_tokens_or_single_letters_are_suspect(texts, says, neste
     ids = [tokenizer(text)["input_ids"] for text in texts]
     features = [{"input_ids": [one, one] if nested else one} for one in ids]
     with caplog.at_level(logging.WARNING, "bertkit"):
-        report_tokens(tokenizer, features)
+        warn_about_tokens(tokenizer, features)
     assert len(caplog.messages) == (says is not None)
     if says:
         assert re.search(says, caplog.text)

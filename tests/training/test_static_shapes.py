@@ -14,7 +14,7 @@ from bertkit.evaluation.baselines import ScoredBaselines
 from bertkit.evaluation.forward import few_shapes, sorted_batches
 from bertkit.hardware.device import Device
 from bertkit.modeling.heads.mixins import find_windows
-from bertkit.modeling.static_shapes import texts_of_rows
+from bertkit.modeling.static_shapes import get_texts_per_row
 from bertkit.recipe import TrainingConfig, load_pretrain_recipe, load_recipe
 from bertkit.tokens.features import ROW_MASK, TOKENS_AT_ONCE, pad_features
 from bertkit.tokens.multi_text import multi_text_collator
@@ -109,7 +109,7 @@ def same(found, expected):
 def check(job, name, monkeypatch):
     features = some(job)
     features = features[:: len(features) // 6][:5]  # rows with different labels
-    texts = texts_of_rows(job.model, some(job))
+    texts = get_texts_per_row(job.model, some(job))
     fill = static_collator(job.data_collator, training_rows(ROWS, texts), (16, 32, 80), texts)
     plain, filled = job.data_collator(features), fill(features)
     assert len(filled["input_ids"]) % ROWS == 0 < len(filled["input_ids"]) - len(plain["input_ids"])

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.depths import configure_layers
-from bertkit.modeling.embeddings import used_embeddings
+from bertkit.modeling.embeddings import train_used_embeddings
 from bertkit.modeling.heads.base import with_head
 from bertkit.modeling.sentence.head import SentenceHead
 from bertkit.recipe import TrainingConfig
@@ -137,7 +137,7 @@ def test_embeddings_that_do_not_occur_are_not_decayed_while_they_are_frozen(ids)
     model.set_input_embeddings = lambda table: setattr(model, "table", table)
     expected = model.table.weight.detach().clone()
     expected[3:] *= (1 - 0.1 * 0.5) ** 2
-    with used_embeddings(model, ids) as rows:
+    with train_used_embeddings(model, ids) as rows:
         assert (rows is None) == (len(ids) > 2)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
         if rows:

@@ -93,10 +93,10 @@ def test_ids_are_integers_or_text(tmp_path):
 
 def test_the_first_components_have_length_1_again():
     unit = DRAWN / np.linalg.norm(DRAWN, axis=1, keepdims=True)
-    np.testing.assert_allclose(np.linalg.norm(truncate(unit, 4, is_normal=True), axis=1), 1, rtol=1e-6)
-    np.testing.assert_array_equal(truncate(DRAWN, 4, is_normal=False), DRAWN[:, :4])
+    np.testing.assert_allclose(np.linalg.norm(truncate(unit, 4, is_normalized=True), axis=1), 1, rtol=1e-6)
+    np.testing.assert_array_equal(truncate(DRAWN, 4, is_normalized=False), DRAWN[:, :4])
     with pytest.raises(UsageError, match="a dimension of 17 - the model's vectors have 16"):
-        truncate(DRAWN, 17, is_normal=False)
+        truncate(DRAWN, 17, is_normalized=False)
 
 
 def save_vectors(file, vectors=VECTORS):

@@ -158,7 +158,7 @@ def list_sizes() -> None:
     sizes = read_sizes()
     rows = [
         {"size": name, "layers": size.layers, "hidden": size.hidden, "heads": size.heads, "model": size.model_type}
-        | {"vocabulary": size.vocabulary, "parameters": size.parameters}
+        | {"vocabulary": size.vocab_size, "parameters": size.parameters}
         for name, size in sizes.items()
     ]
     printed_rows = [row | {"parameters": f"{sizes[str(row['size'])].parameters / 1e6:,.1f}M"} for row in rows]

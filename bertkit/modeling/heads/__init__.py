@@ -1,1 +1,1 @@
-"""Heads of models: those that transformers lacks for a model type, and changes to those that it has."""
+"""Model heads that transformers lacks for a model type, and changes to transformers' own heads."""

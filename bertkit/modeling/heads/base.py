@@ -1,6 +1,6 @@
 """Base class of the heads that bertkit adds to any encoder of transformers.
 
-They are saved as transformers' own are: the weights of the encoder keep their names, so AutoModel loads them.
+They are saved like transformers' own heads: the encoder's weights keep their names, so AutoModel loads the encoder.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import inspect
 from functools import cache
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import MODEL_MAPPING, PreTrainedModel
 from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
@@ -24,9 +23,10 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class EncoderHead:
-    """Base of all heads: an encoder without a pooler, and how to run it.
+    """Base class of heads: an encoder without a pooler.
 
-    `with_head` puts a head in front of the class that transformers derives all models of an encoder from.
+    `with_head` derives a class from a head and from transformers' base class of the encoder, such as
+    BertPreTrainedModel.
     """
 
     def __init__(self, config: Config) -> None:
@@ -35,21 +35,21 @@ class EncoderHead:
         options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(encoder).parameters else {}
         setattr(self, self.base_model_prefix, encoder(config, **options))  # type: ignore[attr-defined]
 
-    def run_encoder(self, *texts: torch.Tensor | None, **named: object) -> ModelOutput:
-        """Run the encoder, which may know no token types, on `INPUTS` in their order or by name."""
+    def run_encoder(self, *texts: Tensor | None, **named: object) -> ModelOutput:
+        """Run the encoder on `INPUTS`, by position or by name; None is left out."""
         inputs = {**dict(zip(INPUTS, texts, strict=False)), **named}
         return self.base_model(**{name: values for name, values in inputs.items() if values is not None})  # type: ignore[attr-defined]
 
 
-def head_dropout(config: Config) -> nn.Dropout:
-    """Return the dropout before a classifier, at the config's rate for classifiers or else for layers."""
+def make_head_dropout(config: Config) -> nn.Dropout:
+    """Build the dropout before a classifier, with the config's rate for classifiers, or else for layers."""
     rates = (getattr(config, name, None) for name in ("classifier_dropout", "hidden_dropout_prob"))
     return nn.Dropout(next((rate for rate in rates if rate is not None), 0.0))
 
 
 @cache
 def with_head(head: type, config_class: type, ending: str) -> type:
-    """Return the class of an encoder with a head, which loads from any checkpoint of that encoder.
+    """Build the class of an encoder with a head, which loads from any checkpoint of that encoder.
 
     Args:
         head: Subclass of `EncoderHead`.
@@ -57,11 +57,10 @@ def with_head(head: type, config_class: type, ending: str) -> type:
         ending: End of the name, such as ``ForLayerTagging``.
     """
     encoder = MODEL_MAPPING[config_class]
-    # The parent of BertModel is BertPreTrainedModel, and so on. It brings the config and the initialization, as it does
-    # for transformers' own models with a head.
+    # The base of BertModel is BertPreTrainedModel, which defines config, loading and initialization.
     base = next(parent for parent in encoder.__mro__[1:] if issubclass(parent, PreTrainedModel))
     family = encoder.__name__.removesuffix("Model")
-    # transformers renames weights by the name of a class, as its own classes of this encoder do
+    # transformers looks up by class name how to rename old weights, so register the new class like its own.
     if renamed := get_checkpoint_conversion_mapping(f"{family}ForTokenClassification"):
         register_checkpoint_conversion_mapping(family + ending, renamed, overwrite=True)
     return type(family + ending, (head, base), {"__module__": head.__module__})

@@ -1,12 +1,15 @@
-"""A head with one logit per option of a question, which scores the option as an answer about a text, the state.
+"""Head for questions about a text (the state), with one logit per answer option.
 
 A sequence is ``[CLS] state [SEP] question [MASK] option [MASK] option [SEP] question ... [SEP]``. The state attends
 only to itself, and a question to the state and to itself. So an answer depends on no other question, and several
-questions share one pass over the state. The ids determine the part of each token, so a graph needs no other input.
+questions share one pass over the state. The token ids determine the part of each token, so an exported graph needs no
+other input.
 
-In these seven tokens, 4 is the separator and 3 the mask token: a state of three, a question of one, an option of two.
+In this example, 4 is the separator and 3 the mask token. The state has three tokens (2 9 4), the question one (8), its
+only option two (3 7), and a separator ends the question:
 
->>> parts = Parts(torch.tensor([[2, 9, 4, 8, 3, 7, 4]]), torch.ones(1, 7, dtype=torch.long), separator=4, marker=3)
+>>> ids, mask = torch.tensor([[2, 9, 4, 8, 3, 7, 4]]), torch.ones(1, 7, dtype=torch.long)
+>>> parts = SequenceParts(ids, mask, separator=4, marker=3)
 >>> parts.question.tolist(), parts.option.tolist()
 ([[0, 0, 0, 1, 1, 1, 1]], [[0, 0, 0, 0, 1, 1, 0]])
 """
@@ -16,30 +19,33 @@ from __future__ import annotations
 import inspect
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers import MODEL_MAPPING
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.modeling.architectures import first_position, get_architecture
-from bertkit.modeling.heads.base import EncoderHead, head_dropout, with_head
+from bertkit.modeling.heads.base import EncoderHead, make_head_dropout, with_head
 from bertkit.modeling.info import Config, Model
 from bertkit.tokens.features import IGNORE_INDEX
 from bertkit.tokens.questions import ORDINAL
 
 ENDING = "ForTypedQuestions"
-"""End of the names of the classes with this head, which config.json has under ``architectures``."""
-_SCALE = 20.0  # initial scale of cosines, as in the losses of sentence-transformers
+"""End of the class names in ``architectures`` of config.json."""
+_SCALE = 20.0  # initial factor of cosines, as in the losses of sentence-transformers
 
 
-class Parts:
-    """Parts of sequences, in tensors (sequences, tokens) or, for pairs of tokens, (sequences, tokens, tokens)."""
+class SequenceParts:
+    """State, questions and options of sequences.
 
-    def __init__(self, ids: torch.Tensor, mask: torch.Tensor, separator: int, marker: int) -> None:
+    Tensors have the shape (sequences, tokens) or, for pairs of tokens, (sequences, tokens, tokens).
+    """
+
+    def __init__(self, ids: Tensor, mask: Tensor, separator: int, marker: int) -> None:
         is_separator = (ids == separator).long()
         is_token = (mask == 1).unsqueeze(1)
         self.question = is_separator.cumsum(dim=1) - is_separator
-        """Number of the token's question; 0 in the state. A separator ends its part."""
+        """Index of the token's question, from 1; 0 in the state. A separator belongs to the part that it ends."""
         self.is_marker = (ids == marker) & (mask == 1) & (self.question > 0)
         self.same = (self.question.unsqueeze(2) == self.question.unsqueeze(1)) & is_token
         """Whether both tokens of a pair are in the same question, or both in the state."""
@@ -47,89 +53,96 @@ class Parts:
         """Whether the second token of a pair is the first token or an earlier token in the same part."""
         count = (self.earlier & self.is_marker.unsqueeze(1)).sum(dim=2)
         self.option = torch.where(is_separator == 1, 0, count)
-        """Number of the token's option in the question, from 1; 0 in instructions and in the state."""
+        """Index of the token's option in the question, from 1; 0 in the question's text and in the state."""
         self.attends = self.same | ((self.question == 0).unsqueeze(1) & is_token)
         """Whether the first token of a pair can attend to the second."""
-        in_state = (self.question == 0).sum(dim=1, keepdim=True)
-        self.positions = self.earlier.sum(dim=2) - 1 + torch.where(self.question == 0, 0, in_state)
-        """Position of each token: the positions of each question follow the last position of the state."""
+        state_length = (self.question == 0).sum(dim=1, keepdim=True)
+        self.positions = self.earlier.sum(dim=2) - 1 + torch.where(self.question == 0, 0, state_length)
+        """Position of each token; the positions of every question start after the state."""
 
 
 class OptionHead(EncoderHead):
-    """Logits from the mean state of each option, and from its cosine with the mean state of the text."""
+    """Head that computes logits from the mean hidden state of each option, and its cosine with the mean of the text."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.dropout = head_dropout(config)
+        self.dropout = make_head_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.scale = nn.Linear(1, 1, bias=False)
         self.post_init()  # type: ignore[attr-defined]
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_type_ids: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        labels: Tensor | None = None,
     ) -> TokenClassifierOutput:
         """Compute ``logits`` (sequences, tokens, 1), used only at the mask tokens of options, and the loss."""
+        # 1. Run the encoder with a mask per pair of tokens.
         config = self.config  # type: ignore[attr-defined]
-        parts = Parts(input_ids, attention_mask, config.option_separator, config.option_marker)
-        named = {"position_ids": parts.positions + first_position(config)} if takes_positions(config) else {}
-        # Some models multiply their embeddings by the mask, so their state attends to the questions, too.
+        parts = SequenceParts(input_ids, attention_mask, config.option_separator, config.option_marker)
+        named = {"position_ids": parts.positions + first_position(config)} if takes_position_ids(config) else {}
+        # Some models multiply their embeddings by the mask, so it must be (sequences, tokens). Their state attends to
+        # the questions too.
         embeddings = getattr(self.base_model, "embeddings", None)  # type: ignore[attr-defined]
         multiplies = embeddings is not None and "mask" in inspect.signature(embeddings.forward).parameters
         allowed = attention_mask if multiplies else parts.attends.unsqueeze(1)
         states = self.run_encoder(input_ids, allowed, token_type_ids, **named).last_hidden_state.float()
-        # Means over the tokens of an option, and over the tokens of the state, are products with rows of ones.
+
+        # 2. Average the hidden states of each token's option, and of the state, by products with rows of ones.
         same_option = parts.same & (parts.option.unsqueeze(2) == parts.option.unsqueeze(1))
         is_state = ((parts.question == 0) & (attention_mask == 1)).unsqueeze(1)
-        # Both weights are (sequences, parts, tokens).
-        weights = (part.to(states.dtype) for part in (same_option, is_state))
-        options, state = (part @ states / part.sum(dim=2, keepdim=True).clamp(min=1) for part in weights)
+        # (sequences, tokens, tokens) for options, and (sequences, 1, tokens) for the state
+        masks = (mask.to(states.dtype) for mask in (same_option, is_state))
+        options, state = (mask @ states / mask.sum(dim=2, keepdim=True).clamp(min=1) for mask in masks)
+
+        # 3. Compute logits and loss.
         cosines = functional.cosine_similarity(options, state.expand_as(options), dim=-1).unsqueeze(-1)
         logits = self.classifier(self.dropout(options)) + _SCALE * (cosines + self.scale(cosines))
         loss = None if labels is None else option_loss(logits[..., 0], parts, labels)
         return TokenClassifierOutput(loss=loss, logits=logits)
 
 
-def _sum_over(pairs: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Sum the values (sequences, tokens) of all tokens that form a pair with a token, for each token."""
+def _sum_over(pairs: Tensor, values: Tensor) -> Tensor:
+    """Sum, for each token, the values of the tokens that form a pair with it. Shape: (sequences, tokens)."""
     return (pairs.to(values.dtype) @ values.unsqueeze(2)).squeeze(2)
 
 
-def takes_positions(config: Config) -> bool:
-    """Return whether an encoder takes the position of each token, and depends on positions in no other way."""
+def takes_position_ids(config: Config) -> bool:
+    """Return whether an encoder takes position ids, and uses positions for nothing else, such as sliding windows."""
     parameters = inspect.signature(MODEL_MAPPING[type(config)].forward).parameters
     has_windows = "sliding_attention" in (getattr(config, "layer_types", None) or [])
-    return "position_ids" in parameters and not (has_windows or get_architecture(config).attends_relatively)
+    return "position_ids" in parameters and not (has_windows or get_architecture(config).has_relative_attention)
 
 
 def option_class(config_class: type) -> type[Model]:
-    """Return the class of an encoder of a config class with this head."""
+    """Return the class of an encoder with an `OptionHead`, by the encoder's config class."""
     return with_head(OptionHead, config_class, ENDING)
 
 
-def option_loss(logits: torch.Tensor, parts: Parts, labels: torch.Tensor) -> torch.Tensor:
-    """Compute the mean loss of the questions that have an answer.
+def option_loss(logits: Tensor, parts: SequenceParts, labels: Tensor) -> Tensor:
+    """Compute the mean loss of the questions that have a gold answer.
 
-    The loss for labels is the cross entropy. The loss for levels is the ranked probability score (Epstein 1969): the
-    squared differences between the cumulative probabilities of the model and of the gold level, divided by the number
-    of levels minus one. So a level close to the gold level costs less than a distant level.
+    For nominal options, it is the cross-entropy. For ordinal options (levels), it is the ranked probability score
+    (Epstein 1969): the squared differences between the cumulative probabilities of the model and of the gold level,
+    divided by the number of levels minus one. So a level close to the gold level costs less than a distant level.
 
     Args:
-        logits: Logits (sequences, tokens).
-        parts: Parts of the sequences.
-        labels: `NOMINAL` or `ORDINAL` at the mask token of the gold option, else `IGNORE_INDEX`, of the same shape.
+        logits: Logits. Shape: (sequences, tokens).
+        parts: SequenceParts of the sequences.
+        labels: `NOMINAL` or `ORDINAL` at the mask token of the gold option, else `IGNORE_INDEX`. Shape: (sequences,
+            tokens).
     """
+    # 1. Softmax over the options of each question, at the mask tokens.
     is_gold, is_option = labels != IGNORE_INDEX, parts.same & parts.is_marker.unsqueeze(1)
     option_logits = logits.unsqueeze(1).masked_fill(~is_option, torch.finfo(logits.dtype).min)
-    logs = logits - option_logits.logsumexp(dim=2)
-    probabilities = torch.where(parts.is_marker, logs, 0.0).exp() * parts.is_marker
-    # The cumulative probabilities over options, of the model and of the gold option.
+    log_probs = logits - option_logits.logsumexp(dim=2)
+    probabilities = torch.where(parts.is_marker, log_probs, 0.0).exp() * parts.is_marker
+    # 2. Cumulative probabilities over the options, for the model and for the gold option.
     cumulative = _sum_over(parts.earlier, probabilities)
     gold_cumulative = _sum_over(parts.earlier, is_gold.to(logits.dtype))
     squares = (cumulative - gold_cumulative).square() * parts.is_marker
-    ranked = _sum_over(is_option, squares) / (is_option.sum(dim=2) - 1).clamp(min=1)
-    losses = torch.where(labels == ORDINAL, ranked, -logs)
+    ranked_score = _sum_over(is_option, squares) / (is_option.sum(dim=2) - 1).clamp(min=1)
+    losses = torch.where(labels == ORDINAL, ranked_score, -log_probs)
     return torch.where(is_gold, losses, 0.0).sum() / is_gold.sum()

@@ -1,4 +1,4 @@
-"""Outputs of a head that can be explained: scores of a label, a word, a span or two texts."""
+"""Targets of explanations: scores of a label, a word, a span or a pair of texts, as functions of a model's outputs."""
 
 from __future__ import annotations
 
@@ -15,51 +15,52 @@ from bertkit.tokens.features import Features, TaskContext, Tensor
 LOG_ODDS, LOG_PROBABILITY = "log-odds", "log-probability"
 
 Record = Mapping[str, Any]
-"""A prediction, or the output for a feature."""
+"""Prediction for a row, or outputs for a feature."""
 Records = Sequence[Record]
 
 Outputs = Mapping[str, Tensor]
-"""The outputs of a model for a batch of inputs, by name."""
+"""Outputs of a model for a batch of inputs, by name."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A score that a model computes for a row."""
+    """Score of a row to explain."""
 
     name: str
     """Name for users: a label, or a word with its tag, written ``word: TAG``."""
     score: Callable[[Outputs], Tensor]
-    """Function that computes the score of each input of a batch, (inputs,), from outputs with gradients."""
+    """Function that computes differentiable scores from the outputs for a batch. Shape: (inputs,)."""
     measure: str = LOG_ODDS
-    chosen: bool = True
+    """Unit of the score."""
+    is_predicted: bool = True
     """Whether the target is part of the prediction."""
     feature: int = 0
-    """Index of the feature of the row that the score is computed from."""
+    """Index of the row's feature that the score is computed from."""
 
 
-def log_odds(logits: Tensor, index: int) -> Tensor:
-    """Compute ln(p / (1 - p)) of a class under a softmax over the last axis, or return the only output.
+def compute_log_odds(logits: Tensor, index: int) -> Tensor:
+    """Compute ln(p / (1 - p)) of a class under a softmax over the last axis; return a single logit unchanged.
 
     >>> import torch
-    >>> round(log_odds(torch.tensor([2.0, 0.0, 0.0]), 0).item(), 3)  # 2 - ln(e^0 + e^0)
+    >>> round(compute_log_odds(torch.tensor([2.0, 0.0, 0.0]), 0).item(), 3)  # 2 - ln(e^0 + e^0)
     1.307
     """
     if logits.shape[-1] == 1:
         return logits[..., 0].float()
-    other_classes = [class_id for class_id in range(logits.shape[-1]) if class_id != index]
-    return logits[..., index].float() - logits[..., other_classes].float().logsumexp(dim=-1)
+    other_ids = [class_id for class_id in range(logits.shape[-1]) if class_id != index]
+    return logits[..., index].float() - logits[..., other_ids].float().logsumexp(dim=-1)
 
 
-def label_targets(names: Sequence[str], chosen: Sequence[str], score: Callable[[Outputs, int], Any]) -> list[Target]:
-    """Build one target per label, predicted labels first; `score` takes the index of a label."""
+def build_label_targets(names: Sequence[str], predicted: Sequence[str], score: Callable[..., Any]) -> list[Target]:
+    """Build one target per label, predicted labels first; `score` takes outputs and the index of a label."""
     targets = [
-        Target(name, lambda outputs, index=index: score(outputs, index), chosen=name in chosen)  # type: ignore[misc]
+        Target(name, lambda outputs, index=index: score(outputs, index), is_predicted=name in predicted)  # type: ignore[misc]
         for index, name in enumerate(names)
     ]
-    return sorted(targets, key=lambda target: not target.chosen)
+    return sorted(targets, key=lambda target: not target.is_predicted)
 
 
-def class_score(outputs: Outputs, index: int, *, several: bool = False, windows: str = "") -> Tensor:
+def compute_class_score(outputs: Outputs, index: int, *, several: bool = False, windows: str = "") -> Tensor:
     """Compute the log-odds of a class from logits (inputs, classes), or (inputs, windows, classes).
 
     Args:
@@ -70,10 +71,10 @@ def class_score(outputs: Outputs, index: int, *, several: bool = False, windows:
     """
     logits = outputs["logits"]
     if not windows:
-        return logits[..., index].float() if several else log_odds(logits, index)
+        return logits[..., index].float() if several else compute_log_odds(logits, index)
     # Some accelerators have no double precision.
-    wide = logits.cpu().double()
-    probabilities = wide.sigmoid() if several else wide.softmax(dim=-1)
+    logits = logits.cpu().double()
+    probabilities = logits.sigmoid() if several else logits.softmax(dim=-1)
     combined = probabilities.amax(dim=1) if windows == "windows_max" else probabilities.mean(dim=1)
     # The sum of maxima can exceed 1.
     if not several:
@@ -82,54 +83,55 @@ def class_score(outputs: Outputs, index: int, *, several: bool = False, windows:
     return probability.log() - (1 - probability).log()
 
 
-def vector_target(first: int, *, dot: bool) -> Target:
-    """Build the target for two texts: the cosine or the dot product of vectors `first` and `first` + 1 of a row."""
+def build_vector_target(first: int, *, dot: bool) -> Target:
+    """Build the target for a pair of texts: the cosine or dot product of vectors `first` and `first + 1`."""
 
     def score(outputs: Outputs) -> Tensor:
         from torch.nn.functional import normalize
 
-        vectors = (outputs["vectors"][:, index].float() for index in (first, first + 1))
-        first_vector, second_vector = (vector if dot else normalize(vector, dim=-1) for vector in vectors)
+        vectors = outputs["vectors"][:, first : first + 2].float()
+        first_vector, second_vector = (vectors if dot else normalize(vectors, dim=-1)).unbind(dim=1)
         return (first_vector * second_vector).sum(dim=-1)
 
     return Target("similarity", score, "dot product" if dot else "cosine")
 
 
-def tag_targets(
+def build_tag_targets(
     prediction: Record, outputs: Records, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Build one target per word that the model reads, for the tag of the word.
+    """Build one target per word that the model reads: the log-odds of the word's predicted tag.
 
-    Targets of the prediction are the first words of its entities. Without entities, the target is the word with the
-    lowest probability, whose explanation is the most useful.
+    `Target.is_predicted` is true for the first word of each predicted entity. Without entities, it is true for the word
+    with the lowest probability, whose explanation is the most useful.
     """
     tags, probabilities = prediction["prediction"], prediction["word_probabilities"]
     starts = {word for word, tag in enumerate(tags) if tag.startswith(("B-", "S-", "U-"))}
     if "entities" not in prediction or not starts:
-        read = [word for word, probability in enumerate(probabilities) if probability is not None]
-        starts = {min(read, key=lambda word: probabilities[word])} if read else set()
+        words_read = [word for word, probability in enumerate(probabilities) if probability is not None]
+        starts = {min(words_read, key=lambda word: probabilities[word])} if words_read else set()
     targets = []
     for index, feature in enumerate(features):
         for word, position in zip(feature["words"], feature["positions"], strict=True):
             label = context.labels.index(tags[word])
 
             def score(outputs: Outputs, position: int = position, label: int = label) -> Tensor:
-                return log_odds(outputs["logits"][:, position], label)
+                return compute_log_odds(outputs["logits"][:, position], label)
 
             name = f"{row['tokens'][word]}: {tags[word]}"
-            targets.append(Target(name, score, chosen=word in starts, feature=index))
+            targets.append(Target(name, score, is_predicted=word in starts, feature=index))
     return targets
 
 
-def span_targets(
+def build_span_targets(
     prediction: Record, outputs: Records, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
     """Build the target of an answer: the log-probability of its start plus the log-probability of its end.
 
-    The softmax is over the tokens of the context in one window and the first token, which represents no answer. If
+    The softmax is over the tokens of the context in one window, and the first token, which represents no answer. If
     several windows contain the answer, the target uses the window with the highest logits. For no answer, it uses the
     window with the lowest logits.
     """
+    # 1. Find the span in each window.
     spans: list[tuple[float, int, int, int]] = []  # logit, feature, first and last token
     for index, (output, feature) in enumerate(zip(outputs, features, strict=True)):
         starts, ends = np.zeros(1, int), np.zeros(1, int)
@@ -141,6 +143,7 @@ def span_targets(
             last = ends[output["end_logits"][ends].argmax()]
             logit = float(output["start_logits"][first] + output["end_logits"][last])
             spans.append((logit, index, int(first), int(last)))
+    # 2. Select the window.
     _, index, first, last = (max if prediction["start"] is not None else min)(spans)
     first_token, length = features[index]["context"], len(features[index]["offsets"])
     tokens = [0, *range(first_token, first_token + length)]
@@ -152,8 +155,8 @@ def span_targets(
     return [Target(prediction["prediction"] or "no answer", score, LOG_PROBABILITY, feature=index)]
 
 
-def targets_of_logits(outputs: Sequence[Mapping[str, Any]], context: TaskContext, task: str) -> list[Target]:
-    """Build targets for a task family without the function `targets`: the highest of the logits of each input.
+def build_logit_targets(outputs: Sequence[Mapping[str, Any]], context: TaskContext, task: str) -> list[Target]:
+    """Build targets for a task family without the function `targets`: one per logit, the highest first.
 
     Raises:
         RecipeError: If the model does not return one row of logits per input.
@@ -161,8 +164,8 @@ def targets_of_logits(outputs: Sequence[Mapping[str, Any]], context: TaskContext
     logits = outputs[0].get("logits")
     if len(outputs) != 1 or logits is None or logits.ndim != 1 or not len(logits):
         message = f"the task family {task} does not define explanation targets"
-        raise RecipeError(message, "give it the function `targets`; see docs/own-task.md")
+        raise RecipeError(message, "add the function `targets` to it; see docs/own-task.md")
     names = context.labels if len(context.labels) == len(logits) else [f"output {n}" for n in range(len(logits))]
     if len(logits) == 1:
         return [Target("value", lambda outputs: outputs["logits"][:, 0].float(), "value")]
-    return label_targets(names, [names[int(logits.argmax())]], class_score)
+    return build_label_targets(names, [names[int(logits.argmax())]], compute_class_score)

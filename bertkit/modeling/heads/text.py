@@ -1,10 +1,10 @@
-"""Heads for answers and choices, if transformers has none for a model type, and for the windows of long texts."""
+"""Heads for answers and choices, for model types without such a head in transformers, and for windows of long texts."""
 
 from __future__ import annotations
 
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers.modeling_outputs import (
     MultipleChoiceModelOutput,
@@ -12,13 +12,13 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
 )
 
-from bertkit.modeling.heads.base import INPUTS, EncoderHead, head_dropout, with_head
+from bertkit.modeling.heads.base import INPUTS, EncoderHead, make_head_dropout, with_head
 from bertkit.modeling.heads.mixins import find_windows, run_windows, sum_over_rows, text_loss
 from bertkit.modeling.info import Config, Model
 
 
 class AnswerHead(EncoderHead):
-    """Two logits per token, as in BERT's model for questions."""
+    """Head with two logits per token, as in BertForQuestionAnswering."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -27,11 +27,11 @@ class AnswerHead(EncoderHead):
 
     def forward(
         self,
-        start_positions: torch.Tensor | None = None,
-        end_positions: torch.Tensor | None = None,
-        **inputs: torch.Tensor,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        **inputs: Tensor,
     ) -> QuestionAnsweringModelOutput:
-        """Compute logits of the start and of the end of an answer, both (rows, tokens)."""
+        """Compute the logits of an answer's start and end, both (rows, tokens)."""
         states = self.run_encoder(**inputs).last_hidden_state
         start_logits, end_logits = self.qa_outputs(states).unbind(dim=-1)
         loss = None
@@ -41,19 +41,19 @@ class AnswerHead(EncoderHead):
 
 
 class ChoiceHead(EncoderHead):
-    """One logit per choice, from a pooler over the first token as in BERT's model."""
+    """Head with one logit per choice, from a pooler over the first token, as in BertForMultipleChoice."""
 
-    # `classifier_pooling` of a config is for the heads of transformers.
     reads_first_token = True
+    """Whether the head reads the first token only, regardless of `classifier_pooling` in the config."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.dropout = head_dropout(config)
+        self.dropout = make_head_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.post_init()  # type: ignore[attr-defined]
 
-    def forward(self, labels: torch.Tensor | None = None, **inputs: torch.Tensor) -> MultipleChoiceModelOutput:
+    def forward(self, labels: Tensor | None = None, **inputs: Tensor) -> MultipleChoiceModelOutput:
         """Compute logits (rows, choices) of inputs (rows, choices, tokens)."""
         texts = {name: inputs[name].flatten(0, 1) for name in INPUTS if inputs.get(name) is not None}
         first = self.run_encoder(**{**inputs, **texts}).last_hidden_state[:, 0]
@@ -63,15 +63,14 @@ class ChoiceHead(EncoderHead):
 
 
 class WindowPooling(EncoderHead):
-    """Attention over the vectors of a row's windows, and a classifier ("hierarchical").
+    """Classifier over an attention-weighted mean of a row's windows ("hierarchical").
 
-    The windows are weighted as in Yang et al. 2016 ("Hierarchical Attention Networks", section 2.2): by a softmax over
-    the windows. The vector of a window is the last hidden state of its first token.
+    The weights are a softmax over the windows, as in Yang et al. 2016 ("Hierarchical Attention Networks", section 2.2).
+    The vector of a window is the last hidden state of its first token.
     """
 
     reads = "windows"
     accepts_row_mask = True
-    # `classifier_pooling` of a config is for the heads of transformers.
     reads_first_token = True
 
     def __init__(self, config: Config) -> None:
@@ -79,17 +78,17 @@ class WindowPooling(EncoderHead):
         width = config.hidden_size
         self.window_dense, self.window_score = nn.Linear(width, width), nn.Linear(width, 1, bias=False)
         self.dense, self.classifier = nn.Linear(width, width), nn.Linear(width, config.num_labels)
-        self.dropout = head_dropout(config)
+        self.dropout = make_head_dropout(config)
         self.post_init()  # type: ignore[attr-defined]
 
     def forward(
-        self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **named: torch.Tensor
+        self, labels: Tensor | None = None, row_mask: Tensor | None = None, **named: Tensor
     ) -> SequenceClassifierOutput:
         """Compute logits (rows, labels) of inputs (rows, windows, tokens)."""
         is_window = find_windows(named["attention_mask"])
         inputs = {name: named.pop(name, None) for name in INPUTS}
 
-        # (rows, windows, width); a window that a row lacks is zero, and its weight is zero as well.
+        # (rows, windows, width); a missing window has the vector 0 and the weight 0
         vectors = run_windows(
             lambda **flat: self.run_encoder(**flat, **named).last_hidden_state[:, 0], inputs, row_mask, 0.0
         )
@@ -100,21 +99,21 @@ class WindowPooling(EncoderHead):
             loss = sum_over_rows(text_loss(self.config), logits, labels, is_row) / is_row.sum()  # type: ignore[attr-defined]
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
-    def classify(self, vectors: torch.Tensor, is_window: torch.Tensor) -> torch.Tensor:
-        """Compute logits (rows, labels) from the vectors of windows (rows, windows, width), without missing windows."""
+    def classify(self, vectors: Tensor, is_window: Tensor) -> Tensor:
+        """Compute logits (rows, labels) from the vectors of windows (rows, windows, width)."""
         scores = self.window_score(self.window_dense(vectors).tanh()).squeeze(-1)
         weights = scores.masked_fill(~is_window, -torch.inf).softmax(dim=-1)
         pooled = (weights[..., None] * vectors).sum(dim=1)
-        logits: torch.Tensor = self.classifier(self.dropout(self.dense(self.dropout(pooled)).tanh()))
+        logits: Tensor = self.classifier(self.dropout(self.dense(self.dropout(pooled)).tanh()))
         return logits
 
 
 _HEADS = {"AutoModelForQuestionAnswering": AnswerHead, "AutoModelForMultipleChoice": ChoiceHead}
 
 
-def model_class(auto_class: str, config_class: type) -> type[Model]:
-    """Return one of transformers' Auto classes, or a class with a head of bertkit if it lacks a model type."""
-    automatic: type[Model] = getattr(transformers, auto_class)
-    if auto_class not in _HEADS or config_class in automatic._model_mapping:
-        return automatic
+def find_model_class(auto_class: str, config_class: type) -> type[Model]:
+    """Return one of transformers' Auto classes or, for a model type that it lacks, a class with a head of bertkit."""
+    model_class: type[Model] = getattr(transformers, auto_class)
+    if auto_class not in _HEADS or config_class in model_class._model_mapping:
+        return model_class
     return with_head(_HEADS[auto_class], config_class, auto_class.removeprefix("AutoModel"))

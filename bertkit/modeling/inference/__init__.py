@@ -1,6 +1,6 @@
-"""Forward passes of the BERT family in plain torch, for models that are not trained.
+"""Forward passes of the BERT family in plain torch, for inference.
 
-Importing transformers' modeling code takes longer than importing torch: it brings in torch's compiler, distributed
-tensors and losses of object detectors. Predicting a text, or computing its vector, needs only a forward pass. Types and
-settings that are not known here are left to transformers.
+Predicting a text, or computing its vector, needs only a forward pass. Importing transformers' modeling code takes
+longer than importing torch: it imports torch's compiler, distributed tensors and losses of object detectors. Model
+types and settings that these modules do not know are left to transformers.
 """

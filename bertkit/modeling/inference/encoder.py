@@ -1,8 +1,9 @@
-"""An encoder that only computes: weights are cast to bf16 once, and it can leave out padding.
+"""Encoder for inference only: weights are cast to bf16 once, and padding can be left out.
 
-With padding, it runs the operations of transformers in the same order, so states are equal, in fp32 to the last bit.
-Without, on a CPU, the tokens of all texts are packed into a single row (`bertkit.modeling.unpadding`), and states are
-equal up to rounding. Accelerators run few large operations faster than many small ones, so there batches stay padded.
+On padded batches, the encoder runs the operations of transformers in the same order, so states are equal, in fp32 to
+the last bit. On a CPU, it can pack the tokens of all texts into a single row (`bertkit.modeling.unpadding`); states are
+then equal up to rounding. On an accelerator, batches stay padded, because few large operations are faster than many
+small ones.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from bertkit.hardware.device import Device
@@ -29,8 +30,8 @@ Weights = Batch
 Shapes = dict[str, tuple[int, ...]]
 """Name of a weight -> its shape."""
 
-_USUAL_TOKENS = 1024  # tokens of a batch that weights are reordered for
-_PREPARING = Lock()
+_TOKENS_HINT = 1024  # batch size, in tokens, that oneDNN reorders weights for
+_PREPARE_LOCK = Lock()
 onednn = torch.ops.mkldnn
 
 
@@ -38,17 +39,17 @@ def load_encoder(folder: Path, config: Config, dtype: torch.dtype) -> InferenceE
     """Load an encoder whose products are computed in `dtype`, or return None if only transformers can load it."""
     if not has_known_encoder(config):
         return None
-    prefix, shapes = f"{get_architecture(config).prefix}.", encoder_shapes(config)
+    prefix, shapes = f"{get_architecture(config).weight_prefix}.", get_encoder_shapes(config)
     parts = {name.split(".")[0] for name in shapes}
     weights = {name.removeprefix(prefix): weight for name, weight in read_weights(folder).items()}
-    # A head, the pooler and the buffer of position ids are not needed.
+    # Drop heads, the pooler and the buffer of position ids.
     weights = {name: weight for name, weight in weights.items() if name.split(".")[0] in parts and "_ids" not in name}
     return InferenceEncoder(config, weights, dtype) if are_complete(weights, shapes) else None
 
 
 def has_known_encoder(config: Config) -> bool:
-    """Return whether an encoder belongs to the BERT family, and all settings that change its outputs are usual."""
-    usual = {
+    """Return whether an encoder of the BERT family has the usual value of each setting that changes outputs."""
+    usual_values = {
         "hidden_act": "gelu",
         "activation": "gelu",
         "chunk_size_feed_forward": 0,
@@ -57,14 +58,14 @@ def has_known_encoder(config: Config) -> bool:
         **dict.fromkeys(("is_decoder", "add_cross_attention", "output_attentions", "output_hidden_states"), False),
     }
     return (
-        get_architecture(config).prefix is not None
-        and all(getattr(config, name, None) in (value, None) for name, value in usual.items())
+        get_architecture(config).weight_prefix is not None
+        and all(getattr(config, name, None) in (value, None) for name, value in usual_values.items())
         and config.hidden_size % config.num_attention_heads == 0
     )
 
 
-def encoder_shapes(config: Config) -> Shapes:
-    """Return the shape of each weight of a known encoder, by its name without the encoder's prefix."""
+def get_encoder_shapes(config: Config) -> Shapes:
+    """Return the shapes of a known encoder's weights, by their names without the encoder's prefix."""
     architecture, width = get_architecture(config), config.hidden_size
     intermediate = getattr(config, "intermediate_size", None) or config.hidden_dim
     embedding_width = getattr(config, "embedding_size", width)
@@ -75,23 +76,26 @@ def encoder_shapes(config: Config) -> Shapes:
     if embedding_width != width:
         modules["embeddings_project"] = (width, embedding_width)
     square, vector = (width, width), (width,)
-    # in the order of the fields of LayerNames
+    # In the order of the fields of `LayerNames`.
     layer_shapes = (square, square, square, square, vector, (intermediate, width), (width, intermediate), vector)
     for layer in range(config.num_hidden_layers):
         modules.update(zip(_layer_names(config, layer), layer_shapes, strict=True))
     shapes = {f"embeddings.{name}_embeddings.weight": (size, embedding_width) for name, size in tables.items()}
-    return shapes | with_biases(modules)
+    return shapes | add_bias_shapes(modules)
 
 
-def with_biases(modules: Mapping[str, tuple[int, ...]]) -> Shapes:
-    """Return the shapes of the weights and biases of layers, given the shapes of their weights."""
-    # A bias has only the first dimension of its weight.
-    parts = {"weight": None, "bias": 1}
-    return {f"{name}.{part}": size[:axes] for name, size in modules.items() for part, axes in parts.items()}
+def add_bias_shapes(modules: Mapping[str, tuple[int, ...]]) -> Shapes:
+    """Return the shapes of weights and biases, given the shapes of the weights.
+
+    >>> add_bias_shapes({"dense": (3072, 768)})
+    {'dense.weight': (3072, 768), 'dense.bias': (3072,)}
+    """
+    axes_by_part = {"weight": None, "bias": 1}
+    return {f"{name}.{part}": size[:axes] for name, size in modules.items() for part, axes in axes_by_part.items()}
 
 
 def read_weights(folder: Path) -> Weights:
-    """Memory-map the weights of a model folder, or return none if the file is missing or damaged."""
+    """Memory-map the weights of a model folder, or return an empty dict if the file is missing or damaged."""
     try:
         return load_file(folder / "model.safetensors")
     except (OSError, SafetensorError):
@@ -99,24 +103,24 @@ def read_weights(folder: Path) -> Weights:
 
 
 def are_complete(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Return whether weights have exactly these names and shapes, and are finite numbers."""
+    """Return whether weights have exactly these names and shapes, and only finite values."""
     if {name: tuple(weight.shape) for name, weight in weights.items()} != shapes:
         return False
-    # A sum is not finite if any of its values is not.
+    # A sum is not finite if one of its values is not.
     return all(weight.is_floating_point() and weight.sum(dtype=torch.float32).isfinite() for weight in weights.values())
 
 
 class InferenceEncoder(nn.Module):
     """Encoder that computes the states of padded texts as transformers does, and cannot be trained.
 
-    Products and attention are computed in `dtype`, or in the dtype of autocast; sums of states, and norms, in float32.
-    Weights are copied from `weights`, a mapped file that can be overwritten later.
+    Products and attention are computed in `dtype`, or in the dtype of autocast; residual sums and norms in float32.
+    `weights` is memory-mapped, so it is copied: the file can be overwritten later.
     """
 
     is_reentrant: bool = True
-    """Whether several threads can run it at once."""
+    """Whether several threads can run the encoder at once."""
     packs: bool = True
-    """Whether it leaves out padding on a CPU."""
+    """Whether the encoder leaves out padding on a CPU."""
 
     def __init__(self, config: Config, weights: Weights, dtype: torch.dtype) -> None:
         super().__init__()
@@ -124,9 +128,9 @@ class InferenceEncoder(nn.Module):
         self.config, self.first_position = config, first_position(config)
         tables = ["word", "position", *(["token_type"] if architecture.reads_token_types else [])]
         self.tables = nn.ParameterDict(
-            {name: _frozen(weights[f"embeddings.{name}_embeddings.weight"].clone()) for name in tables}
+            {name: _freeze(weights[f"embeddings.{name}_embeddings.weight"].clone()) for name in tables}
         )
-        self.norm = _norm(weights, "embeddings.LayerNorm", epsilon)
+        self.norm = _load_norm(weights, "embeddings.LayerNorm", epsilon)
         has_project = "embeddings_project.weight" in weights
         self.project = FusedLinear(weights, dtype, "embeddings_project") if has_project else None
         names = [_layer_names(config, layer) for layer in range(config.num_hidden_layers)]
@@ -135,17 +139,17 @@ class InferenceEncoder(nn.Module):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_type_ids: torch.Tensor | None = None,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
         output_hidden_states: bool = False,
         first_only: bool = False,
     ) -> dict[str, Any]:
-        """Compute the states of texts that are padded on the right: (texts, tokens, width).
+        """Compute the states of texts that are padded on the right. Shape: (texts, tokens, width).
 
-        With `first_only`, the last layer computes the first token of each text, and its states are (texts, 1, width).
+        With `first_only`, the last layer computes the first token of each text only. Shape: (texts, 1, width).
         """
-        # 1. Leave out padding: values (texts, tokens, ...) become (packed tokens, ...).
+        # 1. Remove padding: (texts, tokens, ...) to (packed tokens, ...).
         packs = self.packs and Device(attention_mask.device.type).is_cpu
         attention: _Attention = EqualLengthAttention(attention_mask) if packs else _PaddedAttention(attention_mask)
         unpad, pad = attention.packed.unpad, attention.packed.pad
@@ -162,7 +166,7 @@ class InferenceEncoder(nn.Module):
             states = self.project(states)  # in bf16, transformers continues with less exact sums
             states = states.float() if packs else states
 
-        # 3. Run the layers, and put the padding back.
+        # 3. Run the layers, and restore padding.
         hidden_states = [pad(states)] if output_hidden_states else []
         for index, layer in enumerate(self.layers, start=1):
             if first_only and index == len(self.layers):
@@ -175,81 +179,86 @@ class InferenceEncoder(nn.Module):
 
 
 class _Layer(nn.Module):
-    """A layer over the tokens of a batch: (packed tokens, width), or (texts, tokens, width) with padding."""
+    """Layer over states (packed tokens, width), or (texts, tokens, width) with padding."""
 
     def __init__(self, weights: Weights, dtype: torch.dtype, names: LayerNames, heads: int, epsilon: float) -> None:
         super().__init__()
         self.heads = heads
-        self.queries = FusedLinear(weights, dtype, names.query)
-        self.keys_values = FusedLinear(weights, dtype, names.key, names.value)
-        self.attended = FusedLinear(weights, dtype, names.attended)
-        self.attended_norm = _norm(weights, names.attended_norm, epsilon)
-        self.wide, self.narrow = FusedLinear(weights, dtype, names.wide), FusedLinear(weights, dtype, names.narrow)
-        self.norm = _norm(weights, names.norm, epsilon)
+        self.query = FusedLinear(weights, dtype, names.query)
+        self.key_value = FusedLinear(weights, dtype, names.key, names.value)
+        self.attention_output = FusedLinear(weights, dtype, names.attention_output)
+        self.attention_norm = _load_norm(weights, names.attention_norm, epsilon)
+        self.intermediate = FusedLinear(weights, dtype, names.intermediate)
+        self.output = FusedLinear(weights, dtype, names.output)
+        self.output_norm = _load_norm(weights, names.output_norm, epsilon)
 
-    def forward(self, states: torch.Tensor, attention: _Attention, *, first_only: bool = False) -> torch.Tensor:
-        """Compute the next states; with `first_only`, of the first tokens, (texts, width). Overwrites `states`."""
-        keys_values = self.keys_values(states).unflatten(-1, (2, self.heads, -1))
+    def forward(self, states: Tensor, attention: _Attention, *, first_only: bool = False) -> Tensor:
+        """Compute the next states, and overwrite `states`.
+
+        With `first_only`, compute the states of the first tokens only. Shape: (texts, width).
+        """
+        keys_values = self.key_value(states).unflatten(-1, (2, self.heads, -1))
         states = attention.take_first(states) if first_only else states
-        queries = self.queries(states).unflatten(-1, (self.heads, -1))
-        attended = attention.attend(queries, keys_values, first_only=first_only)
-        states = self.attended_norm(states.add_(self.attended(attended)))
-        # With padding, outputs are rounded before the GELU, as in transformers.
+        queries = self.query(states).unflatten(-1, (self.heads, -1))
+        context = attention.attend(queries, keys_values, first_only=first_only)
+        states = self.attention_norm(states.add_(self.attention_output(context)))
+        # In padded batches, round the product before the GELU, as transformers does.
         is_packed = isinstance(attention, EqualLengthAttention)
-        wide = self.wide(states, gelu=True) if is_packed else functional.gelu(self.wide(states))
-        return self.norm(states.add_(self.narrow(wide)))  # type: ignore[no-any-return]
+        wide = self.intermediate(states, gelu=True) if is_packed else functional.gelu(self.intermediate(states))
+        return self.output_norm(states.add_(self.output(wide)))  # type: ignore[no-any-return]
 
 
 class _PaddedAttention:
-    """Counterpart of `EqualLengthAttention` for texts that stay padded: states are (texts, tokens, width)."""
+    """Counterpart of `EqualLengthAttention` for padded texts, with states (texts, tokens, width)."""
 
-    # Nothing is packed, and states are copied because layers overwrite them.
+    # Copy states, because layers overwrite them.
     packed = SimpleNamespace(unpad=lambda values: values, pad=torch.clone)
 
-    def __init__(self, mask: torch.Tensor) -> None:
-        # (texts, 1, queries, keys), as in transformers; None if nothing is padding
+    def __init__(self, mask: Tensor) -> None:
+        # (texts, 1, queries, keys), as in transformers, or None without padding
         self.mask = None if mask.all() else mask.bool()[:, None, None].expand(-1, 1, mask.shape[1], -1)
 
-    def take_first(self, states: torch.Tensor) -> torch.Tensor:
+    def take_first(self, states: Tensor) -> Tensor:
         return states[:, 0].contiguous()
 
-    def attend(self, queries: torch.Tensor, keys_values: torch.Tensor, *, first_only: bool) -> torch.Tensor:
+    def attend(self, queries: Tensor, keys_values: Tensor, *, first_only: bool) -> Tensor:
         queries = queries[:, None] if first_only else queries
-        attended = attend_equal_lengths(queries, keys_values, self.mask)
-        return attended if first_only else attended.view(*queries.shape[:2], -1)
+        context = attend_equal_lengths(queries, keys_values, self.mask)
+        return context if first_only else context.view(*queries.shape[:2], -1)
 
 
 _Attention = EqualLengthAttention | _PaddedAttention
 
 
 def _layer_names(config: Config, layer: int) -> LayerNames:
-    """Return the names of the weights of a known encoder's layer, without the encoder's prefix."""
-    path = str(get_architecture(config).layers)
+    """Return the names of a layer's submodules, without the encoder's prefix."""
+    path = str(get_architecture(config).layers_path)
     return LayerNames(*(f"{path}.{layer}.{name}" for name in LAYER_NAMES[path]))
 
 
-def _frozen(weight: torch.Tensor, dtype: torch.dtype = torch.float32) -> nn.Parameter:
+def _freeze(weight: Tensor, dtype: torch.dtype = torch.float32) -> nn.Parameter:
     return nn.Parameter(weight.to(dtype), requires_grad=False)
 
 
 class FusedLinear(nn.Module):
-    """A linear layer, or several that read the same states, with their outputs side by side.
+    """One linear layer, or several over the same inputs with their outputs concatenated.
 
-    It computes in the dtype of its weights. Under autocast, it casts them once and keeps no copy in float32.
+    The product is computed in the dtype of the weights. Under autocast, the weights are cast once, and no float32 copy
+    is kept.
     """
 
     def __init__(self, weights: Weights, dtype: torch.dtype, *names: str) -> None:
         super().__init__()
         weight, bias = (torch.cat([weights[f"{name}.{part}"] for name in names]) for part in ("weight", "bias"))
-        self.weight, self.bias = _frozen(weight, dtype), _frozen(bias, dtype)
-        self.prepared: torch.dtype | None = None
-        """Dtype that the weights were cast to, and reordered for."""
+        self.weight, self.bias = _freeze(weight, dtype), _freeze(bias, dtype)
+        self.prepared_dtype: torch.dtype | None = None
+        """Dtype that the weights were cast to and reordered for, or None before the first call."""
 
-    def forward(self, values: torch.Tensor, *, gelu: bool = False) -> torch.Tensor:
-        """Compute the outputs, (..., outputs), or their GELU, which oneDNN applies before it rounds the outputs."""
+    def forward(self, values: Tensor, *, gelu: bool = False) -> Tensor:
+        """Apply the linear layer and, if `gelu`, the activation; oneDNN fuses both, so only the result is rounded."""
         device = values.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.bias.dtype
-        if self.prepared != dtype:
+        if self.prepared_dtype != dtype:
             self._prepare(device, dtype)
         values = values.to(dtype)
         if self.weight.is_mkldnn:
@@ -259,24 +268,24 @@ class FusedLinear(nn.Module):
         return functional.gelu(outputs) if gelu else outputs
 
     def _prepare(self, device: str, dtype: torch.dtype) -> None:
-        """Cast the weights and, in bf16 on a CPU, reorder them as its matrix products read them.
+        """Cast the weights and, in bf16 on a CPU, reorder them for oneDNN's matrix products.
 
-        Otherwise autocast would cast them, and oneDNN reorder them, in each forward pass.
+        Otherwise each forward pass would cast and reorder them again.
         """
-        # If several threads run the model, only one of them prepares the weights.
-        with _PREPARING:
-            if self.prepared == dtype:
+        # Several threads can run the model; one of them prepares the weights.
+        with _PREPARE_LOCK:
+            if self.prepared_dtype == dtype:
                 return
             weight = self.weight.to(dtype)
-            by_onednn = device == "cpu" and dtype == torch.bfloat16 and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-            if by_onednn and onednn._is_mkldnn_bf16_supported():
-                weight = onednn._reorder_linear_weight(weight, _USUAL_TOKENS)
-            self.weight, self.bias = _frozen(weight, dtype), _frozen(self.bias, dtype)
-            self.prepared = dtype
+            uses_onednn = device == "cpu" and dtype == torch.bfloat16 and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+            if uses_onednn and onednn._is_mkldnn_bf16_supported():
+                weight = onednn._reorder_linear_weight(weight, _TOKENS_HINT)
+            self.weight, self.bias = _freeze(weight, dtype), _freeze(self.bias, dtype)
+            self.prepared_dtype = dtype
 
 
-def _norm(weights: Weights, name: str, epsilon: float) -> nn.LayerNorm:
+def _load_norm(weights: Weights, name: str, epsilon: float) -> nn.LayerNorm:
     weight, bias = (weights[f"{name}.{part}"].clone() for part in ("weight", "bias"))
     norm = nn.LayerNorm(len(weight), eps=epsilon, device="meta")
-    norm.weight, norm.bias = _frozen(weight), _frozen(bias)
+    norm.weight, norm.bias = _freeze(weight), _freeze(bias)
     return norm

@@ -1,11 +1,11 @@
-"""ONNX graphs in int8, whose outputs for a text do not depend on the other texts of a batch.
+"""ONNX graphs in int8. The outputs of a text do not depend on the other texts of its batch.
 
-The weights of a product get one scale per output, and the activations of each token get a scale when the graph runs
-(Yao et al. 2022, ZeroQuant, section 4.1). `quantize_dynamic` of ONNX Runtime uses one scale for all tokens of a batch,
-so a label can depend on the batch.
+Weights have one scale per output of a product. Activations get one scale per token, computed when the graph runs (Yao
+et al. 2022, ZeroQuant, section 4.1). `quantize_dynamic` of ONNX Runtime uses one scale for all tokens of a batch, so
+the predicted label of a text can depend on the other texts.
 
-A token x = [0.5, -2.0] has the scale 2.0 / 127, and becomes [32, -127]. The kernels need unsigned activations, so 128
-is added as the zero point: [160, 1].
+A token x = [0.5, -2.0] has the scale 2.0 / 127, and becomes [32, -127]. The kernels need unsigned activations, so the
+zero point 128 is added: [160, 1].
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from onnx_ir.tape import Tape
 from transformers.exporters import ExportQuantizer
 from transformers.exporters.configs import ExportFormat
 
-_HIGHEST = 127
+_MAX_INT8 = 127
 _MIN_SCALE = np.float32(1e-12)  # for tokens whose activations are all 0
 _MIN_EMBEDDINGS = 256  # smaller tables are not quantized
 
 
 class TokenQuantizer(ExportQuantizer):  # type: ignore[misc]  # transformers has no types
-    """Quantizer for the weights of matrix products and of embeddings in a converted graph."""
+    """Quantizer for matrix products and embedding tables of an exported graph."""
 
     supported_formats = (ExportFormat.ONNX,)
     required_packages = ("onnx_ir", "onnxruntime")
 
     def quantize(self, model: ir.Model, sample_inputs: object, export_format: ExportFormat) -> ir.Model:
-        """Replace products and lookups by int8 versions, and return the graph."""
+        """Replace products and lookups by int8 versions, and return the changed model."""
         graph, tables = model.graph, dict[str, tuple[ir.Value, ir.Value]]()
         for node in list(graph):
             weights = _get_weights(node)
@@ -49,7 +49,7 @@ class TokenQuantizer(ExportQuantizer):  # type: ignore[misc]  # transformers has
 
 
 def _get_weights(node: Any) -> np.ndarray | None:
-    """Return the constant matrix (inputs, outputs) of a product, or the table of a lookup, or None for other nodes."""
+    """Return the matrix (inputs, outputs) of a product with a constant, the table of a lookup, or else None."""
     position = {"MatMul": 1, "Gemm": 1, "Gather": 0}.get(node.op_type)
     if position is None:
         return None
@@ -66,38 +66,38 @@ def _get_weights(node: Any) -> np.ndarray | None:
 
 
 def _to_int8(weights: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Round weights to int8, with scales from the maximum over `axis`: one per column for 0, one per row for 1."""
-    scales = np.maximum(np.abs(weights).max(axis=axis, keepdims=True), _MIN_SCALE) / np.float32(_HIGHEST)
+    """Round weights to int8. The scales are maxima over `axis`: one per column for 0, one per row for 1."""
+    scales = np.maximum(np.abs(weights).max(axis=axis, keepdims=True), _MIN_SCALE) / np.float32(_MAX_INT8)
     return np.round(weights / scales).astype(np.int8), scales.astype(np.float32)
 
 
 def _add_product(tape: Tape, node: Any, weights: np.ndarray) -> ir.Value:
-    """Add the nodes of an int8 product of activations (..., tokens, inputs) and weights, and return its output."""
-    levels, scales = _to_int8(weights, axis=0)
+    """Add the nodes of an int8 product of activations (..., tokens, inputs) and weights, and return the output."""
+    int8_weights, scales = _to_int8(weights, axis=0)
     name = node.name or node.outputs[0].name
     activations, bias = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
 
     def constant(part: str, value: np.ndarray | np.generic) -> ir.Value:
         return tape.initializer(ir.tensor(np.ascontiguousarray(value), name=f"{name}.{part}"))
 
-    # `largest` is (..., tokens, 1), so the scale of a token does not depend on other tokens.
-    largest = tape.op("ReduceMax", [tape.op("Abs", [activations]), constant("last", np.array([-1]))], {"keepdims": 1})
-    largest = tape.op("Max", [largest, constant("least", _MIN_SCALE)])
-    unit, zero = constant("unit", np.float32(1 / _HIGHEST)), constant("zero", np.uint8(_HIGHEST + 1))
-    tokens = tape.op("QuantizeLinear", [tape.op("Div", [activations, largest]), unit, zero])
-    inputs = [tokens, constant("weight", levels), unit, constant("scale", scales[0]), zero]
+    # Shape (..., tokens, 1): the scale of a token does not depend on other tokens.
+    maxima = tape.op("ReduceMax", [tape.op("Abs", [activations]), constant("last", np.array([-1]))], {"keepdims": 1})
+    maxima = tape.op("Max", [maxima, constant("least", _MIN_SCALE)])
+    unit, zero = constant("unit", np.float32(1 / _MAX_INT8)), constant("zero", np.uint8(_MAX_INT8 + 1))
+    tokens = tape.op("QuantizeLinear", [tape.op("Div", [activations, maxima]), unit, zero])
+    inputs = [tokens, constant("weight", int8_weights), unit, constant("scale", scales[0]), zero]
     output = tape.op("MatMulIntegerToFloat", inputs, domain="com.microsoft")
-    output = tape.op("Mul", [output, largest])
+    output = tape.op("Mul", [output, maxima])
     return output if bias is None else tape.op("Add", [output, bias])
 
 
 def _look_up(tape: Tape, node: Any, weights: np.ndarray, tables: dict[str, tuple[ir.Value, ir.Value]]) -> ir.Value:
-    """Add the nodes that look up rows of an int8 table and multiply them by their scales, and return the output."""
+    """Add nodes that look up rows of an int8 table and multiply each by its scale, and return the output."""
     name = node.inputs[0].name
     if name not in tables:
-        levels, scales = _to_int8(weights, axis=1)
+        int8_weights, scales = _to_int8(weights, axis=1)
         tables[name] = (
-            tape.initializer(ir.tensor(levels, name=f"{name}.int8")),
+            tape.initializer(ir.tensor(int8_weights, name=f"{name}.int8")),
             tape.initializer(ir.tensor(scales, name=f"{name}.scale")),
         )
     rows, scale = (tape.op("Gather", [table, node.inputs[1]]) for table in tables[name])

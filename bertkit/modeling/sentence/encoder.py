@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AutoModel
 
@@ -32,7 +32,7 @@ class SentenceEncoder(nn.Module):
         self.encoder, self.modules_read = encoder, modules
         self.dense = nn.ModuleList(_load_dense(module) for module in modules.after if isinstance(module, Dense))
 
-    def forward(self, prompt_tokens: int = 0, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(self, prompt_tokens: int = 0, **inputs: Tensor) -> dict[str, Tensor]:
         """Compute the vector of each text: ``embedding`` of shape (texts, dimension).
 
         Texts are padded on the right. The first `prompt_tokens` tokens of each text are a prompt.
@@ -44,7 +44,7 @@ class SentenceEncoder(nn.Module):
         with torch.autocast(states.device.type, enabled=False):
             return {"embedding": self.finish(pool(states.float(), mask, self.modules_read.pooling))}
 
-    def finish(self, vectors: torch.Tensor) -> torch.Tensor:
+    def finish(self, vectors: Tensor) -> Tensor:
         """Run the modules after the pooling on vectors (texts, width)."""
         dense = iter(self.dense)
         for module in self.modules_read.after:
@@ -52,7 +52,7 @@ class SentenceEncoder(nn.Module):
         return vectors
 
 
-def pool(states: torch.Tensor, mask: torch.Tensor, modes: tuple[str, ...]) -> torch.Tensor:
+def pool(states: Tensor, mask: Tensor, modes: tuple[str, ...]) -> Tensor:
     """Compute one vector per text from token states (texts, tokens, width); vectors of several modes are concatenated.
 
     Args:
@@ -67,7 +67,7 @@ def pool(states: torch.Tensor, mask: torch.Tensor, modes: tuple[str, ...]) -> to
     return torch.cat([_pool_mode(states, mask, mode) for mode in modes], dim=-1)
 
 
-def _pool_mode(states: torch.Tensor, mask: torch.Tensor, mode: str) -> torch.Tensor:
+def _pool_mode(states: Tensor, mask: Tensor, mode: str) -> Tensor:
     if mode in ("cls", "lasttoken"):  # the first or the last token that counts
         positions = torch.arange(mask.shape[1], device=mask.device)
         first = mask.argmax(dim=1) if mode == "cls" else (positions * mask).argmax(dim=1)
@@ -91,8 +91,8 @@ class _DenseLayer(nn.Module):
             self.residual = nn.Identity() if is_square else nn.Linear(module.inputs, module.outputs, bias=False)
         self.activation: Any = _ACTIVATIONS[module.activation.rpartition(".")[2]]
 
-    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.activation(self.linear(vectors))
+    def forward(self, vectors: Tensor) -> Tensor:
+        outputs: Tensor = self.activation(self.linear(vectors))
         return outputs if self.residual is None else outputs + self.residual(vectors)
 
 
@@ -157,13 +157,13 @@ class ChosenLayers(nn.Module):
         if first < -layers:
             raise UsageError(f"the last {-first} layers: the model has {layers}", f"choose at most {layers}")
 
-    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
         """Run the encoder; ``last_hidden_state`` is of shape (texts, tokens, width)."""
         states = self.encoder(**inputs, output_hidden_states=True)["hidden_states"][self.choice.states]
-        if self.choice.merged == "concat":
+        if self.choice.reduction == "concat":
             return {"last_hidden_state": torch.cat(states, dim=-1)}
         total = torch.stack(states).sum(dim=0)
-        return {"last_hidden_state": total / len(states) if self.choice.merged == "mean" else total}
+        return {"last_hidden_state": total / len(states) if self.choice.reduction == "mean" else total}
 
 
 class TokenStates(nn.Module):
@@ -173,6 +173,6 @@ class TokenStates(nn.Module):
         super().__init__()
         self.encoder = encoder
 
-    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
         """Compute ``states`` of shape (texts, tokens, width)."""
         return {"states": self.encoder(**inputs)["last_hidden_state"]}

@@ -131,7 +131,7 @@ class SentenceModules:
     """Folder with the weights of tokens in queries, if queries need no inference."""
 
     @property
-    def is_normal(self) -> bool:
+    def is_normalized(self) -> bool:
         """Whether vectors have length 1."""
         return any(isinstance(module, Normalize) for module in self.after)
 
@@ -149,7 +149,7 @@ def read_modules(folder: Path) -> SentenceModules:
     """
     if not is_sentence_folder(folder):
         return SentenceModules()
-    unknown = unknown_modules(folder)
+    unknown = find_unsupported_modules(folder)
     if unknown:
         remedy = "bertkit reads Transformer, Pooling, Dense and Normalize, in this order"
         raise ModelError(f"it has what bertkit does not know: {', '.join(unknown)}", remedy, file=folder / MODULES)
@@ -211,7 +211,7 @@ def read_settings(folder: Path) -> SentenceModules:
     )
 
 
-def unknown_modules(folder: Path) -> list[str]:
+def find_unsupported_modules(folder: Path) -> list[str]:
     """Return the modules and settings of a folder that only sentence-transformers itself computes.
 
     Raises:

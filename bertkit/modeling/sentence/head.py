@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from transformers import MODEL_MAPPING, PreTrainedModel
@@ -53,9 +53,7 @@ class VectorHead:
         """Whether the loss compares the rows of a batch with one another, so that a batch must not be split."""
         return self.loss is not None and self.loss.name not in INDEPENDENT
 
-    def forward(
-        self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **inputs: torch.Tensor
-    ) -> Tensors:
+    def forward(self, labels: Tensor | None = None, row_mask: Tensor | None = None, **inputs: Tensor) -> Tensors:
         """Compute the ``vectors`` of texts (rows, texts, tokens), and in training their ``loss``.
 
         A missing text is a single token. Real texts have more, because they have special tokens. In a row that only
@@ -65,7 +63,7 @@ class VectorHead:
         missing = derive(inputs["attention_mask"], lambda mask: mask.sum(dim=-1) == 1)
         if row_mask is not None:
             missing = missing | ~row_mask[:, None]
-        loss = self._loss_of(inputs["attention_mask"]) if self.training else None  # type: ignore[attr-defined]
+        loss = self._get_loss(inputs["attention_mask"]) if self.training else None  # type: ignore[attr-defined]
         # Each text is read twice, with different dropout.
         if loss is not None and loss.name == "simcse":
             batch = [None if values is None else derive(values, _twice(loss.texts)) for values in batch]
@@ -74,20 +72,20 @@ class VectorHead:
         outputs = self._output(vectors)
         return outputs if loss is None else {"loss": loss(vectors, labels, missing, row_mask is not None), **outputs}
 
-    def _loss_of(self, mask: torch.Tensor) -> Any:
+    def _get_loss(self, mask: Tensor) -> Any:
         """Return the loss of a batch with this mask, (rows, texts, tokens), or None if the model is not trained."""
         return self.loss
 
-    def _output(self, vectors: torch.Tensor) -> Tensors:
+    def _output(self, vectors: Tensor) -> Tensors:
         """Return the outputs for vectors (rows, texts, dimension)."""
         return {"vectors": vectors}
 
-    def _embed_rows(self, batch: list[Any]) -> torch.Tensor:
+    def _embed_rows(self, batch: list[Any]) -> Tensor:
         """Compute the vectors of all texts of rows, (rows, texts, ...), from tensors (rows, texts, tokens)."""
         vectors = self._embed_texts([None if values is None else values.flatten(0, 1) for values in batch])
         return vectors.view(*batch[0].shape[:2], *vectors.shape[1:])
 
-    def _embed_texts(self, batch: list[Any]) -> torch.Tensor:
+    def _embed_texts(self, batch: list[Any]) -> Tensor:
         """Compute the vectors of texts (texts, tokens), at once or in chunks that are read again for gradients."""
         count, width = batch[0].shape
         at_once = self._texts_at_once(width, batch[0].device)
@@ -131,19 +129,19 @@ class VectorHead:
 
         return lambda: (nullcontext(), replay())
 
-    def _concatenate(self, vectors: list[torch.Tensor]) -> torch.Tensor:
+    def _concatenate(self, vectors: list[Tensor]) -> Tensor:
         return torch.cat(vectors)
 
-    def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
+    def _embed(self, ids: Tensor, mask: Tensor, segments: Tensor | None) -> Tensor:
         """Compute the representation of texts (texts, tokens), a tensor whose first axis is texts."""
         raise NotImplementedError
 
 
-def _pick_texts(indices: torch.Tensor, longest: int, values: torch.Tensor) -> torch.Tensor:
+def _pick_texts(indices: Tensor, longest: int, values: Tensor) -> Tensor:
     return values[indices.to(values.device, non_blocking=True), :longest]
 
 
-def _twice(texts: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
+def _twice(texts: int | None) -> Callable[[Tensor], Tensor]:
     return lambda values: torch.cat([values[:, :texts]] * 2)
 
 
@@ -172,10 +170,10 @@ class SentenceHead(VectorHead, EncoderHead):
     def _write_modules(self, folder: Path, width: int) -> None:
         write_modules(folder, self.sentence, width)
 
-    def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
+    def _embed(self, ids: Tensor, mask: Tensor, segments: Tensor | None) -> Tensor:
         return self.pool_states(self.run_encoder(ids, mask, segments).last_hidden_state, mask)
 
-    def pool_states(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def pool_states(self, states: Tensor, mask: Tensor) -> Tensor:
         """Compute the vectors of texts, (texts, dimension), from hidden states (texts, tokens, width)."""
         with torch.autocast(states.device.type, enabled=False):
             vectors = pool(states.float(), mask, self.sentence.pooling)[:, : self.sentence.dimension]
@@ -213,7 +211,7 @@ def load_sentence_head(
         set_dropout(config, dropout)
     config_class: type = type(config)
     model, _ = load_weights(with_head(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
-    set_up(model, modules, loss, texts_at_once)
+    configure_head(model, modules, loss, texts_at_once)
     return model
 
 
@@ -224,7 +222,7 @@ def check_dense(modules: SentenceModules, folder: Path) -> None:
         raise ModelError(message, "start from another model", file=folder)
 
 
-def set_up(model: Model, modules: SentenceModules, loss: Any, texts_at_once: int | None = None) -> None:
+def configure_head(model: Model, modules: SentenceModules, loss: Any, texts_at_once: int | None = None) -> None:
     """Set how a model with a `VectorHead` reads texts, and its loss; freeze the pooler."""
     for name, module in model.base_model.named_children():
         if name == "pooler":
@@ -246,9 +244,7 @@ class SentenceClassifier(SentenceHead):
         self.logistic = nn.Linear(config.hidden_size, config.num_labels).requires_grad_(False)
         self.post_init()  # type: ignore[attr-defined]
 
-    def forward(
-        self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **inputs: torch.Tensor
-    ) -> Tensors:
+    def forward(self, labels: Tensor | None = None, row_mask: Tensor | None = None, **inputs: Tensor) -> Tensors:
         """Compute the vectors and logits of rows with one text, (rows, 1, tokens), and in training the loss."""
         output = super().forward(labels, row_mask, **inputs)
         return {**output, "logits": self.logistic(output["vectors"][:, 0])}
@@ -284,7 +280,7 @@ def load_sentence_classifier(
     find_class = partial(with_head, SentenceClassifier, ending="ForTextClassification")
     labels, problem = context.labels, "single_label_classification"
     model = load_pretrained(find_class, folder, context, labels=labels, new_head=new_head, problem_type=problem)
-    set_up(model, replace(modules, dimension=None), loss)  # The layer reads all components.
+    configure_head(model, replace(modules, dimension=None), loss)  # The layer reads all components.
     # A new layer is fitted, or set, before it computes anything, so nothing starts from random weights.
     if get_loading_info(model).head == "new":
         model.loading_info = LoadingInfo()

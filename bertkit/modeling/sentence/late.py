@@ -17,12 +17,12 @@ from torch.nn import functional
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.tensors import on_host
-from bertkit.modeling.checkpoint import first_line, load_config
+from bertkit.modeling.checkpoint import load_config, shorten_error
 from bertkit.modeling.heads.base import with_head
 from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import check_finite, load_weights
 from bertkit.modeling.sentence.folder import PROJECTION, WEIGHTS, Dense, SentenceModules, write_late
-from bertkit.modeling.sentence.head import SentenceHead, set_up
+from bertkit.modeling.sentence.head import SentenceHead, configure_head
 from bertkit.modeling.sentence.losses import Labels, positive_indices
 from bertkit.tokens.features import Tensor
 
@@ -85,7 +85,7 @@ class LateHead(SentenceHead):
         write_late(folder, self.sentence, width, self.projection.out_features)
         save_file({"linear.weight": self.projection.weight.detach().cpu().contiguous()}, folder / PROJECTION / WEIGHTS)
 
-    def _loss_of(self, mask: Tensor) -> LateLoss | None:
+    def _get_loss(self, mask: Tensor) -> LateLoss | None:
         loss: LateLoss | None = self.loss
         return loss and replace(loss, query_tokens=int(on_host(mask)[:, 0].sum(dim=-1).max()))
 
@@ -111,7 +111,7 @@ def load_projection(layer: nn.Linear, folder: Path) -> None:
         with torch.no_grad():
             layer.weight.copy_(weight)
     except (OSError, SafetensorError, RuntimeError, KeyError) as error:
-        message = f"the weights of the projection are damaged: {first_line(error)}"
+        message = f"the weights of the projection are damaged: {shorten_error(error)}"
         raise ModelError(message, "fetch the model again", file=folder) from None
 
 
@@ -150,5 +150,5 @@ def load_late_head(
         nn.init.normal_(projection.weight, std=config.hidden_size**-0.5)
     check_finite([("projection.weight", projection.weight)], folder)
     model.projection = projection
-    set_up(model, modules, loss, texts_at_once)
+    configure_head(model, modules, loss, texts_at_once)
     return model

@@ -18,21 +18,21 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn  # the class itself, because torch.export evaluates annotations
 from torch.nn import functional
 from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
 from bertkit.errors import ModelError
 from bertkit.hardware.device import Device
 from bertkit.hardware.tensors import derive, on_host
-from bertkit.modeling.checkpoint import first_line, load_config
-from bertkit.modeling.heads.mixins import extend
-from bertkit.modeling.info import Model, patched_forward
+from bertkit.modeling.checkpoint import load_config, shorten_error
+from bertkit.modeling.heads.mixins import extend_class
+from bertkit.modeling.info import Model, patch_forward
 from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.sentence.folder import WEIGHTS, SentenceModules, write_sparse
-from bertkit.modeling.sentence.head import VectorHead, set_up
+from bertkit.modeling.sentence.head import VectorHead, configure_head
 from bertkit.modeling.sentence.losses import Labels, find_positives, margin_mse
-from bertkit.tokens.features import Tensor, Tensors, Tokenizer
+from bertkit.tokens.features import Tensors, Tokenizer
 
 _MAX_TOKENS = 2**10  # tokens whose logits over the vocabulary are in memory at a time
 
@@ -78,7 +78,7 @@ class SparseHead(VectorHead):
     reads = "sparse"
     progress = 1.0
     """Fraction of training that is done, which sets the weight of the penalty."""
-    query_table: torch.Tensor | None = None
+    query_table: Tensor | None = None
     """Weight of each token of the vocabulary in queries, or None if the model reads queries, too."""
 
     @property
@@ -125,7 +125,7 @@ class SparseHead(VectorHead):
         """Set the fraction of training that is done, before each step."""
         self.progress = fraction
 
-    def _loss_of(self, mask: Tensor) -> SparseLoss | None:
+    def _get_loss(self, mask: Tensor) -> SparseLoss | None:
         loss: SparseLoss | None = self.loss
         return loss and replace(loss, progress=self.progress)
 
@@ -141,7 +141,7 @@ class SparseHead(VectorHead):
         decoder = self.get_output_embeddings()  # type: ignore[attr-defined]
         named = {} if segments is None else {"token_type_ids": segments}
         # The decoder returns (texts, 1, vocabulary), so the logits of all tokens are never in memory.
-        with patched_forward(decoder, partial(_find_highest, decoder, mask)):
+        with patch_forward(decoder, partial(_find_highest, decoder, mask)):
             outputs = super(VectorHead, self).forward(input_ids=ids, attention_mask=mask, **named)  # type: ignore[misc]
         with torch.autocast(ids.device.type, enabled=False):
             vectors: Tensor = outputs.logits.squeeze(1).float().relu().log1p()
@@ -223,7 +223,7 @@ def load_table(folder: Path) -> Tensor:
     try:
         return load_file(folder / WEIGHTS)["weight"]
     except (OSError, SafetensorError, KeyError) as error:
-        message = f"the weights of queries are damaged: {first_line(error)}"
+        message = f"the weights of queries are damaged: {shorten_error(error)}"
         raise ModelError(message, "fetch the model again", file=folder) from None
 
 
@@ -245,6 +245,6 @@ def load_sparse_head(
     """
     config = load_config(folder)
     masked = MODEL_FOR_MASKED_LM_MAPPING[type(config)]
-    model = load_for_pretraining(extend(masked, SparseHead), folder, config)
-    set_up(model, modules, loss, texts_at_once)
+    model = load_for_pretraining(extend_class(masked, SparseHead), folder, config)
+    configure_head(model, modules, loss, texts_at_once)
     return model

@@ -50,7 +50,7 @@ OPTIONS: Mapping[str, Option] = {
 }
 
 
-def modules_of(folder: Path, context: TaskContext, model_format: str = DENSE) -> SentenceModules:
+def resolve_modules(folder: Path, context: TaskContext, model_format: str = DENSE) -> SentenceModules:
     """Return the settings of a folder for vectors, replaced by the options of the recipe."""
     recipe, modules = context.recipe, read_format(folder, model_format)
     pooling, normalize = (read_option(OPTIONS, recipe, name) for name in ("pooling", "normalize"))
@@ -82,7 +82,7 @@ def encode_rows(
         ModelError: If the model excludes the tokens of prompts from its pooling.
     """
     folder = Path(context.tokenizer.name_or_path)
-    modules = modules_of(folder, context, model_format)
+    modules = resolve_modules(folder, context, model_format)
     default = modules.prompts.get(modules.default_prompt or "", "")
     first, second = (modules.prompts.get(role, default) for role in roles) if roles else (default, default)
     if (first or second) and not modules.include_prompt:
@@ -115,14 +115,14 @@ def load_encoder(
             vectors.
         RecipeError: If a dimension is larger than the vectors, or the loss needs dropout and the model has none.
     """
-    from bertkit.modeling.dropout import dropout_rates
+    from bertkit.modeling.dropout import get_dropout_rates
     from bertkit.modeling.sentence.head import load_sentence_head
     from bertkit.modeling.sentence.losses import VectorLoss
 
     if not new_head:
         check_format(folder, DENSE)
         return load_sentence_head(folder, read_modules(folder))
-    recipe, modules = context.recipe, modules_of(folder, context)
+    recipe, modules = context.recipe, resolve_modules(folder, context)
     if loss == "margin_mse":  # trained on dot products
         modules = replace(modules, similarity="dot")
     scale, dimensions, mini_batch, dropout = (
@@ -135,7 +135,7 @@ def load_encoder(
         texts_at_once=mini_batch and int(mini_batch),
         dropout=dropout,
     )
-    if loss == "simcse" and not any(dropout_rates(model.config).values()):
+    if loss == "simcse" and not any(get_dropout_rates(model.config).values()):
         message = "the loss simcse compares a text with itself under other dropout, and this model has no dropout"
         raise RecipeError(message, "--set options.dropout=0.1")
     model.config.pad_token_id = context.tokenizer.pad_token_id  # as `load_pretrained` does
@@ -154,12 +154,12 @@ def check_format(folder: Path, expected: str) -> None:
         raise ModelError(f"it is a {model_format}, not a {expected}", f"name the folder of a {expected}", file=folder)
 
 
-def is_dot(context: TaskContext, loss: str = "") -> bool:
+def uses_dot_product(context: TaskContext, loss: str = "") -> bool:
     """Return whether a model's vectors are compared by dot products instead of cosines."""
     return loss == "margin_mse" or read_modules(Path(context.tokenizer.name_or_path)).similarity == "dot"
 
 
-def to_compare(vectors: np.ndarray, *, dot: bool) -> np.ndarray:
+def normalize(vectors: np.ndarray, *, dot: bool) -> np.ndarray:
     """Return vectors (..., dimension) in double precision, with length 1 unless they are compared by dot products."""
     wide = vectors.astype(np.float64)
     return wide if dot else wide / np.maximum(np.linalg.norm(wide, axis=-1, keepdims=True), 1e-12)
@@ -168,7 +168,7 @@ def to_compare(vectors: np.ndarray, *, dot: bool) -> np.ndarray:
 _MAX_PRODUCTS = 2**23  # products of tokens that are in memory at a time
 
 
-def real_tokens(vectors: np.ndarray) -> np.ndarray:
+def drop_padding(vectors: np.ndarray) -> np.ndarray:
     """Return a copy of the vectors of a text's tokens (tokens, dimension) without padding, whose vectors are 0."""
     token_vectors: np.ndarray = vectors[(vectors != 0).any(axis=-1)]
     return token_vectors

@@ -1,1 +1,1 @@
-"""Smaller models: made of layers, heads, neurons and tokens of larger ones, and compared with their inside."""
+"""Smaller models that copy layers, heads, neurons or tokens of larger models, or learn from their hidden states."""

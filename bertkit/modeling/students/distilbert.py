@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.architectures import LAYER_NAMES, get_architecture, shares_layers, types_with
+from bertkit.modeling.architectures import LAYER_NAMES, get_architecture, list_types, shares_layers
 from bertkit.modeling.info import Config, Model, get_loading_info
 from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.load import load_for_pretraining
 from bertkit.tokens.features import Batch, Tensor
 
-# Submodules of BERT -> submodules of DistilBERT.
-_LAYER = dict(zip(LAYER_NAMES["encoder.layer"], LAYER_NAMES["transformer.layer"], strict=True))
-_AROUND = {
+# Submodules of BERT -> submodules of DistilBERT, in a layer and outside the layers.
+_LAYER_SUBMODULES = dict(zip(LAYER_NAMES["encoder.layer"], LAYER_NAMES["transformer.layer"], strict=True))
+_OTHER_SUBMODULES = {
     "bert.embeddings.word_embeddings": "distilbert.embeddings.word_embeddings",
     "bert.embeddings.position_embeddings": "distilbert.embeddings.position_embeddings",
     "bert.embeddings.LayerNorm": "distilbert.embeddings.LayerNorm",
@@ -31,18 +31,18 @@ _AROUND = {
 
 @dataclass
 class PretrainingTeacher:
-    """The frozen model that a student learns from, kept as ``student.teacher``.
+    """Frozen model that a student learns from, in its attribute ``teacher``.
 
-    It is not a module, so nothing trains, counts or saves the teacher with its student.
+    This class is not a module, so the teacher is not trained, counted or saved with the student.
     """
 
     model: Model
     temperature: float = 1.0
-    """Divisor of the logits of both models before they are compared."""
+    """Divisor of both models' logits before they are compared."""
     compare: Callable[[Tensor], Batch] | None = None
-    """Function that sums the terms over the tokens of a mask, after both models have run on a batch."""
+    """Function that sums the loss terms over the tokens of a mask, after both models have run on a batch."""
     hooks: ExitStack = field(default_factory=ExitStack)
-    """Hooks and projections of the student, to be closed after it is trained and evaluated."""
+    """Hooks and projections of the student; close them after training and evaluation."""
 
 
 def load_teacher(folder: Path, config: Config) -> Model:
@@ -65,13 +65,13 @@ def choose_layers(choice: int | list[int] | None, config: Config) -> list[int]:
 
     Raises:
         ModelError: If a teacher of this type cannot have students.
-        RecipeError: If the teacher lacks one of the layers, or the first one cannot be the first of a student.
+        RecipeError: If the teacher lacks one of the layers, or the first selected layer cannot be the student's first.
     """
     architecture = get_architecture(config)
     if architecture.student_type is None:
         problem = f"a student cannot copy layers of a teacher of type {config.model_type!r}"
         reason = "they share their weights" if shares_layers(config) else "they are not known"
-        raise ModelError(f"{problem}: {reason}", f"use one of type {', '.join(types_with('student_type'))}")
+        raise ModelError(f"{problem}: {reason}", f"use one of type {', '.join(list_types('student_type'))}")
     count = config.num_hidden_layers
     layers = list(range(0, count, 2)) if choice is None else layers_to_take(choice, count)
     if architecture.first_layer_differs and layers[0] != 0:
@@ -81,10 +81,10 @@ def choose_layers(choice: int | list[int] | None, config: Config) -> list[int]:
 
 
 def make_student(teacher: Model, layers: Sequence[int]) -> Model:
-    """Copy some layers of a teacher, its embeddings and its head into a smaller model; BERT becomes DistilBERT.
+    """Copy some layers, the embeddings and the head of a teacher into a smaller model; BERT becomes DistilBERT.
 
-    With all layers, a student of BERT makes the predictions of its teacher for texts with token type 0 only. Other
-    types use no token types, so their students differ from them only in the number of layers.
+    DistilBERT has no token types. With all layers of BERT, it makes the teacher's predictions if all tokens have the
+    type 0. Students of other types differ from their teachers only in the number of layers.
     """
     architecture = get_architecture(teacher.config)
     keeps_type = architecture.student_type == architecture.model_type
@@ -127,30 +127,31 @@ def _make_distilbert(teacher: Model, layers: Sequence[int]) -> Model:
     weights = {}
     for name, values in _take_weights(teacher, layers).items():
         module, _, parameter = name.rpartition(".")
-        if inner := re.fullmatch(r"bert\.encoder\.layer\.(\d+)\.(.+)", module):
-            weights[f"distilbert.transformer.layer.{inner[1]}.{_LAYER[inner[2]]}.{parameter}"] = values
-        elif module in _AROUND:
-            weights[f"{_AROUND[module]}.{parameter}"] = values
-    # DistilBERT has no token types. The embedding of type 0, (width,), is added to all positions, (positions, width),
-    # because each token reads one of these. It cannot be added to word embeddings, because the head shares them.
+        if match := re.fullmatch(r"bert\.encoder\.layer\.(\d+)\.(.+)", module):
+            submodule = _LAYER_SUBMODULES[match[2]]
+            weights[f"distilbert.transformer.layer.{match[1]}.{submodule}.{parameter}"] = values
+        elif module in _OTHER_SUBMODULES:
+            weights[f"{_OTHER_SUBMODULES[module]}.{parameter}"] = values
+    # Add the embedding of token type 0, (width,), to all position embeddings, (positions, width): every token has one
+    # position. Word embeddings must not change, because the head shares them.
     first_type = teacher.bert.embeddings.token_type_embeddings.weight[0]
-    positions = "distilbert.embeddings.position_embeddings.weight"
-    weights[positions] = weights[positions] + first_type
+    name = "distilbert.embeddings.position_embeddings.weight"
+    weights[name] = weights[name] + first_type
     student.load_state_dict(weights)
     return student
 
 
 def _take_weights(teacher: Model, layers: Sequence[int]) -> dict[str, Any]:
-    """Select the weights of some layers, which get indices from 0, and all weights outside of layers."""
-    path = f".{get_architecture(teacher.config).layers}."
+    """Select the weights of some layers, with new indices from 0, and all weights outside the layers."""
+    path = f".{get_architecture(teacher.config).layers_path}."
     indices = {str(layer): str(index) for index, layer in enumerate(layers)}
-    taken = {}
-    # In bert.encoder.layer.11.output.dense.weight, only the index changes. Names outside of layers do not change.
+    weights = {}
+    # For example, bert.encoder.layer.11.output.dense.weight becomes bert.encoder.layer.5.output.dense.weight.
     for name, values in teacher.state_dict().items():
-        before, middle, after = name.partition(path)
-        layer, _, rest = after.partition(".")
-        if not middle:
-            taken[name] = values
+        prefix, separator, suffix = name.partition(path)
+        layer, _, parameter = suffix.partition(".")
+        if not separator:
+            weights[name] = values
         elif layer in indices:
-            taken[f"{before}{middle}{indices[layer]}.{rest}"] = values
-    return taken
+            weights[f"{prefix}{path}{indices[layer]}.{parameter}"] = values
+    return weights

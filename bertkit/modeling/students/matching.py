@@ -1,4 +1,4 @@
-"""Matching of hidden states and attention between a student and its teacher (TinyBERT: Jiao et al. 2020)."""
+"""Distillation of hidden states and attention from a teacher (TinyBERT: Jiao et al. 2020)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from bertkit.errors import ModelError
 from bertkit.hardware.device import Device
 from bertkit.hardware.tensors import derive, select
-from bertkit.modeling.architectures import layers_of
-from bertkit.modeling.attention import AttentionMaps, attention_of, capture_attention, capture_hidden_states
+from bertkit.modeling.architectures import get_layers
+from bertkit.modeling.attention import AttentionMaps, capture_attention, capture_hidden_states, get_attention_map
 from bertkit.modeling.heads.base import INPUTS
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import match_layers
@@ -23,15 +23,15 @@ from bertkit.recipe.records import DistillationConfig
 from bertkit.tokens.features import Batch
 
 Pairs = dict[int, int]
-"""Layer of the student -> layer of the teacher that it is compared with."""
+"""Layer of the student -> layer of the teacher to compare it with."""
 
-# Submodule of a student that projects its hidden states to the teacher's width.
+# Name of a submodule of the student that projects its hidden states to the teacher's width.
 _PROJECTIONS = "bertkit_projections"
-_EMBEDDINGS = -1  # index of the embeddings among the layers
+_EMBEDDINGS = -1  # index that stands for the embeddings in `Pairs`
 
 
 def find_layers(model: Model) -> tuple[Any, str, nn.ModuleList]:
-    """Return the module that holds the layers of a model's encoder, their name there, and the layers.
+    """Return the parent module of the list of a model's layers, the name of the list in it, and the list.
 
     Raises:
         ModelError: If there is no list of similar layers, for example because layers share their weights.
@@ -47,11 +47,13 @@ def find_layers(model: Model) -> tuple[Any, str, nn.ModuleList]:
 
 @dataclass(eq=False)
 class Matching:
-    """Comparison of hidden states and attention of a student and its teacher on the current batch of the student.
+    """Comparison of a student's and a teacher's hidden states and attention on the student's current batch.
 
-    The terms are sums over tokens and means over the matched layers. The term for embeddings and hidden states is the
-    squared distance, as a mean over their width. The term for attention is KL(teacher || student), as a mean over
-    heads. The term for attention scores is the squared distance, as a mean over heads and attended tokens.
+    Each loss term is a sum over tokens and a mean over the matched layers:
+
+    * Embeddings and hidden states: the squared difference, a mean over the width.
+    * Attention: KL(teacher || student), a mean over heads.
+    * Attention scores: the squared difference, a mean over heads and attended tokens.
     """
 
     student: Model
@@ -59,30 +61,34 @@ class Matching:
     pairs: Mapping[str, Pairs]
     weights: Mapping[str, float]
     precision: str
-    states: dict[nn.Module, torch.Tensor] = field(default_factory=dict)
+    states: dict[nn.Module, Tensor] = field(default_factory=dict)
     attention: dict[Any, AttentionMaps] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         needs_layers = set(self.pairs) != {"embeddings"}
         self.layers = {
-            model: layers_of(model) or list(find_layers(model)[2]) if needs_layers else []
+            model: get_layers(model) or list(find_layers(model)[2]) if needs_layers else []
             for model in (self.student, self.teacher)
         }
 
     @property
     def reads_scores(self) -> bool:
-        """Whether attention keeps its scores, from which the comparison computes probabilities if needed."""
+        """Whether attention captures scores, from which log-probabilities are computed if needed."""
         return "attention_scores" in self.pairs
 
-    def sums(self, batch: Batch) -> dict[str, torch.Tensor]:
+    def sums(self, batch: Batch) -> dict[str, Tensor]:
         """Run the teacher on a batch, and sum each term over the tokens."""
         device = batch["input_ids"].device.type
         with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self.precision == "bf16"):
             self.teacher(**{name: batch[name] for name in INPUTS if name in batch})
         return self.compare(batch["attention_mask"].flatten(0, -2))
 
-    def compare(self, mask: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Sum each term over the tokens whose `mask` (texts, tokens) is not 0, after both models have run on them."""
+    def compare(self, mask: Tensor) -> dict[str, Tensor]:
+        """Sum each term over real tokens, after both models have run on the batch.
+
+        Args:
+            mask: 0 for padding. Shape: (texts, tokens).
+        """
         compare = {
             "embeddings": self._compare_states,
             "hidden": self._compare_states,
@@ -101,12 +107,11 @@ class Matching:
         if index != _EMBEDDINGS:
             layer: nn.Module = self.layers[model][index]
             return layer
-        # Without such a module, the first layer reads the word embeddings.
+        # Without a module for the sum of embeddings, the first layer reads the word embeddings.
         embeddings: nn.Module = getattr(model.base_model, "embeddings", None) or model.get_input_embeddings()
         return embeddings
 
-    def _compare_states(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
-        # The mask (rows, tokens) selects the states of real tokens from (rows, tokens, width).
+    def _compare_states(self, student_layer: int, teacher_layer: int, tokens: Tensor) -> Tensor:
         student = _pick(self.states[self.module(self.student, student_layer)], tokens)
         teacher = _pick(self.states[self.module(self.teacher, teacher_layer)], tokens)
         projections, key = getattr(self.student, _PROJECTIONS, {}), _key(student_layer)
@@ -114,34 +119,31 @@ class Matching:
             student = projections[key](student.float())
         return functional.mse_loss(student.float(), teacher.float(), reduction="none").mean(dim=-1).sum()
 
-    def _compare_attention(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
+    def _compare_attention(self, student_layer: int, teacher_layer: int, tokens: Tensor) -> Tensor:
         student, teacher = self._attention_at(student_layer, teacher_layer, tokens)
         if self.reads_scores:
             student, teacher = student.log_softmax(dim=-1), teacher.log_softmax(dim=-1)
-        # Padding has probability 0 in both. Its logarithms are large negative numbers, and their difference is noise.
+        # Attended padding has the probability 0 in both models; the difference of its logarithms would be noise.
         log_ratio = (teacher - student).masked_fill(teacher < -1e4, 0.0)
         return (teacher.exp() * log_ratio).sum(dim=-1).mean(dim=-1).sum()
 
-    def _compare_scores(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
+    def _compare_scores(self, student_layer: int, teacher_layer: int, tokens: Tensor) -> Tensor:
         student, teacher = self._attention_at(student_layer, teacher_layer, tokens)
         is_masked = teacher < -1e8
         squares = (student - teacher).square().masked_fill(is_masked, 0.0)
         return (squares.sum(dim=-1) / (~is_masked).sum(dim=-1)).mean(dim=-1).sum()
 
-    def _attention_at(
-        self, student_layer: int, teacher_layer: int, tokens: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the attention of both models, (real tokens, heads, attended tokens)."""
-        student = attention_of(self.layers[self.student][student_layer], self.attention[self.student])
-        teacher = attention_of(self.layers[self.teacher][teacher_layer], self.attention[self.teacher])
+    def _attention_at(self, student_layer: int, teacher_layer: int, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the attention of both models. Shape: (real tokens, heads, attended tokens)."""
+        student = get_attention_map(self.layers[self.student][student_layer], self.attention[self.student])
+        teacher = get_attention_map(self.layers[self.teacher][teacher_layer], self.attention[self.teacher])
         return _pick(student.transpose(1, 2), tokens), _pick(teacher.transpose(1, 2), tokens)
 
 
-def _pick(values: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Select the values of real tokens, (texts, tokens, ...) to (real tokens, ...).
+def _pick(values: Tensor, tokens: Tensor) -> Tensor:
+    """Select the values of real tokens: (texts, tokens, ...) to (real tokens, ...).
 
-    A device that compiles one graph per shape gets the values of all tokens, with zeros for padding in both models,
-    whose distance is 0.
+    On a device that compiles one graph per shape, keep all tokens, and set padding to 0 in both models.
     """
     if Device(values.device.type).shapes_may_change:
         return select(values, tokens)
@@ -149,23 +151,31 @@ def _pick(values: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def _key(index: int) -> str:
-    """Return the name of the projection of a layer, or of the embeddings."""
+    """Return the name of a layer's projection, or of the embeddings' projection."""
     return "embeddings" if index == _EMBEDDINGS else str(index)
 
 
 @contextmanager
-def matched(
+def match_models(
     student: Model, teacher: Model, distillation: DistillationConfig, precision: str, *, in_training_only: bool = True
 ) -> Iterator[Matching]:
-    """Keep the hidden states and attention that a recipe matches, inside the `with` block.
+    """Capture the hidden states and attention that a recipe matches, inside the `with` block.
 
-    If the widths of the models differ, the student has a learned projection per layer (Jiao et al. 2020, equation 8),
-    and another for its embeddings, inside the block.
+    If the widths of the models differ, the student has a learned projection for its embeddings and for each layer (Jiao
+    et al. 2020, equation 8), inside the block.
+
+    Args:
+        student: Student in training.
+        teacher: Frozen teacher.
+        distillation: Layers and weights of the loss terms.
+        precision: Precision of the teacher, ``fp32`` or ``bf16``.
+        in_training_only: Whether to capture no attention of the student in evaluation mode.
 
     Raises:
         RecipeError: If a model lacks a layer of the recipe.
         ModelError: If layers or heads cannot be compared.
     """
+    # 1. Pair the layers.
     maps = {name: getattr(distillation, name) for name in ("hidden", "attention", "attention_scores")}
     sizes = student.config.num_hidden_layers, teacher.config.num_hidden_layers
     pairs = {name: match_layers(layers, *sizes) for name, layers in maps.items() if layers is not None}
@@ -178,9 +188,10 @@ def matched(
         "embeddings": distillation.embeddings_weight,
     }
     matching = Matching(student, teacher, pairs, {name: weights[name] or 0.0 for name in pairs}, precision)
-    states = {**pairs.get("hidden", {}), **pairs.get("embeddings", {})}
+    state_pairs = {**pairs.get("hidden", {}), **pairs.get("embeddings", {})}
     with ExitStack() as patches:
-        for student_layer, teacher_layer in states.items():
+        # 2. Capture hidden states and attention.
+        for student_layer, teacher_layer in state_pairs.items():
             modules = [matching.module(student, student_layer), matching.module(teacher, teacher_layer)]
             patches.enter_context(capture_hidden_states(modules, matching.states))
         if {"attention", "attention_scores"} & set(pairs):
@@ -192,9 +203,10 @@ def matched(
             student_maps = capture_attention(student, "student", in_training_only=in_training_only, scores=scores)
             matching.attention[student] = patches.enter_context(student_maps)
             matching.attention[teacher] = patches.enter_context(capture_attention(teacher, "teacher", scores=scores))
+        # 3. Add projections between different widths.
         projections = {
             _key(index): nn.Linear(*widths, bias=False)
-            for index in states
+            for index in state_pairs
             if (widths := (_width(student, index), _width(teacher, index)))[0] != widths[1]
         }
         if projections:
@@ -204,6 +216,6 @@ def matched(
 
 
 def _width(model: Model, index: int) -> int:
-    """Return the width of a layer, or of the embeddings, which can have another width."""
+    """Return the width of a layer's hidden states, or of the embeddings, which can differ."""
     width = getattr(model.config, "embedding_size", None) if index == _EMBEDDINGS else None
     return width or model.config.hidden_size  # type: ignore[no-any-return]

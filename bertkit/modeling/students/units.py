@@ -1,7 +1,7 @@
 """Heads and feed-forward neurons of a model, and masks over them.
 
-Both kinds of units are inputs of a linear layer: the heads are inputs of the output projection of attention, and the
-neurons are inputs of the second product of a feed-forward. So a mask before that layer works for every architecture.
+Both kinds of units are inputs of a linear layer: heads of the output projection of attention, neurons of the second
+layer of the feed-forward network. So masking these inputs works for every architecture.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from functools import partial
 from typing import NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertkit.errors import ModelError
 from bertkit.modeling.info import Model
 
-# Names of modules in a layer. In a feed-forward: the projections to the neurons, and the projection back.
-_FEED_FORWARD = (
+# Names of submodules of a layer: the projections to the neurons, and the projection back.
+_FEED_FORWARD_NAMES = (
     (("intermediate.dense",), "output.dense"),
     (("ffn.lin1",), "ffn.lin2"),
     (("ffn",), "ffn_output"),
@@ -27,7 +27,8 @@ _FEED_FORWARD = (
     (("mlp.gate_proj", "mlp.up_proj"), "mlp.down_proj"),
     (("mlp.fc1",), "mlp.fc2"),
 )
-_ATTENTION_OUTPUT = (
+# Names of the output projection of attention.
+_ATTENTION_OUTPUT_NAMES = (
     "attention.output.dense",
     "attention.out_lin",
     "attention.attn.o",
@@ -39,11 +40,12 @@ _ATTENTION_OUTPUT = (
 
 @dataclass(frozen=True)
 class FeedForward:
-    """Linear layers of the feed-forward of a layer."""
+    """Linear layers of a feed-forward network."""
 
     widen: tuple[nn.Linear, ...]
-    """Projections to the neurons: one, or two with a gate; a single projection can compute both."""
+    """Projection to the neurons, or two projections to neurons and gates; a single projection can compute both."""
     narrow: nn.Linear
+    """Projection back to the hidden size."""
 
     @property
     def width(self) -> int:
@@ -51,15 +53,15 @@ class FeedForward:
         return self.narrow.in_features
 
 
-def feed_forwards_of(model: Model) -> list[FeedForward]:
-    """Return the feed-forward of each layer of a model's encoder, in order; layers that share weights are one.
+def find_feed_forwards(model: Model) -> list[FeedForward]:
+    """Return the feed-forward network of each layer, in order; layers that share their weights count as one layer.
 
     Raises:
         ModelError: If bertkit does not know the submodules of the layers.
     """
     forwards = []
     for layer in model.base_model.modules():
-        for names, narrow in _FEED_FORWARD:
+        for names, narrow in _FEED_FORWARD_NAMES:
             modules = [_submodule(layer, name) for name in (*names, narrow)]
             if all(isinstance(module, nn.Linear) for module in modules):
                 forwards.append(FeedForward(tuple(modules[:-1]), modules[-1]))  # type: ignore[arg-type]
@@ -67,33 +69,33 @@ def feed_forwards_of(model: Model) -> list[FeedForward]:
     return forwards or _raise_unknown(model, "feed-forward")
 
 
-def attention_outputs_of(model: Model) -> list[nn.Linear]:
-    """Return the output projection of each layer's attention, in order; layers that share weights are one.
+def find_attention_outputs(model: Model) -> list[nn.Linear]:
+    """Return the output projection of each layer's attention, in order; layers that share weights count as one.
 
     Raises:
         ModelError: If bertkit does not know the submodules of the layers.
     """
     outputs = []
     for layer in model.base_model.modules():
-        modules = (_submodule(layer, name) for name in _ATTENTION_OUTPUT)
+        modules = (_submodule(layer, name) for name in _ATTENTION_OUTPUT_NAMES)
         outputs += [module for module in modules if isinstance(module, nn.Linear)][:1]
     return outputs or _raise_unknown(model, "attention")
 
 
 @contextmanager
-def unit_masks(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[dict[nn.Linear, list[torch.Tensor]]]:
-    """Multiply the inputs of linear layers by masks of ones that get gradients, one value per row and unit.
+def mask_units(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[dict[nn.Linear, list[Tensor]]]:
+    """Multiply the inputs of linear layers by masks of ones, whose gradients measure the importance of units.
 
     Args:
         layers: Layers whose inputs are multiplied.
-        units: Number of units in the input of each layer; a unit is a slice of the input.
+        units: Number of units of each layer; a unit is a slice of the layer's input.
 
     Yields:
-        the masks of each layer, (rows, 1, units), one per call.
+        Layer -> its masks, one per call. Shape: (rows, 1, units).
     """
-    masks: dict[nn.Linear, list[torch.Tensor]] = {layer: [] for layer in layers}
+    masks: dict[nn.Linear, list[Tensor]] = {layer: [] for layer in layers}
 
-    def multiply(count: int, layer: nn.Linear, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+    def multiply(count: int, layer: nn.Linear, inputs: tuple[Tensor]) -> tuple[Tensor]:
         (states,) = inputs
         shape = (len(states), *(1 for _ in states.shape[1:-1]), count)
         masks[layer].append(torch.ones(shape, dtype=states.dtype, device=states.device, requires_grad=True))
@@ -105,7 +107,7 @@ def unit_masks(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[di
         yield masks
 
 
-def _multiply_units(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _multiply_units(states: Tensor, mask: Tensor) -> Tensor:
     """Multiply states (..., units * width) by a mask (..., units)."""
     units = states.view(*states.shape[:-1], mask.shape[-1], -1)
     return (units * mask[..., None]).flatten(-2)

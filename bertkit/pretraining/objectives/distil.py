@@ -16,14 +16,14 @@ from bertkit.modeling.architectures import get_architecture
 from bertkit.modeling.info import Model, unwrap
 from bertkit.modeling.masked_head import (
     LABEL_POSITIONS,
-    masked_scores,
-    masked_sums,
+    compute_masked_scores,
     read_scalars,
     run_at_masked,
-    sum_of_losses,
+    sum_losses,
+    sum_masked_losses,
 )
 from bertkit.modeling.students.distilbert import PretrainingTeacher, choose_layers, load_teacher, make_student
-from bertkit.modeling.tokenizer import leave_out_token_types
+from bertkit.modeling.tokenizer import drop_token_types
 from bertkit.pretraining.objectives import PretrainContext, Sums, Totals, mlm
 from bertkit.recipe import read_layers
 from bertkit.recipe.records import Option, read_option
@@ -119,7 +119,7 @@ def losses(model: Model, batch: Batch) -> Sums:
 def _sum_terms(outputs: _Outputs) -> Sums:
     return {
         "soft": soft_sum(outputs.logits, outputs.teacher_logits, outputs.temperature),
-        "mlm": sum_of_losses(outputs.logits, outputs.labels),
+        "mlm": sum_losses(outputs.logits, outputs.labels),
         "cosine": cosine_sum(outputs.states, outputs.teacher_states),
     }
 
@@ -128,11 +128,11 @@ def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the terms, the correct predictions of both models, and the predictions on which they agree."""
     outputs = _run_both(model, batch)
     agrees = outputs.logits.argmax(-1) == outputs.teacher_logits.argmax(-1)
-    teacher_sums = masked_sums(outputs.teacher_logits, outputs.labels)
+    teacher_sums = sum_masked_losses(outputs.teacher_logits, outputs.labels)
     return read_scalars(
         {
             **_sum_terms(outputs),
-            **masked_sums(outputs.logits, outputs.labels),
+            **sum_masked_losses(outputs.logits, outputs.labels),
             "tokens": batch[IS_TEXT].sum(),
             "agreed": (agrees & (outputs.labels != IGNORE_INDEX)).sum(),
             **{f"teacher_{name}": value for name, value in teacher_sums.items()},
@@ -151,8 +151,8 @@ def score(totals: Totals) -> dict[str, float]:
         "loss": LOSS_TERMS["soft"] * soft
         + LOSS_TERMS["mlm"] * totals["mlm"] / masked
         + LOSS_TERMS["cosine"] * distance,
-        **masked_scores(totals),
-        **{f"teacher_{name}": value for name, value in masked_scores(teacher_totals).items()},
+        **compute_masked_scores(totals),
+        **{f"teacher_{name}": value for name, value in compute_masked_scores(teacher_totals).items()},
         "agreement": totals["agreed"] / masked,
         "soft_loss": soft,
         "cosine": 1 - distance,
@@ -162,7 +162,7 @@ def score(totals: Totals) -> dict[str, float]:
 def encoder(model: Model, context: PretrainContext) -> Model:
     """Return the student with its head; its tokenizer makes token types only if the student reads them."""
     if not get_architecture(model.config).reads_token_types:
-        leave_out_token_types(context.tokenizer)
+        drop_token_types(context.tokenizer)
     return model
 
 

@@ -113,7 +113,7 @@ def load_model(context: PretrainContext) -> Model:
     """
     from transformers import AutoModelForMaskedLM
 
-    from bertkit.modeling.students.matching import matched
+    from bertkit.modeling.students.matching import match_models
 
     config = _student_config(context)
     teacher = (
@@ -131,7 +131,7 @@ def load_model(context: PretrainContext) -> Model:
         embeddings_weight=1.0, hidden=layer_map, **({"attention_scores": layer_map} if attention else {})
     )
     encoder.teacher = PretrainingTeacher(teacher.base_model)
-    matching = matched(encoder, teacher.base_model, terms, "fp32", in_training_only=False)
+    matching = match_models(encoder, teacher.base_model, terms, "fp32", in_training_only=False)
     encoder.teacher.compare = encoder.teacher.hooks.enter_context(matching).compare
     return encoder
 

@@ -10,7 +10,13 @@ from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import first_position, get_architecture
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
-from bertkit.modeling.masked_head import masked_scores, masked_sums, read_scalars, run_at_masked, sum_of_losses
+from bertkit.modeling.masked_head import (
+    compute_masked_scores,
+    read_scalars,
+    run_at_masked,
+    sum_losses,
+    sum_masked_losses,
+)
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, choose_tokens, choose_words, corrupt
 from bertkit.pretraining.objectives import (
     PretrainContext,
@@ -109,18 +115,18 @@ def count(batch: Batch) -> dict[str, int]:
 def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the masked tokens."""
     outputs, labels = run_at_masked(model, batch, rounded=True)
-    return {"mlm": sum_of_losses(outputs.logits, labels)}
+    return {"mlm": sum_losses(outputs.logits, labels)}
 
 
 def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the losses and the correct predictions of a batch."""
     outputs, labels = run_at_masked(model, batch, rounded=True)
-    return read_scalars(masked_sums(outputs.logits, labels))
+    return read_scalars(sum_masked_losses(outputs.logits, labels))
 
 
 def score(totals: Totals) -> dict[str, float]:
     """Compute the loss, the perplexity and the accuracy of masked tokens."""
-    return {"loss": totals["mlm"] / totals["masked"], **masked_scores(totals)}
+    return {"loss": totals["mlm"] / totals["masked"], **compute_masked_scores(totals)}
 
 
 def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:

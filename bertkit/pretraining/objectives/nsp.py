@@ -7,10 +7,10 @@ from typing import Any
 
 from bertkit.errors import RecipeError
 from bertkit.metrics.baselines import predict_by_length
-from bertkit.modeling.architectures import get_architecture, types_with
+from bertkit.modeling.architectures import get_architecture, list_types
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
-from bertkit.modeling.masked_head import accumulate_pairs, count_pairs, score_pairs, sum_pair_losses
+from bertkit.modeling.masked_head import count_pairs, score_pairs, sum_pair_losses, sum_pair_scores
 from bertkit.pretraining.objectives import PretrainContext, Random, Sums, mlm
 from bertkit.pretraining.sentence_pairs import Pair, Pairs, PairType, build_pairs, join_pair, pair_collator
 from bertkit.pretraining.tokenized import TokenizedCorpus
@@ -20,7 +20,7 @@ OPTIONS: Mapping[str, Any] = mlm.OPTIONS
 LOSS_TERMS: Mapping[str, float] = {"mlm": 1.0, "nsp": 1.0}
 BEST_METRIC = mlm.BEST_METRIC
 
-accumulate, score = accumulate_pairs, score_pairs
+accumulate, score = sum_pair_scores, score_pairs
 encoder, auxiliary_checkpoints = mlm.encoder, mlm.auxiliary_checkpoints
 
 
@@ -28,7 +28,7 @@ def check(context: PretrainContext) -> None:
     """Check that the architecture has a head for pairs of segments."""
     if not get_architecture(context.config).has_pair_head:
         message = f"a model of type {context.config.model_type!r} has no head over pairs of segments"
-        raise RecipeError(message, f"use one of type {' or '.join(types_with('has_pair_head'))}, or the objective mlm")
+        raise RecipeError(message, f"use one of type {' or '.join(list_types('has_pair_head'))}, or the objective mlm")
 
 
 def load_model(context: PretrainContext) -> Model:

@@ -17,7 +17,13 @@ from bertkit.modeling.architectures import get_architecture
 from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.info import LoadingInfo, Model, get_loading_info
 from bertkit.modeling.load import load_for_pretraining
-from bertkit.modeling.masked_head import LABEL_POSITIONS, masked_scores, masked_sums, read_scalars, sum_of_losses
+from bertkit.modeling.masked_head import (
+    LABEL_POSITIONS,
+    compute_masked_scores,
+    read_scalars,
+    sum_losses,
+    sum_masked_losses,
+)
 from bertkit.pretraining.objectives import PretrainContext, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.progress import log
@@ -60,7 +66,7 @@ def load_model(context: PretrainContext) -> Model:
     config, folder = context.config, context.model_folder
     from transformers import ElectraForMaskedLM, ElectraForPreTraining
 
-    from bertkit.modeling.heads.pretraining import ElectraPair, generator_config
+    from bertkit.modeling.heads.pretraining import ElectraPair, make_generator_config
 
     generator_folder = folder / _GENERATOR if folder and (folder / _GENERATOR).is_dir() else None
     if folder and generator_folder is None:
@@ -68,7 +74,7 @@ def load_model(context: PretrainContext) -> Model:
     if generator_folder:
         check_model(generator_folder)
     size = read_option(OPTIONS, context.recipe, "generator_size")
-    smaller = load_config(generator_folder) if generator_folder else generator_config(config, size)
+    smaller = load_config(generator_folder) if generator_folder else make_generator_config(config, size)
     for name in _SHARED:
         if getattr(smaller, name) != getattr(config, name):
             message = f"{name} is {getattr(smaller, name)}, but {getattr(config, name)} in the discriminator"
@@ -124,7 +130,7 @@ def _sums(outputs: Batch, batch: Batch) -> Sums:
     else:
         logits, replaced = select(logits, tokens), select(replaced, tokens)
     return {
-        "mlm": sum_of_losses(outputs["masked_logits"], outputs["masked_labels"]),
+        "mlm": sum_losses(outputs["masked_logits"], outputs["masked_labels"]),
         "rtd": functional.binary_cross_entropy_with_logits(logits, replaced, weight=weights, reduction="sum"),
     }
 
@@ -138,7 +144,7 @@ def accumulate(model: Model, batch: Batch) -> Totals:
     counts = {"tokens": tokens, "replaced": replaced, "suspected": suspected, "caught": replaced & suspected}
     return read_scalars(
         {
-            **masked_sums(outputs["masked_logits"], outputs["masked_labels"]),
+            **sum_masked_losses(outputs["masked_logits"], outputs["masked_labels"]),
             "rtd": _sums(outputs, batch)["rtd"],
             **{name: positions.sum() for name, positions in counts.items()},
         }
@@ -151,7 +157,7 @@ def score(totals: Totals) -> dict[str, float]:
     true_positives = totals["caught"]
     return {
         "loss": LOSS_TERMS["mlm"] * mlm_loss + LOSS_TERMS["rtd"] * rtd_loss,
-        **masked_scores(totals),
+        **compute_masked_scores(totals),
         "replaced_share": totals["replaced"] / totals["tokens"],
         "precision": true_positives / max(totals["suspected"], 1),
         "recall": true_positives / max(totals["replaced"], 1),

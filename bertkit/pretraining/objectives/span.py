@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from bertkit.modeling.info import LoadingInfo, Model, get_loading_info
-from bertkit.modeling.masked_head import masked_scores, masked_sums, read_scalars, run_at_masked, sum_of_losses
+from bertkit.modeling.masked_head import (
+    compute_masked_scores,
+    read_scalars,
+    run_at_masked,
+    sum_losses,
+    sum_masked_losses,
+)
 from bertkit.pretraining.masking import choose_spans, corrupt
 from bertkit.pretraining.objectives import (
     PretrainContext,
@@ -88,20 +94,20 @@ def count(batch: Batch) -> dict[str, int]:
 def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the masked tokens; with boundaries, also those predicted from them (``sbo``)."""
     logits, labels, boundary_logits = _run_heads(model, batch)
-    sums = {"mlm": sum_of_losses(logits, labels)}
-    return sums if boundary_logits is None else {**sums, "sbo": sum_of_losses(boundary_logits, labels)}
+    sums = {"mlm": sum_losses(logits, labels)}
+    return sums if boundary_logits is None else {**sums, "sbo": sum_losses(boundary_logits, labels)}
 
 
 def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the losses and the correct predictions of a batch."""
     logits, labels, boundary_logits = _run_heads(model, batch)
-    sums = masked_sums(logits, labels)
-    return read_scalars(sums if boundary_logits is None else {**sums, "sbo": sum_of_losses(boundary_logits, labels)})
+    sums = sum_masked_losses(logits, labels)
+    return read_scalars(sums if boundary_logits is None else {**sums, "sbo": sum_losses(boundary_logits, labels)})
 
 
 def score(totals: Totals) -> dict[str, float]:
     """Compute the loss, the perplexity and the accuracy of masked tokens."""
-    return {"loss": (totals["mlm"] + totals.get("sbo", 0.0)) / totals["masked"], **masked_scores(totals)}
+    return {"loss": (totals["mlm"] + totals.get("sbo", 0.0)) / totals["masked"], **compute_masked_scores(totals)}
 
 
 def encoder(model: Model, context: PretrainContext) -> Model:

@@ -16,11 +16,11 @@ from bertkit.modeling.heads.mixins import (
     PROBABILITY,
     MaskedChoices,
     Windows,
-    extend,
+    extend_class,
     extend_model,
     find_activation,
     list_loss,
-    score_passages,
+    read_passage_lists,
     set_activation,
 )
 from bertkit.modeling.inference.graphs import TextGraph
@@ -35,7 +35,7 @@ def test_an_extended_class_keeps_its_name_and_module_and_is_saved_as_before(tiny
     plain = type(model)
     extend_model(model, Windows)
     extended = type(model)
-    assert extended is extend(plain, Windows) and issubclass(extended, plain) and extended.extended_class is plain
+    assert extended is extend_class(plain, Windows) and issubclass(extended, plain) and extended.extended_class is plain
     assert (extended.__name__, extended.__module__) == (plain.__name__, plain.__module__)
     assert "forward" not in vars(model)
     model.save_pretrained(tmp_path)
@@ -144,7 +144,7 @@ def test_a_row_with_many_windows_is_computed_in_chunks_without_gradients(tiny_mo
     extend_model(model, Windows)
     with torch.no_grad():
         whole = model(**batch)["logits"]
-        monkeypatch.setattr("bertkit.modeling.heads.mixins._TOKENS", 8)
+        monkeypatch.setattr("bertkit.modeling.heads.mixins._MAX_TOKENS", 8)
         assert torch.allclose(model(**batch)["logits"], whole, atol=1e-6, equal_nan=True)
 
 
@@ -159,7 +159,7 @@ class Toy(torch.nn.Module):
 
 def test_lists_are_read_passage_by_passage_and_what_is_missing_is_the_least():
     model = Toy()
-    score_passages(model, LOGIT)
+    read_passage_lists(model, LOGIT)
     ids = torch.tensor([[[2, 9], [2, 1]], [[2, 4], [0, 0]]])
     mask = torch.tensor([[[1, 1], [1, 1]], [[1, 1], [1, 0]]])
     output = model(input_ids=ids, attention_mask=mask, labels=torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
@@ -170,7 +170,7 @@ def test_lists_are_read_passage_by_passage_and_what_is_missing_is_the_least():
 
 def test_probabilities_are_those_of_the_sigmoid():
     model = Toy()
-    score_passages(model, PROBABILITY)
+    read_passage_lists(model, PROBABILITY)
     ids = torch.tensor([[0, 1], [0, 0]])
     assert model(input_ids=ids, attention_mask=torch.ones(2, 2))["probabilities"].tolist() == [
         [pytest.approx(1 / (1 + math.exp(-1)))],

@@ -9,7 +9,7 @@ from sklearn.metrics import log_loss
 from torch.nn.functional import cosine_similarity
 from transformers import AutoConfig
 
-from bertkit.modeling.heads.options import _SCALE, Parts, option_class, option_loss
+from bertkit.modeling.heads.options import _SCALE, SequenceParts, option_class, option_loss
 from bertkit.tokens.features import IGNORE_INDEX
 from bertkit.tokens.questions import NOMINAL, ORDINAL
 
@@ -46,7 +46,7 @@ def batch_of(counts, kinds, gold, seed=3):
             labels[line, of_question[right]] = kind
     logits = torch.randn(ids.shape, generator=torch.Generator().manual_seed(seed), requires_grad=True)
     found = [logits[n, of[0]].detach().double().softmax(-1).numpy() for n, of in enumerate(places)]
-    return logits, Parts(ids, mask, SEP, MASK), labels, found
+    return logits, SequenceParts(ids, mask, SEP, MASK), labels, found
 
 
 def ranked(probabilities, right):
@@ -73,7 +73,7 @@ def test_questions_of_one_sequence_have_losses_of_their_own():
     labels[0, places[0][1]], labels[0, places[1][0]] = NOMINAL, ORDINAL
     first, second = (logits[0, of].double().softmax(-1).numpy() for of in places)
     expected = (-np.log(first[1]) + ranked(second, 0)) / 2
-    parts = Parts(*padded([ids]), SEP, MASK)
+    parts = SequenceParts(*padded([ids]), SEP, MASK)
     assert option_loss(logits, parts, labels).item() == pytest.approx(expected, rel=1e-5)
 
 

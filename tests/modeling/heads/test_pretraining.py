@@ -7,7 +7,13 @@ import torch
 from transformers import AutoModelForMaskedLM, ElectraForMaskedLM, ElectraForPreTraining
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.heads.pretraining import ElectraPair, SpanBoundary, add_span_boundary, draw, generator_config
+from bertkit.modeling.heads.pretraining import (
+    ElectraPair,
+    SpanBoundary,
+    add_span_boundary,
+    make_generator_config,
+    sample_tokens,
+)
 from bertkit.tokens.features import IGNORE_INDEX
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
@@ -16,7 +22,7 @@ from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 def pair() -> ElectraPair:
     config = make_tiny("electra", AutoModelForMaskedLM).config
     torch.manual_seed(1)
-    return ElectraPair(ElectraForPreTraining(config), ElectraForMaskedLM(generator_config(config, 0.5))).eval()
+    return ElectraPair(ElectraForPreTraining(config), ElectraForMaskedLM(make_generator_config(config, 0.5))).eval()
 
 
 @pytest.fixture
@@ -34,7 +40,7 @@ def test_only_masked_tokens_can_be_replaced_and_only_by_other_tokens(pair, batch
     masked = batch["labels"] != IGNORE_INDEX
     assert outputs["masked_logits"].shape == (1, 4, 60)
     assert torch.equal(outputs["masked_labels"], batch["labels"][masked])
-    samples = draw(outputs["masked_logits"][0], batch["draws"][masked])
+    samples = sample_tokens(outputs["masked_logits"][0], batch["draws"][masked])
     assert torch.equal(outputs["replaced"][masked], samples != outputs["masked_labels"])
     assert not outputs["replaced"][~masked].any()
 
@@ -50,16 +56,16 @@ def test_the_discriminator_teaches_the_generator_nothing_but_embeddings(pair, ba
 def test_samples_have_the_probabilities_of_the_softmax():
     logits = torch.tensor([0.5, 0.2, 0.3]).log()
     draws = (torch.arange(1000) + 0.5) / 1000
-    samples = draw(logits.repeat(1000, 1), draws)
+    samples = sample_tokens(logits.repeat(1000, 1), draws)
     assert torch.bincount(samples).tolist() == [500, 200, 300]
 
 
 def test_a_generator_has_whole_heads():
     config = make_tiny("electra", AutoModelForMaskedLM).config
-    smaller = generator_config(config, 0.5)
+    smaller = make_generator_config(config, 0.5)
     assert (smaller.num_attention_heads, smaller.hidden_size, smaller.num_hidden_layers) == (1, 8, 2)
     with pytest.raises(RecipeError, match=r"generator_size 0\.25 of 2 heads"):
-        generator_config(config, 0.25)
+        make_generator_config(config, 0.25)
 
 
 WORDS = torch.randn(30, 6, generator=torch.Generator().manual_seed(0))

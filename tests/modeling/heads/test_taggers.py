@@ -213,7 +213,7 @@ def states_files(tmp_path):
 
 @pytest.mark.parametrize("layers", ["concat_last_four", "weighted_sum"])
 def test_states_are_computed_once_and_read_afterwards(encoder, context, features, tmp_path, monkeypatch, layers):
-    monkeypatch.setattr(heads, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(heads, "_CHUNK_ROWS", 3)
     model, run = load(encoder, layers=layers), Counting(context)
     again = fresh(features)
     heads.cache_states(model, features, run, "content")
@@ -270,7 +270,7 @@ def test_damaged_states_are_computed_again_and_said(encoder, context, features, 
 
 
 def test_a_stop_while_writing_leaves_no_half_file(encoder, context, features, tmp_path, monkeypatch):
-    monkeypatch.setattr(heads, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(heads, "_CHUNK_ROWS", 2)
     model = load(encoder)
     with pytest.raises(KeyboardInterrupt):
         heads.cache_states(model, features, Counting(context, fails_at=2), "content")

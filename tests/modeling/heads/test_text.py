@@ -14,7 +14,7 @@ from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.heads.base import with_head
-from bertkit.modeling.heads.text import WindowPooling, model_class
+from bertkit.modeling.heads.text import WindowPooling, find_model_class
 from bertkit.modeling.info import get_loading_info
 from bertkit.modeling.speed_patches import apply_speed_patches
 from bertkit.recipe import TrainingConfig
@@ -39,10 +39,10 @@ def make_inputs(auto_class: str) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("auto_class", HEADS)
 def test_generic_heads_stand_in_where_transformers_has_none(auto_class):
     lacking = {
-        name for name in ARCHITECTURES if model_class(auto_class, config_class(name)).__module__[:7] == "bertkit"
+        name for name in ARCHITECTURES if find_model_class(auto_class, config_class(name)).__module__[:7] == "bertkit"
     }
     assert lacking == HEADS[auto_class]
-    assert model_class(auto_class, config_class("bert")) is getattr(transformers, auto_class)
+    assert find_model_class(auto_class, config_class("bert")) is getattr(transformers, auto_class)
 
 
 def config_class(model_type: str) -> type:

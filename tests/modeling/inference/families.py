@@ -11,7 +11,7 @@ import torch
 
 from bertkit.evaluation.forward import forward
 from bertkit.modeling.heads.mixins import PROBABILITY
-from bertkit.modeling.inference.graphs import Converted, TextGraph, convert
+from bertkit.modeling.inference.graphs import ExportedGraph, TextGraph, export_graph
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.recipe import load_recipe
 from bertkit.runtime import ExportedModel, open_tokenizer, tokenizer_settings
@@ -82,9 +82,9 @@ def export_family(name: str, encoder: Path, backend: str, folder: Path) -> Simpl
     names = [one for one in ("input_ids", "attention_mask", "token_type_ids") if one in tokenizer.model_input_names]
     graph = TextGraph(model)
     if backend == "torch":
-        made = Converted(tuple(names), (), graph.reads, getattr(model, "score_activation", None) == PROBABILITY)
+        made = ExportedGraph(tuple(names), (), graph.reads, getattr(model, "score_activation", None) == PROBABILITY)
     else:
-        made = convert(model, names, backend, folder / graph_file(backend, "fp32"))
+        made = export_graph(model, names, backend, folder / graph_file(backend, "fp32"))
     tokenizer.save_pretrained(folder)
     export = Export(
         backend=backend,

@@ -13,7 +13,7 @@ from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.inference.encoder import (
     FusedLinear,
     InferenceEncoder,
-    encoder_shapes,
+    get_encoder_shapes,
     has_known_encoder,
     load_encoder,
 )
@@ -21,7 +21,7 @@ from bertkit.modeling.inference.model import load_for_inference
 from tests.modeling.inference.test_model import damage_file, save_tiny, set_keys
 from tests.modeling.tiny_models import load_head, make_tiny, make_tiny_batch
 
-KNOWN = [name for name, architecture in ARCHITECTURES.items() if architecture.prefix]
+KNOWN = [name for name, architecture in ARCHITECTURES.items() if architecture.weight_prefix]
 LENGTHS = (9, 9, 5, 3)
 
 
@@ -126,7 +126,7 @@ def test_weights_have_the_names_and_shapes_of_the_encoder(model_type):
     model = make_tiny(model_type, transformers.AutoModel)
     assert has_known_encoder(model.config)
     expected = {name: tuple(weight.shape) for name, weight in model.state_dict().items() if "pooler" not in name}
-    assert encoder_shapes(model.config) == expected
+    assert get_encoder_shapes(model.config) == expected
 
 
 @pytest.mark.parametrize(

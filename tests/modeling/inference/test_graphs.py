@@ -9,7 +9,7 @@ from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.heads.taggers import tagger_class
 from bertkit.modeling.inference import graphs
-from bertkit.modeling.inference.graphs import check_traceable, convert, example_inputs, plain_precision
+from bertkit.modeling.inference.graphs import check_traceable, disable_autocast, example_inputs, export_graph
 from bertkit.modeling.info import set_tagger_head
 from tests.kills import slow_unless
 from tests.modeling.inference.families import FAMILIES, export_family, largest_difference
@@ -38,11 +38,11 @@ def test_what_an_exporter_cannot_do_is_said_in_its_words(tiny_model, tmp_path, m
     def fail(backend):
         raise RuntimeError("no lowering for\naten::odd")
 
-    monkeypatch.setattr(graphs, "_exporter", fail)
+    monkeypatch.setattr(graphs, "_make_exporter", fail)
     model = AutoModelForSequenceClassification.from_pretrained(tiny_model)
     what = "transformers cannot export a BertForSequenceClassification to onnx: no lowering for aten::odd"
     with pytest.raises(ModelError, match=what):
-        convert(model, ("input_ids", "attention_mask"), "onnx", tmp_path / "model.onnx")
+        export_graph(model, ("input_ids", "attention_mask"), "onnx", tmp_path / "model.onnx")
     assert torch.autocast is torch.amp.autocast
 
 
@@ -75,7 +75,7 @@ def test_a_bilstm_is_refused_with_the_reason(tiny_model):
 
     config = AutoConfig.from_pretrained(tiny_model)
     set_tagger_head(config, {"layers": "last", "tagger": "bilstm", "size": 8})
-    with pytest.raises(ModelError, match=r"packed by their lengths, which torch\.export cannot trace"):
+    with pytest.raises(ModelError, match=r"packed by length, which torch\.export cannot trace"):
         check_traceable(tagger_class(type(config))(config))
 
 
@@ -88,6 +88,6 @@ def test_an_encoder_with_language_adapters_is_refused_with_the_reason(tmp_path):
 
 
 def test_autocast_is_left_alone_while_a_graph_is_traced():
-    with plain_precision(), torch.autocast("cpu", enabled=False):
+    with disable_autocast(), torch.autocast("cpu", enabled=False):
         pass
     assert torch.autocast is torch.amp.autocast

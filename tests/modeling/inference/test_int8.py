@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from bertkit.modeling.inference.graphs import convert
+from bertkit.modeling.inference.graphs import export_graph
 from bertkit.runtime.sessions import open_graph
 
 
@@ -16,7 +16,7 @@ from bertkit.runtime.sessions import open_graph
 def test_a_graph_in_int8_answers_a_text_as_if_it_were_alone(tiny_model, tmp_path):
     model = AutoModelForSequenceClassification.from_pretrained(tiny_model).eval()
     names = ("input_ids", "attention_mask", "token_type_ids")
-    convert(model, names, "onnx", tmp_path / "model.onnx", calibration=[])
+    export_graph(model, names, "onnx", tmp_path / "model.onnx", calibration=[])
     compute = open_graph(tmp_path / "model.onnx", "onnx")
     size = model.config.vocab_size
     ids = torch.arange(5, 5 + 6 * 9).reshape(6, 9) * 7 % size

@@ -13,7 +13,7 @@ from transformers.models.auto import modeling_auto
 
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.checkpoint import load_config
-from bertkit.modeling.inference.encoder import encoder_shapes, has_known_encoder
+from bertkit.modeling.inference.encoder import get_encoder_shapes, has_known_encoder
 from bertkit.modeling.inference.model import InferenceModel, load_for_inference, read_known_config
 from bertkit.modeling.info import set_tagger_head
 from tests.kills import slow_unless
@@ -27,7 +27,7 @@ HEADS = {
 }
 TEXT_HEADS = ("AutoModelForSequenceClassification", "AutoModelForMultipleChoice")
 LABELS = ("no", "yes")
-KNOWN = [name for name, architecture in ARCHITECTURES.items() if architecture.prefix]
+KNOWN = [name for name, architecture in ARCHITECTURES.items() if architecture.weight_prefix]
 CASES = [(name, head) for name in KNOWN for head in HEADS if (name, head) != ("electra", "AutoModelForMultipleChoice")]
 
 
@@ -153,7 +153,7 @@ def test_a_config_is_read_as_transformers_reads_it_or_left_to_it(model_type, tmp
             left.add(key)
             continue
         # what may be missing changes nothing
-        assert encoder_shapes(ours) == encoder_shapes(theirs)
+        assert get_encoder_shapes(ours) == get_encoder_shapes(theirs)
         assert has_known_encoder(ours)
         for name in ("num_attention_heads", "num_hidden_layers", "pad_token_id", "problem_type"):
             assert getattr(ours, name) == getattr(theirs, name)
@@ -167,7 +167,7 @@ def test_a_config_is_read_as_transformers_reads_it_or_left_to_it(model_type, tmp
 @pytest.mark.parametrize("model_type", KNOWN)
 def test_classes_have_transformers_names(model_type):
     names = modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
-    assert names[model_type] == f"{ARCHITECTURES[model_type].classes}ForSequenceClassification"
+    assert names[model_type] == f"{ARCHITECTURES[model_type].class_prefix}ForSequenceClassification"
 
 
 @pytest.mark.slow

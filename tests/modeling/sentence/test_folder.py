@@ -16,9 +16,9 @@ from bertkit.modeling.sentence.folder import (
     Normalize,
     SentenceModules,
     find_format,
+    find_unsupported_modules,
     read_format,
     read_modules,
-    unknown_modules,
     with_options,
     write_late,
     write_modules,
@@ -76,7 +76,7 @@ def test_an_old_folder_has_its_encoder_in_a_subfolder(tmp_path):
 def test_what_only_the_library_computes_is_found(tmp_path, modules, settings, unknown):
     (tmp_path / "modules.json").write_text(entries(*((f"{ST}.{name}", path) for name, path in modules)))
     (tmp_path / "sentence_bert_config.json").write_text(json.dumps(settings))
-    assert unknown_modules(tmp_path) == unknown
+    assert find_unsupported_modules(tmp_path) == unknown
     if unknown:
         with pytest.raises(ModelError, match="it has what bertkit does not know"):
             read_modules(tmp_path)
@@ -87,13 +87,13 @@ def test_a_normalization_of_tokens_is_not_that_of_vectors(tmp_path):
     (tmp_path / "modules.json").write_text(entries(*modules))
     (tmp_path / "2").mkdir()
     (tmp_path / "2" / "config.json").write_text(json.dumps({"module_input_name": "token_embeddings"}))
-    assert unknown_modules(tmp_path) == ["Normalize of token_embeddings"]
+    assert find_unsupported_modules(tmp_path) == ["Normalize of token_embeddings"]
 
 
 def test_modules_with_code_of_their_own_are_refused(tmp_path):
     (tmp_path / "modules.json").write_text(entries(("custom_st.Transformer", "")))
     with pytest.raises(ModelError, match="the module Transformer needs to run its own code"):
-        unknown_modules(tmp_path)
+        find_unsupported_modules(tmp_path)
 
 
 @pytest.mark.parametrize("path", ["../other", "/etc"])

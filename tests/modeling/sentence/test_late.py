@@ -13,7 +13,7 @@ from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.load import restore_weights
 from bertkit.modeling.sentence.folder import LATE, PROJECTION, SentenceModules, read_format
 from bertkit.modeling.sentence.late import LateLoss, load_late_head, score_texts
-from bertkit.modeling.sentence.texts import max_sim, real_tokens
+from bertkit.modeling.sentence.texts import drop_padding, max_sim
 from tests.conftest import make_tokenizer
 from tests.modeling.sentence.test_head import LENGTHS, make_batch
 
@@ -115,7 +115,7 @@ def test_vectors_scores_and_loss_are_those_of_sentence_transformers(still_model,
     batch = make_tokenizer()([text for row in texts for text in row], padding=True, return_tensors="pt")
     batch = {name: values.unflatten(0, (3, 2)) for name, values in batch.items()}
     found = model.eval()(**batch)["vectors"].detach().numpy()
-    queries, documents = ([real_tokens(row[text]) for row in found] for text in (0, 1))
+    queries, documents = ([drop_padding(row[text]) for row in found] for text in (0, 1))
     theirs = [encoder.encode_query([row[0] for row in texts]), encoder.encode_document([row[1] for row in texts])]
     for ours, expected in zip((queries, documents), theirs, strict=True):
         for one, other in zip(ours, expected, strict=True):

@@ -101,7 +101,7 @@ def test_the_penalty_grows_with_the_square_of_progress(masked_model, progress, s
     assert model.compares_rows
     model.set_progress(progress)
     vectors, missing = torch.ones(2, 2, 5), torch.zeros(2, 2, dtype=torch.bool)
-    assert model._loss_of(missing)(vectors, None, missing).item() == pytest.approx(math.log(2) + share * 5)
+    assert model._get_loss(missing)(vectors, None, missing).item() == pytest.approx(math.log(2) + share * 5)
 
 
 def test_what_is_saved_is_a_masked_language_model(masked_model, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.sentence.folder import Normalize, SentenceModules, write_modules
-from bertkit.modeling.sentence.texts import encode_rows, load_encoder, max_sim, modules_of, real_tokens
+from bertkit.modeling.sentence.texts import drop_padding, encode_rows, load_encoder, max_sim, resolve_modules
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
@@ -48,12 +48,12 @@ def test_the_length_is_the_least_of_recipe_model_and_folder(folder, tiny_model):
     for model, limit, length in ((folder, 128, 6), (folder, 5, 5), (tiny_model, 128, 64)):
         context = setup_of(model, **{"training.max_length": limit})
         assert len(encode_rows(long, context)[0]["input_ids"][0]) == length
-        assert modules_of(model, context).max_length == length
+        assert resolve_modules(model, context).max_length == length
 
 
 def test_options_come_before_the_folder(folder):
     changes = {"options.pooling": "cls", "options.normalize": True, "options.prompts": {"query": "a "}}
-    modules = modules_of(folder, setup_of(folder, **changes))
+    modules = resolve_modules(folder, setup_of(folder, **changes))
     assert (modules.pooling, modules.after) == (("cls",), (Normalize(),))
     assert modules.prompts["query"] == "a " and modules.prompts["mine"] == "very "
 
@@ -100,4 +100,4 @@ def test_scores_are_those_of_a_loop_over_tokens(monkeypatch, numbers):
 
 
 def test_padding_is_left_out():
-    assert all(np.array_equal(real_tokens(one.numpy()), text) for one, text in zip(pad(QUERIES), QUERIES, strict=True))
+    assert all(np.array_equal(drop_padding(one.numpy()), text) for one, text in zip(pad(QUERIES), QUERIES, strict=True))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.students.matching import find_layers, matched
+from bertkit.modeling.students.matching import find_layers, match_models
 from bertkit.modeling.students.narrow import take_layers
 from bertkit.recipe.records import DistillationConfig
 
@@ -72,7 +72,7 @@ def test_layers_that_cannot_be_taken_are_refused(encoder):
 
 def test_hidden_states_are_compared_over_the_tokens_that_are_there(encoder):
     student, teacher = encoder(2), encoder(4)
-    with matched(student, teacher, DistillationConfig(hidden={0: 1, 1: 3}, hidden_weight=2.0), "fp32") as matching:
+    with match_models(student, teacher, DistillationConfig(hidden={0: 1, 1: 3}, hidden_weight=2.0), "fp32") as matching:
         student(**BATCH)
         sums = matching.sums(BATCH)
         assert dict(matching.weights) == {"hidden": 2.0}
@@ -86,7 +86,7 @@ def test_hidden_states_are_compared_over_the_tokens_that_are_there(encoder):
 def test_a_narrower_student_has_a_projection_while_it_is_trained(encoder):
     student, teacher = encoder(2, width=16), encoder(4)
     before = set(student.state_dict())
-    with matched(student, teacher, DistillationConfig(hidden="last"), "fp32") as matching:
+    with match_models(student, teacher, DistillationConfig(hidden="last"), "fp32") as matching:
         assert set(student.state_dict()) - before == {"bertkit_projections.1.weight"}
         student(**BATCH)
         matching.sums(BATCH)["hidden"].backward()
@@ -96,7 +96,7 @@ def test_a_narrower_student_has_a_projection_while_it_is_trained(encoder):
 
 def test_attention_is_compared_by_its_divergence(encoder):
     student, teacher = encoder(2), encoder(4)
-    with matched(student, teacher, DistillationConfig(attention="uniform"), "fp32") as matching:
+    with match_models(student, teacher, DistillationConfig(attention="uniform"), "fp32") as matching:
         logits = student.train()(**BATCH).logits
         divergence = matching.sums(BATCH)["attention"]
         assert matching.pairs == {"attention": {0: 1, 1: 3}}
@@ -116,13 +116,13 @@ def test_attention_is_compared_by_its_divergence(encoder):
 
 def test_layers_and_heads_that_cannot_be_matched_are_refused(encoder):
     with (
-        pytest.raises(RecipeError, match="the student's layer 0 cannot follow the teacher's layer 4"),
-        matched(encoder(2), encoder(4), DistillationConfig(hidden={0: 4}), "fp32"),
+        pytest.raises(RecipeError, match="the student's layer 0 cannot learn from the teacher's layer 4"),
+        match_models(encoder(2), encoder(4), DistillationConfig(hidden={0: 4}), "fp32"),
     ):
         pass
     with (
         pytest.raises(ModelError, match="the student has 4 heads, the teacher 2"),
-        matched(encoder(2, heads=4), encoder(4), DistillationConfig(attention="last"), "fp32"),
+        match_models(encoder(2, heads=4), encoder(4), DistillationConfig(attention="last"), "fp32"),
     ):
         pass
 
@@ -142,7 +142,7 @@ def written_out_scores(model, layer):
 def test_attention_scores_are_compared_by_their_squared_distance(encoder, also):
     student, teacher = encoder(2, width=16), encoder(4)
     both = DistillationConfig(attention_scores="uniform", attention_weight=3.0, **also)
-    with matched(student, teacher, both, "fp32") as matching:
+    with match_models(student, teacher, both, "fp32") as matching:
         student.train()(**BATCH)
         sums = matching.sums(BATCH)
         assert dict(matching.weights) == {"attention_scores": 3.0} | ({"attention": 3.0} if also else {})
@@ -165,7 +165,7 @@ def test_attention_scores_are_compared_by_their_squared_distance(encoder, also):
 @pytest.mark.parametrize("width", [32, 16])
 def test_embeddings_are_compared_through_a_projection_where_widths_differ(encoder, width):
     student, teacher = encoder(2, width=width), encoder(4)
-    with matched(student, teacher, DistillationConfig(embeddings_weight=0.5), "fp32") as matching:
+    with match_models(student, teacher, DistillationConfig(embeddings_weight=0.5), "fp32") as matching:
         student(**BATCH)
         sums = matching.sums(BATCH)
         assert (set(sums), dict(matching.weights)) == ({"embeddings"}, {"embeddings": 0.5})

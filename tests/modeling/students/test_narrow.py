@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
-from bertkit.modeling.architectures import ARCHITECTURES, layers_of, types_with
+from bertkit.modeling.architectures import ARCHITECTURES, get_layers, list_types
 from bertkit.modeling.students.narrow import (
     keep_heads,
     keep_layers,
@@ -15,7 +15,7 @@ from bertkit.modeling.students.narrow import (
     renumber_tokens,
     truncate_layers,
 )
-from bertkit.modeling.students.units import feed_forwards_of
+from bertkit.modeling.students.units import find_feed_forwards
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
@@ -38,9 +38,9 @@ def make(model_type, auto_class=AutoModelForSequenceClassification, **options):
 @walk
 def test_neurons_that_are_left_out_contribute_nothing(model_type):
     model, batch = make(model_type), make_tiny_batch()
-    kept = [[0, 3, 4, 11, 20], [1, 2, 3, 22, 23]][: len(feed_forwards_of(model))]
+    kept = [[0, 3, 4, 11, 20], [1, 2, 3, 22, 23]][: len(find_feed_forwards(model))]
     with torch.no_grad():
-        for feed_forward, numbers in zip(feed_forwards_of(model), kept, strict=True):
+        for feed_forward, numbers in zip(find_feed_forwards(model), kept, strict=True):
             gone = [number for number in range(24) if number not in numbers]
             feed_forward.narrow.weight[:, gone] = 0
     expected = model(**batch).logits
@@ -52,7 +52,7 @@ def test_neurons_that_are_left_out_contribute_nothing(model_type):
 def test_layers_that_are_left_out_are_skipped(model_type):
     model, batch = make(model_type), make_tiny_batch()
     plain = model(**batch).logits
-    if layers := layers_of(model):
+    if layers := get_layers(model):
         handle = layers[1].register_forward_hook(
             lambda _, inputs, output: (inputs[0], *output[1:]) if isinstance(output, tuple) else inputs[0]
         )
@@ -77,13 +77,13 @@ def test_types_of_layers_stay_with_their_layers():
     assert model.config.layer_types == ["sliding_attention", "full_attention"]
 
 
-@pytest.mark.parametrize("model_type", slow_unless(("eurobert",), types_with("sets_head_size")))
+@pytest.mark.parametrize("model_type", slow_unless(("eurobert",), list_types("stores_head_size")))
 def test_heads_that_are_left_out_contribute_nothing(model_type):
     shared = {"num_key_value_heads": 2} if model_type in ("eurobert", "ultrabert") else {}
     model, batch = make(model_type, config={"num_attention_heads": 4, **shared}), make_tiny_batch()
     kept = [[0, 1], [2, 3]]
     with torch.no_grad():
-        for layer, numbers in zip(layers_of(model), kept, strict=True):
+        for layer, numbers in zip(get_layers(model), kept, strict=True):
             for head in {0, 1, 2, 3} - {*numbers}:
                 layer.self_attn.o_proj.weight[:, head * 4 : head * 4 + 4] = 0
     expected = model(**batch).logits

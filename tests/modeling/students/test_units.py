@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification
 
 from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, unit_masks
+from bertkit.modeling.students.units import find_attention_outputs, find_feed_forwards, mask_units
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
@@ -21,8 +21,8 @@ QUICK = ("albert", "distilbert", "modernbert", "mpnet")
 def test_gradients_of_masks_are_those_of_the_states_row_by_row(model_type):
     model = make_tiny(model_type, AutoModelForSequenceClassification).eval()
     batch = {**make_tiny_batch(), "labels": torch.tensor([0, 1, 1, 0])}
-    narrow = [feed_forward.narrow for feed_forward in feed_forwards_of(model)]
-    outputs = attention_outputs_of(model)
+    narrow = [feed_forward.narrow for feed_forward in find_feed_forwards(model)]
+    outputs = find_attention_outputs(model)
     assert len(narrow) == len(outputs) == (1 if model_type == "albert" else 2)
     kept = {}
 
@@ -36,7 +36,7 @@ def test_gradients_of_masks_are_those_of_the_states_row_by_row(model_type):
     for handle in handles:
         handle.remove()
     layers, units = [*narrow, *outputs], [24] * len(narrow) + [2] * len(outputs)
-    with unit_masks(layers, units) as masks:
+    with mask_units(layers, units) as masks:
         masked = model(**batch)
         masked.loss.backward()
     assert torch.equal(masked.logits, plain.logits)
@@ -49,6 +49,6 @@ def test_gradients_of_masks_are_those_of_the_states_row_by_row(model_type):
 
 def test_other_layers_are_refused():
     model = SimpleNamespace(base_model=torch.nn.Linear(2, 2), config=SimpleNamespace(model_type="odd"))
-    for find in (feed_forwards_of, attention_outputs_of):
+    for find in (find_feed_forwards, find_attention_outputs):
         with pytest.raises(ModelError, match="of a odd model is not known"):
             find(model)

@@ -14,10 +14,10 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from bertkit.modeling.architectures import layers_of
+from bertkit.modeling.architectures import get_layers
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.unpadding.hooks import unpadded
+from bertkit.modeling.unpadding.hooks import unpad_layers
 
 LENGTHS = [3, 12, 5, 5, 4, 11]
 
@@ -56,7 +56,7 @@ def run(model, batch, context) -> tuple[torch.Tensor, list[torch.Tensor]]:
 
 def assert_same(model, batch) -> None:
     expected, gradients = run(model, batch, nullcontext())
-    logits, unpadded_gradients = run(model, batch, unpadded(model))
+    logits, unpadded_gradients = run(model, batch, unpad_layers(model))
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-6)
     for gradient, expected_gradient in zip(unpadded_gradients, gradients, strict=True):
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-3, atol=1e-5)
@@ -70,7 +70,7 @@ def widths():
     def watch(model) -> list[tuple[int, ...]]:
         shapes: list[tuple[int, ...]] = []
         hooks.append(
-            layers_of(model)[1].register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape)))
+            get_layers(model)[1].register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape)))
         )
         return shapes
 
@@ -104,7 +104,7 @@ def test_answers_are_the_same():
 def test_a_batch_with_hardly_any_padding_is_computed_as_it_is(lengths, widths):
     model = make_model()
     shapes = widths(model)
-    with unpadded(model):
+    with unpad_layers(model):
         model(**make_batch(lengths))
     assert shapes == [(len(lengths), max(lengths), 32)]
 
@@ -113,7 +113,7 @@ def test_evaluation_and_a_later_forward_pass_are_padded(widths):
     model, batch = make_model(), make_batch()
     before = model.config._attn_implementation
     shapes = widths(model)
-    with unpadded(model):
+    with unpad_layers(model):
         model.eval()(**batch)
         model.train()
     model(**batch)
@@ -125,7 +125,7 @@ def test_layers_that_somebody_reads_stay_whole(widths):
     model = make_model()
     shapes = widths(model)
     hook = model.base_model.encoder.layer[0].register_forward_hook(lambda *_: None)
-    with unpadded(model):
+    with unpad_layers(model):
         model(**make_batch())
     hook.remove()
     assert shapes == [(6, 12, 32)]
@@ -137,7 +137,7 @@ def test_dropout_falls_on_real_tokens_only():
     drawn: list[int] = []
     draw = stream.draw_mask
     stream.draw_mask = lambda shape, p: drawn.append(shape.numel()) or draw(shape, p)  # type: ignore[method-assign]
-    with fast_dropout(model, stream), unpadded(model):
+    with fast_dropout(model, stream), unpad_layers(model):
         model(**make_batch())
     assert drawn.count(64 * 32) == 6  # two a layer; embeddings and head see padding
 
@@ -146,6 +146,6 @@ def test_dropout_falls_on_real_tokens_only():
 def test_outputs_that_are_asked_for_are_those_of_padded_rows(name, widths):
     model = make_model("modernbert")
     shapes = widths(model)
-    with unpadded(model):
+    with unpad_layers(model):
         model(**make_batch(), **{name: True})
     assert shapes == [(6, 12, 32)]

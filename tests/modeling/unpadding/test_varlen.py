@@ -15,12 +15,12 @@ from transformers import AutoModelForSequenceClassification
 from bertkit.hardware.precision import ComputeConfig
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.cls_only import cls_only_last_layer
-from bertkit.modeling.unpadding.attend import VarlenAttention, torch_varlen, why_no_varlen
-from bertkit.modeling.unpadding.hooks import unpadded
+from bertkit.modeling.unpadding.attend import VarlenAttention, find_varlen_problem, load_varlen
+from bertkit.modeling.unpadding.hooks import unpad_layers
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
-TYPES = [name for name, known in ARCHITECTURES.items() if known.can_unpad and not known.attends_relatively]
+TYPES = [name for name, known in ARCHITECTURES.items() if known.can_unpad and not known.has_relative_attention]
 LENGTHS = (3, 12, 5, 5, 4, 11)
 
 
@@ -67,13 +67,13 @@ def test_logits_and_gradients_are_those_of_padded_rows(model_type, is_short):
         windows.append(named.get("window_size", whole))
         return plain_varlen(*states, **named)
 
-    torch.testing.assert_close(run(model, batch, unpadded(model, counted)), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(run(model, batch, unpad_layers(model, counted)), expected, rtol=1e-4, atol=1e-6)
     known = {"modernbert": [whole, window], "ultrabert": [window, whole]}.get(model_type, [whole, whole])
     assert windows == (known[:1] if is_short else known)
 
 
 def test_the_function_that_stands_in_has_the_arguments_of_torchs():
-    theirs = inspect.signature(torch_varlen()).parameters
+    theirs = inspect.signature(load_varlen()).parameters
     ours = inspect.signature(plain_varlen).parameters
     assert list(theirs)[:7] == list(ours)[:7]
     assert all(theirs[name].default == ours[name].default for name in list(ours)[7:])
@@ -87,15 +87,18 @@ def test_rows_without_tokens_have_no_edges():
     assert attention.packed.indices.tolist() == [0, 1, 6, 7, 8]
 
 
+VARLEN = "variable-length attention"
+
+
 @pytest.mark.parametrize(
     ("model_type", "config", "precision", "why"),
     [
         ("modernbert", {"num_attention_heads": 2}, "bf16", None),
-        ("modernbert", {}, "fp32", "variable-length attention is not computed in fp32"),
-        ("modernbert", {"num_attention_heads": 4}, "bf16", "variable-length attention takes no heads of width 4"),
-        ("bert", {}, "bf16", "variable-length attention has no dropout, and this model has some"),
+        ("modernbert", {}, "fp32", f"{VARLEN} is not computed in fp32"),
+        ("modernbert", {"num_attention_heads": 4}, "bf16", f"{VARLEN} does not support heads of width 4"),
+        ("bert", {}, "bf16", f"{VARLEN} has no dropout, and this model has some"),
         ("bert", {"attention_probs_dropout_prob": 0.0}, "bf16", None),
-        ("mpnet", {}, "bf16", "variable-length attention has no relative positions, as mpnet has"),
+        ("mpnet", {}, "bf16", f"{VARLEN} does not support the relative positions of mpnet"),
     ],
 )
 def test_why_a_model_stays_padded_on_a_gpu(monkeypatch, model_type, config, precision, why):
@@ -103,29 +106,29 @@ def test_why_a_model_stays_padded_on_a_gpu(monkeypatch, model_type, config, prec
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     model = make_tiny(model_type, AutoModelForSequenceClassification, config=config)
     machine = ComputeConfig("cuda", precision, 1, "")
-    assert why_no_varlen(model, machine) == why
+    assert find_varlen_problem(model, machine) == why
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
-    assert why_no_varlen(model, machine) == (why or "torch has no flash attention for this GPU")
+    assert find_varlen_problem(model, machine) == (why or "torch has no flash attention for this GPU")
 
 
 def test_a_release_of_torch_without_windows_or_shared_keys_stays_padded(monkeypatch):
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    monkeypatch.setattr("bertkit.modeling.unpadding.attend.torch_varlen", lambda: lambda query, *, scale=None: None)
+    monkeypatch.setattr("bertkit.modeling.unpadding.attend.load_varlen", lambda: lambda query, *, scale=None: None)
     shape, grouped = {"num_attention_heads": 2}, {"num_attention_heads": 2, "num_key_value_heads": 1}
     whys = []
     for name, config in {"modernbert": shape, "eurobert": grouped, "bert": {"attention_probs_dropout_prob": 0}}.items():
         model = make_tiny(name, AutoModelForSequenceClassification, config=config)
-        whys.append(why_no_varlen(model, ComputeConfig("cuda", "bf16", 1, "")))
+        whys.append(find_varlen_problem(model, ComputeConfig("cuda", "bf16", 1, "")))
     assert [why and why.partition(" in torch ")[0] for why in whys] == [
-        "variable-length attention takes no window_size",
-        "variable-length attention takes no enable_gqa",
+        f"{VARLEN} does not support window_size",
+        f"{VARLEN} does not support enable_gqa",
         None,
     ]
 
 
 def test_dropout_in_attention_is_an_error_and_no_silent_difference():
     model = make_tiny("bert", AutoModelForSequenceClassification, dropout=0.1)
-    with pytest.raises(ValueError, match="has no dropout"), unpadded(model, plain_varlen):
+    with pytest.raises(ValueError, match="has no dropout"), unpad_layers(model, plain_varlen):
         model(**make_tiny_batch(LENGTHS))
     assert model.config._attn_implementation == "sdpa"

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.architectures import ARCHITECTURES, types_with
+from bertkit.modeling.architectures import ARCHITECTURES, list_types
 from bertkit.modeling.checkpoint import load_config
 from bertkit.pretraining.objectives import PretrainContext, distil, load_objective, match
 from bertkit.recipe.records import PretrainRecipe
@@ -127,7 +127,7 @@ def test_attention_that_cannot_be_read_is_refused_by_the_name_of_its_type(teache
         match.load_model(context)
 
 
-OF_LAYERS = [(model_type, objective) for model_type in types_with("student_type") for objective in (match, distil)]
+OF_LAYERS = [(model_type, objective) for model_type in list_types("student_type") for objective in (match, distil)]
 QUICK = [(name, objective) for name, objective in OF_LAYERS if name == "bert" or (name in TYPES and objective is match)]
 
 

@@ -17,7 +17,7 @@ from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTrainin
 from bertkit.errors import RecipeError
 from bertkit.evaluation.held_out import measure
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
-from bertkit.modeling.heads.pretraining import ElectraPair, draw, generator_config
+from bertkit.modeling.heads.pretraining import ElectraPair, make_generator_config, sample_tokens
 from bertkit.pretraining.objectives import PretrainContext, rtd
 from bertkit.pretraining.tokenized import TokenizedCorpus, unigram_loss
 from bertkit.recipe import PretrainRecipe
@@ -163,10 +163,10 @@ def test_a_batch_without_masks_has_a_loss_of_zero(model, batch):
 
 def test_draws_follow_the_probabilities():
     logits = torch.tensor([0.5, 0.3, 0.0, 0.2]).log()
-    drawn = draw(logits.repeat(1000, 1), torch.arange(1000) / 1000)
+    drawn = sample_tokens(logits.repeat(1000, 1), torch.arange(1000) / 1000)
     assert torch.bincount(drawn, minlength=4).tolist() == pytest.approx([500, 300, 0, 200], abs=1)
     extremes = torch.tensor([0.0, 1 - 2**-24])
-    assert draw(torch.zeros(2, 30_000), extremes).tolist() == [0, 29_999]
+    assert sample_tokens(torch.zeros(2, 30_000), extremes).tolist() == [0, 29_999]
 
 
 def test_the_discriminator_teaches_the_generator_nothing(context, batch):
@@ -250,7 +250,7 @@ def test_a_toy_grammar_is_learned():
 
 @pytest.mark.parametrize(("size", "heads", "generator"), [(0.25, 1, 64), (0.5, 2, 128), (1.0, 4, 256), (0.75, 3, 192)])
 def test_the_generator_is_a_share_of_the_discriminator(size, heads, generator):
-    smaller = generator_config(ElectraConfig(), size)
+    smaller = make_generator_config(ElectraConfig(), size)
     found = smaller.num_attention_heads, smaller.hidden_size, smaller.intermediate_size
     assert found == (heads, generator, 4 * generator)
     assert (smaller.embedding_size, smaller.num_hidden_layers) == (128, 12)
@@ -258,13 +258,13 @@ def test_the_generator_is_a_share_of_the_discriminator(size, heads, generator):
 
 def test_a_share_without_whole_heads_is_refused():
     with pytest.raises(RecipeError, match=r"options.generator_size 0.125 of 4 heads .* give a multiple of 1/4"):
-        generator_config(ElectraConfig(), 0.125)
+        make_generator_config(ElectraConfig(), 0.125)
 
 
 def test_electra_small_has_14_million_weights():
     config = ElectraConfig()
     with torch.device("meta"):
-        model = ElectraPair(ElectraForPreTraining(config), ElectraForMaskedLM(generator_config(config, 0.25)))
+        model = ElectraPair(ElectraForPreTraining(config), ElectraForMaskedLM(make_generator_config(config, 0.25)))
     assert sum(parameter.numel() for parameter in model.discriminator.parameters()) == 13_549_057
     both = sum(parameter.numel() for parameter in model.parameters())
     assert 600_000 < both - 13_549_057 < 700_000  # of the generator's own
