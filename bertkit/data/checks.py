@@ -53,7 +53,7 @@ def check_swapped(train: Split, columns: ColumnSpec, data: DataConfig) -> None:
             )
             message = f"{names[text]!r} looks like labels ({train.rows[0][text][:40]!r}), {names[gold]!r} like texts"
             remedy = f"{swap}; or, if this is intended, list the classes under `labels:`"
-            raise DataError(message, remedy, **train.place(0)._asdict())
+            raise DataError(message, remedy, **train.locate(0)._asdict())
 
 
 def find_suspicious_columns(train: Split, columns: ColumnSpec, data: DataConfig, *, finds_names: bool) -> list[str]:
@@ -127,7 +127,7 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
     counts = Counter(chain.from_iterable(map(get_label_types, train.column(gold))))
 
     def first_place(name: str) -> RowLocation:
-        return train.place(next(i for i, value in enumerate(train.column(gold)) if name in get_label_types(value)))
+        return train.locate(next(i for i, value in enumerate(train.column(gold)) if name in get_label_types(value)))
 
     doubts = []
     for name in (name for name in counts if is_placeholder(name, counts)):
@@ -210,7 +210,7 @@ def describe_unseen(splits: Mapping[str, Split], gold: str) -> list[str]:
     if not unseen:
         return []
     examples = [
-        f"{label!r} ({len(rows):,} of {name}, the first {splits[name].place(rows[0])})"
+        f"{label!r} ({len(rows):,} of {name}, the first {splits[name].locate(rows[0])})"
         for label, rows_by_split in list(unseen.items())[:_MAX_SHOWN]
         for name, rows in rows_by_split.items()
     ]
@@ -261,7 +261,7 @@ def _find_shared(splits: Mapping[str, Split], columns: ColumnSpec) -> list[str]:
         shared = np.flatnonzero(np.isin(split_keys, train_keys))
         if len(shared):
             first = np.flatnonzero(train_keys == split_keys[shared[0]])[0]
-            example = f"such as {splits[name].place(shared[0])}, which is {train.place(first)}"
+            example = f"such as {splits[name].locate(shared[0])}, which is {train.locate(first)}"
             share = format_fraction(len(shared), len(split_keys))
             warnings.append(f"{share} {name} rows are training rows too, {example}. Scores may be too high.")
     return warnings

@@ -66,7 +66,7 @@ def read_splits(
     *,
     named: bool = False,
     check_rest: bool = False,
-    collected: list[DataError] | None = None,
+    row_errors: list[DataError] | None = None,
 ) -> dict[str, Split]:
     """Read the chosen splits, ``train`` first.
 
@@ -79,7 +79,7 @@ def read_splits(
         choose: Function that returns whether to read a split.
         named: Whether gold values are label names, or lists of them.
         check_rest: Read the first row of the files of other splits as a check.
-        collected: Gets the errors of rows, which are then left out; without it, they are raised.
+        row_errors: Gets the errors of rows, which are then left out; without it, they are raised.
 
     Raises:
         DataError: If there is no data, or rows, columns or splits do not match the recipe.
@@ -95,7 +95,7 @@ def read_splits(
 
     def read_named(name: str, settings: DataConfig = data) -> Split:
         source, records = opened[name]
-        return read_split(name, records(), settings, columns, read, source, collected)
+        return read_split(name, records(), settings, columns, read, source, row_errors)
 
     # 2. Divide the rows of a single source, or training rows without validation rows.
     undivided = ALL if is_single else "train"

@@ -10,7 +10,7 @@ from bertkit.checks import Finding
 from bertkit.checks.cleaning import find_removable, find_sources, write_copies
 from bertkit.checks.label_errors import LabelError, find_label_errors
 from bertkit.checks.lengths import find_lost_tokens
-from bertkit.checks.reading import ReadResult, count_gold, describe_faults, find_label_faults, read_all
+from bertkit.checks.reading import ReadResult, count_gold, describe_row_errors, find_label_problems, read_all
 from bertkit.checks.repeats import find_repeats
 from bertkit.checks.shortcuts import find_shift, find_shortcuts
 from bertkit.data.checks import describe_skew
@@ -71,74 +71,78 @@ def check(
     with nullcontext() if folder is None else lock_output_folder(folder):
         # 2. Read all splits. A row that cannot be read becomes a finding, and the next row is read.
         with stage("reading the data", total=1):
-            readings = read_all(recipe, task)
+            read_result = read_all(recipe, task)
         checked = CheckResult(
             recipe=recipe.name,
             source=recipe.data.source or "the recipe's files",
-            rows={name: len(split.rows) for name, split in readings.splits.items()},
-            findings=[*describe_faults(readings.faults), *readings.findings],
-            left_out=readings.left_out,
-            unread=list(find_unread(readings.splits)),
+            rows={name: len(split.rows) for name, split in read_result.splits.items()},
+            findings=[*describe_row_errors(read_result.row_errors), *read_result.findings],
+            left_out=read_result.skipped_splits,
+            unread=list(find_unread(read_result.splits)),
         )
         # The following checks need splits with rows, and the train split.
-        readings.splits = {name: split for name, split in readings.splits.items() if split.rows}
-        if "train" not in readings.splits:
+        read_result.splits = {name: split for name, split in read_result.splits.items() if split.rows}
+        if "train" not in read_result.splits:
             checked.left_out.append("everything else: no training row can be read")
             return checked
 
         # 3. Check the rows: gold values, labels, repeated rows, words that give the label away. The cheap checks come
         #    first; tokens need a tokenizer, and label errors the vectors of a model.
         with stage("comparing rows", total=1):
-            repeats = find_repeats(readings.splits, task.COLUMNS)
-        splits, gold = readings.splits, task.COLUMNS.gold
+            repeats = find_repeats(read_result.splits, task.COLUMNS)
+        splits, gold = read_result.splits, task.COLUMNS.gold
         for split in splits.values():
             texts = [f"{split.name}: {warning}" for warning in split.warnings]
             checked.findings.extend(Finding("warn", "labels", "odd_gold", text) for text in texts)
         if gold:
             checked.findings.extend(count_gold(splits, gold))
         if task.HAS_LABEL_NAMES:
-            guessed_labels = () if recipe.labels else readings.labels
-            checked.findings.extend(find_label_faults(splits, gold, recipe.labels, guessed_labels))
-            skew = describe_skew(splits["train"], gold, recipe.labels or readings.labels, recipe)
+            guessed_labels = () if recipe.labels else read_result.labels
+            checked.findings.extend(find_label_problems(splits, gold, recipe.labels, guessed_labels))
+            skew = describe_skew(splits["train"], gold, recipe.labels or read_result.labels, recipe)
             checked.findings.extend(Finding("warn", "labels", "skewed_labels", text) for text in skew)
         checked.findings.extend(repeats.findings)
         with stage("looking for shortcuts", total=1):
-            checked.findings.extend(find_shortcuts(splits, task, recipe, readings.labels))
+            checked.findings.extend(find_shortcuts(splits, task, recipe, read_result.labels))
             checked.findings.extend(find_shift(splits, task.COLUMNS))
 
         # 4. Check tokens and labels with the model.
-        _check_tokens(checked, readings, recipe, task, needs_model=needs_model)
-        _check_labels(checked, readings, recipe, task, is_requested=label_errors)
+        _check_tokens(checked, read_result, recipe, task, needs_model=needs_model)
+        _check_labels(checked, read_result, recipe, task, is_requested=label_errors)
 
         # 5. Write the copy, without the rows that the checks found.
         if folder is not None:
-            removable = find_removable(splits, repeats, readings.faults)
+            removable = find_removable(splits, repeats, read_result.row_errors)
             checked.removed.update(write_copies(sources, recipe.data, removable, folder))
         return checked
 
 
-def _check_tokens(result: CheckResult, readings: ReadResult, recipe: Recipe, task: Task, *, needs_model: bool) -> None:
+def _check_tokens(
+    result: CheckResult, read_result: ReadResult, recipe: Recipe, task: Task, *, needs_model: bool
+) -> None:
     """Add the findings that need the tokenizer; only with `needs_model`, a missing model is an error."""
     try:
         with hub.without_weights():
             folder = hub.find_model(recipe.model)
-        context = TaskContext(recipe, load_tokenizer(folder), readings.labels)
+        context = TaskContext(recipe, load_tokenizer(folder), read_result.labels)
     except UnavailableError as error:
         if needs_model:
             raise
         result.unavailable.append(f"tokens: {error.message}; name an available model with --model")
     else:
         with stage("counting tokens", total=1):
-            result.findings.extend(find_lost_tokens(readings.splits, task, context))
+            result.findings.extend(find_lost_tokens(read_result.splits, task, context))
 
 
-def _check_labels(result: CheckResult, readings: ReadResult, recipe: Recipe, task: Task, *, is_requested: bool) -> None:
+def _check_labels(
+    result: CheckResult, read_result: ReadResult, recipe: Recipe, task: Task, *, is_requested: bool
+) -> None:
     """Add the label errors on request: the search computes vectors of all texts, which takes long."""
     if not is_requested:
         result.left_out.append("label errors: --label-errors searches for them, which computes vectors of all texts")
         return
     try:
-        errors = find_label_errors(readings.splits, task.COLUMNS, Embedder(recipe.model))
+        errors = find_label_errors(read_result.splits, task.COLUMNS, Embedder(recipe.model))
     except UnavailableError as error:
         result.unavailable.append(f"label errors: {error.message}; {error.remedy}")
         return

@@ -217,7 +217,7 @@ def test_rows_of_a_web_server_are_the_rows_of_the_file(web, tmp_path, name):
         key: split.fingerprint() for key, split in local.items()
     }
     assert copied["train"].source == f"{web.url}/{file.name}"
-    assert str(copied["train"].place(0)).startswith(f"{web.url}/{file.name}:")
+    assert str(copied["train"].locate(0)).startswith(f"{web.url}/{file.name}:")
     read(f"{web.url}/{name}")
     assert web.sent == [f"/{name}"]
 

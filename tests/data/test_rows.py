@@ -154,7 +154,7 @@ def test_a_row_of_a_folder_is_known_by_its_file(tmp_path):
     columns = ColumnSpec(inputs=("tokens",), gold="tags", fallback_columns={"tokens": "text"}, spans="spans")
     split = read_split("train", read_records(tmp_path, DataConfig()), DataConfig(), columns, dict, tmp_path)
     assert [row["id"] for row in split.rows] == ["one", "two"]
-    assert [str(split.place(index)) for index in (0, 1)] == [str(tmp_path / "one.txt"), str(tmp_path / "two.txt")]
+    assert [str(split.locate(index)) for index in (0, 1)] == [str(tmp_path / "one.txt"), str(tmp_path / "two.txt")]
 
     def refuse(row):
         raise DataError("odd", "mend it")
