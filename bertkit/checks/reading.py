@@ -159,7 +159,7 @@ _MAX_LISTED = 6  # labels
 def find_odd_values(train: Split, columns: ColumnSpec, data: DataConfig, *, finds_names: bool) -> list[Finding]:
     """Find columns that may be mapped by mistake, in training rows with raw labels."""
     unmapped = [name for name in columns.optional if not any(name in row for row in train.rows[:1])]
-    unread = describe_unread(train.unread, data, unmapped)
+    unread = describe_unread(train.unread_columns, data, unmapped)
     findings = [Finding("warn", "rows", "unread_columns", text) for text in unread]
     if finds_names and train.rows:
         try:

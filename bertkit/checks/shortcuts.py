@@ -172,7 +172,7 @@ class Gain(NamedTuple):
 
 
 def get_classes(gold: Sequence[Any]) -> list[int] | None:
-    """Return the class of each gold value, or None if there are fewer than 50 rows, or not 2 to 20 classes.
+    """Return the class of each gold value, or None with fewer than 50 rows or unless there are 2 to 20 classes.
 
     The class is the label or, for numbers, whether the number is above the median. Other values have no classes.
     """

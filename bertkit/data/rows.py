@@ -20,12 +20,12 @@ from bertkit.data.columns import (
     PAIR,
     SOFT_LABELS,
     ColumnSpec,
+    find_unread_columns,
     header_error,
     join_words,
     map_columns,
+    map_span_columns,
     source_columns,
-    unread_columns,
-    with_span_columns,
 )
 from bertkit.data.text import Record, as_number, describe_record, name_lines
 from bertkit.errors import DataError
@@ -85,7 +85,7 @@ class Split:
     """Indices of the rows that the model to score was trained on."""
     normalized_overlap_count: int = 0
     """Number of `training_rows` that match a training row only if case, whitespace and Unicode forms are ignored."""
-    unread: tuple[str, ...] = ()
+    unread_columns: tuple[str, ...] = ()
     """Columns of the source that are not read."""
     warnings: tuple[str, ...] = ()
     """Warnings about its rows, such as gold values that no model can predict."""
@@ -179,7 +179,7 @@ def read_split(
     # An id that the recipe maps must be unique, because predictions name their rows by it.
     ids_differ = "id" in data.columns
     # 1. Map the columns. The first record is read now, because its names decide.
-    records, data = with_span_columns(records, data, columns)
+    records, data = map_span_columns(records, data, columns)
     canonical = canonical_records(records, data, columns, str(source), warnings)
     first_record = list(islice(canonical, 1))
 
@@ -213,13 +213,13 @@ def read_split(
         log.info(f"rows of {source} without {missing}, left out: {count:,}")
     if not rows and not errors:
         raise DataError(f"the {name} split has no rows", "add rows", file=source)
-    unread = next((unread_columns(values, row, data) for _, values, row in first_record), ())
-    return Split(name, str(source), rows, lines, unread=unread, warnings=tuple(warnings))
+    unread = next((find_unread_columns(values, row, data) for _, values, row in first_record), ())
+    return Split(name, str(source), rows, lines, unread_columns=unread, warnings=tuple(warnings))
 
 
-def find_unread(splits: Mapping[str, Split]) -> tuple[str, ...]:
+def get_unread_columns(splits: Mapping[str, Split]) -> tuple[str, ...]:
     """Return the unread columns of the first split that has any."""
-    return next((split.unread for split in splits.values() if split.unread), ())
+    return next((split.unread_columns for split in splits.values() if split.unread_columns), ())
 
 
 @contextmanager

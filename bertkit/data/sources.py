@@ -142,8 +142,8 @@ def _open_source(recipe: Recipe, choose: Choose, *, check_rest: bool) -> tuple[D
 
 def _warn_of_split_column(rows: Split, records: Open) -> None:
     """Warn about an unread column that seems to contain the split of each row."""
-    first = next(iter(records()))[1] if rows.unread else {}
-    for column in [name for name in rows.unread if {*find_splits([str(first[name])], {})} & {*SPLIT_NAMES}]:
+    first = next(iter(records()))[1] if rows.unread_columns else {}
+    for column in [name for name in rows.unread_columns if {*find_splits([str(first[name])], {})} & {*SPLIT_NAMES}]:
         remedy = f"--set {assignment('data.split_column', column)} reads it"
         log_once(f"warning: column {column!r} of {rows.source} has the split of each row and is not read; {remedy}")
 

@@ -14,7 +14,7 @@ from bertkit.checks.reading import ReadResult, count_gold, describe_row_errors, 
 from bertkit.checks.repeats import find_repeats
 from bertkit.checks.shortcuts import find_shift, find_shortcuts
 from bertkit.data.checks import describe_skew
-from bertkit.data.rows import find_unread
+from bertkit.data.rows import get_unread_columns
 from bertkit.errors import UnavailableError
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import stage
@@ -78,7 +78,7 @@ def check(
             rows={name: len(split.rows) for name, split in read_result.splits.items()},
             findings=[*describe_row_errors(read_result.row_errors), *read_result.findings],
             left_out=read_result.skipped_splits,
-            unread=list(find_unread(read_result.splits)),
+            unread=list(get_unread_columns(read_result.splits)),
         )
         # The following checks need splits with rows, and the train split.
         read_result.splits = {name: split for name, split in read_result.splits.items() if split.rows}

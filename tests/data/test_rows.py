@@ -43,7 +43,11 @@ def test_text_stands_in_for_words_to_predict():
     [
         (["text"], {}, "no column 'label'; there are 'text' (d.csv) - --set data.columns.label=COLUMN"),
         (["txt", "label"], {}, "no column 'text'; there are 'txt', 'label' (d.csv) - --set data.columns.text=txt"),
-        (["a", "b"], {"text": "a", "label": "a"}, "text and label are the same column 'a' (d.csv) - map them to two"),
+        (
+            ["a", "b"],
+            {"text": "a", "label": "a"},
+            "text and label are both mapped to the column 'a' (d.csv) - map them",
+        ),
     ],
 )
 def test_columns_that_do_not_fit(names, columns, line):
