@@ -226,7 +226,7 @@ def files_by_split(data: DataConfig) -> dict[str, list[Path]] | None:
             for split, names in find_splits(data.files, {}).items()
         }
         files = {**({"train": [folder]} if folder.is_file() else {}), **named}
-        return {**find_files(folder, data, named=files), **files} if folder.is_dir() and data.source else files
+        return {**find_files(folder, data, given_splits=files), **files} if folder.is_dir() and data.source else files
     if folder.is_dir():
         return find_files(folder, data)
     if folder.exists():

@@ -40,7 +40,7 @@ COMPRESSED = {".gz": ("gzip", b"\x1f\x8b"), ".zst": ("zstd", b"\x28\xb5\x2f\xfd"
 _BLOCK = 1 << 20  # bytes
 
 
-def without_compression(name: str) -> str:
+def strip_compression(name: str) -> str:
     """Return the name of a file in lower case, without the ending of its compression.
 
     >>> without_compression("Train.JSONL.zst")

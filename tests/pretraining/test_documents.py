@@ -330,7 +330,7 @@ KNOWN = ", ".join(ending for known in FORMATS.values() if known.running_text for
             {"source": "a.csv"},
             "a quote is opened and never closed: '\"y' (a.csv:3) - repair the file, or save it as .jsonl",
         ),
-        ({"a.txt": b"PAR1 ..."}, {"source": "a.txt"}, "a Parquet file (a.txt) - let its name end in .parquet"),
+        ({"a.txt": b"PAR1 ..."}, {"source": "a.txt"}, "a Parquet file (a.txt) - rename it to end in .parquet"),
     ],
 )
 def test_mistakes_in_data_are_told_in_one_line(here, files, settings, line):

@@ -20,8 +20,8 @@ from bertkit.data.text import (
     nul_remedy,
     read_lines,
     starts_with_mark,
+    strip_compression,
     warn_of_lines,
-    without_compression,
 )
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.records import DataConfig
@@ -167,7 +167,7 @@ def _find_dialect(line: str, data: DataConfig, name: str) -> dict[str, Any]:
     dialects = {mark: {"delimiter": mark, "quoting": quoting} for mark in _DELIMITERS}
     if data.delimiter is not None:
         return {"delimiter": parse_delimiter(data.delimiter, "data.delimiter"), "quoting": quoting}
-    if without_compression(name).endswith(".tsv"):
+    if strip_compression(name).endswith(".tsv"):
         return dialects["\t"]
     widths = {mark: _count_fields(line, dialect) for mark, dialect in dialects.items()}
     # A delimiter that does not occur gives a single field, so one field does not count as a match.

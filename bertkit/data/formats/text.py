@@ -19,7 +19,7 @@ from bertkit.data.text import (
     read_lines,
     read_text,
     source_column,
-    without_compression,
+    strip_compression,
 )
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import log
@@ -173,4 +173,4 @@ def _read_folder(folder: Path, files: list[Path], data: DataConfig) -> Iterator[
 
 
 def _ending(file: Path) -> str:
-    return without_compression(guess_format(file.name)[1])
+    return strip_compression(guess_format(file.name)[1])

@@ -163,5 +163,5 @@ def test_damage_ends_in_rows_or_one_line(tmp_path_factory, cut, patch):
 
 
 def test_standard_input_is_refused():
-    with pytest.raises(UsageError, match="parquet is not read from standard input - name the file"):
+    with pytest.raises(UsageError, match="parquet cannot be read from standard input - name the file"):
         FORMATS["parquet"].read(io.BytesIO(b"PAR1"), DataConfig(), "standard input")
