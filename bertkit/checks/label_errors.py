@@ -327,7 +327,7 @@ def _describe_words(words: Sequence[str]) -> Iterator[dict[str, int]]:
 def _get_shape(word: str) -> str:
     """Return the shape of a word: the kind of each character, without repetitions.
 
-    >>> _shape("Apollo-13"), _shape("NASA")
+    >>> _get_shape("Apollo-13"), _get_shape("NASA")
     ('Aa-0', 'A')
     """
     return re.sub(r"[A-Z]+", "A", re.sub(r"[a-z]+", "a", re.sub(r"\d+", "0", word)))

@@ -280,7 +280,7 @@ def find_joined_labels(values: Iterable[object], min_count: int = 2) -> tuple[st
 
     Each of these labels must be a value itself, or occur in at least `min_count` of the joined values.
 
-    >>> joined_labels(["a|b", "b", "a"])
+    >>> find_joined_labels(["a|b", "b", "a"])
     ("'a|b' looks like several labels", '--set options.multi_label=true')
     """
     names = {value for value in values if isinstance(value, str)}

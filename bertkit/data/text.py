@@ -43,7 +43,7 @@ _BLOCK_BYTES = 1 << 20  # bytes
 def strip_compression(name: str) -> str:
     """Return the name of a file in lower case, without the ending of a compression format.
 
-    >>> without_compression("Train.JSONL.zst")
+    >>> strip_compression("Train.JSONL.zst")
     'train.jsonl'
     """
     path = Path(name.lower())

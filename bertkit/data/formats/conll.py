@@ -132,7 +132,7 @@ def _name_columns(line: str, width: int, sample: list[list[str]], data: DataConf
 def _are_word_ids(values: list[str]) -> bool:
     """Return whether values are word numbers, from 0 or 1 in each sentence or throughout the file.
 
-    >>> _count_up(["1", "2", "1", "2", "3"]), _count_up(["In", "1900"])
+    >>> _are_word_ids(["1", "2", "1", "2", "3"]), _are_word_ids(["In", "1900"])
     (True, False)
     """
     has_numbers = len({*values}) > 1 and all(map(str.isdecimal, values))

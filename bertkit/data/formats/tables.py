@@ -97,7 +97,7 @@ def find_label_names(features: dict[str, Any]) -> dict[str, list[str]]:
 def _get_element_feature(feature: Any) -> dict[str, Any]:
     """Return the feature of the elements of a list or nested list, or else the feature.
 
-    >>> _element({"feature": {"dtype": "string", "_type": "Value"}, "_type": "List"})
+    >>> _get_element_feature({"feature": {"dtype": "string", "_type": "Value"}, "_type": "List"})
     {'dtype': 'string', '_type': 'Value'}
     """
     if isinstance(feature, list):
@@ -131,7 +131,7 @@ def _name_label(value: object, names: list[str], file: str, row: int, column: st
 def _drop_null_fields(value: Any) -> Any:
     """Remove the null fields of structs; in Arrow, every struct of a column has the fields of all.
 
-    >>> _without_nulls([{"liked": {"type": "yes_no", "criteria": None}, "kind": None}])
+    >>> _drop_null_fields([{"liked": {"type": "yes_no", "criteria": None}, "kind": None}])
     [{'liked': {'type': 'yes_no'}}]
     """
     if isinstance(value, list):
@@ -211,7 +211,7 @@ def _read_sheet(openpyxl: Any, source: Source, data: DataConfig, name: str) -> I
 def _convert_cell(cell: Any, is_text: bool) -> Any:
     """Return a cell, or its text as Excel exports it to csv: numbers with 15 digits, and TRUE or FALSE.
 
-    >>> _convert(2012, True), _convert(0.1 + 0.2, True), _convert(True, True), _convert(4.5, False)
+    >>> _convert_cell(2012, True), _convert_cell(0.1 + 0.2, True), _convert_cell(True, True), _convert_cell(4.5, False)
     ('2012', '0.3', 'TRUE', 4.5)
     """
     if cell is None or not is_text:
