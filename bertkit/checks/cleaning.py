@@ -10,7 +10,7 @@ from bertkit.checks.repeats import Repeats
 from bertkit.data.files import guess_format, read_records
 from bertkit.data.output import PLAIN, copy_parquet, follow_source, write_records
 from bertkit.data.remote import name_source
-from bertkit.data.rows import NO_LABEL, NO_TEXT, RowLocation, Split, place_row
+from bertkit.data.rows import NO_LABEL, NO_TEXT, RowLocation, Split, locate_row
 from bertkit.data.sources import files_by_split, single_file
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe.records import DataConfig
@@ -19,78 +19,82 @@ from bertkit.storage.outputs import check_empty, stage_folder
 
 _SAME_FORMAT = (".csv", ".tsv", ".jsonl", ".parquet")
 _REMOVABLE = {NO_TEXT: "rows with an empty text", NO_LABEL: "rows without a label"}
-_READING = ("format", "header", "delimiter", "quoting", "encoding")
+_READ_SETTINGS = ("format", "header", "delimiter", "quoting", "encoding")
 
 Removable = dict[RowLocation, str]
-"""Place of a removable row -> reason."""
+"""Location of a row to remove -> reason."""
 
 
 def find_sources(data: DataConfig, folder: Path) -> dict[str, Path]:
-    """Return name of a copy without its ending -> the file to copy.
+    """Return the files to copy, by the name of the copy without its ending.
 
     Raises:
-        UsageError: If the folder is not empty, a split has several files or none, or rows are limited.
+        UsageError: If the folder is not empty, the data is not in files, a split has several files, or ``data.limit``
+            is set.
     """
     check_empty(folder)
     if data.limit is not None:
-        raise UsageError("--fix with --limit", "leave the limit out: only rows that are checked can go")
+        raise UsageError("--fix with --limit", "leave the limit out: only checked rows can be removed")
     if file := single_file(data) if data.source != "demo" else None:
         return {file.name.partition(".")[0]: file}
     files = None if data.source == "demo" or not data.source else files_by_split(data)
     if files is None:
-        raise UsageError(f"--fix without files: {data.source or 'no source'}", "save the rows to files first")
+        raise UsageError(
+            f"--fix needs files, not {data.source or 'a recipe without data'}", "save the rows to files first"
+        )
     for split, paths in files.items():
         if len(paths) > 1:
-            raise UsageError(f"the {split} split is in {len(paths)} files", "join them first", file=paths[0])
+            raise UsageError(f"--fix: the {split} split has {len(paths)} files", "join them first", file=paths[0])
     return {data.splits.get(split, split): paths[0] for split, paths in files.items()}
 
 
-def find_removable(splits: Mapping[str, Split], repeats: Repeats, faults: Iterable[DataError]) -> Removable:
-    """Collect the removable rows: rows without a text or a label, and training rows that repeat others."""
-    places = {RowLocation(str(fault.file), fault.row): _REMOVABLE.get(fault.message, "") for fault in faults}
-    removable = {place: reason for place, reason in places.items() if reason}
+def find_removable(splits: Mapping[str, Split], repeats: Repeats, errors: Iterable[DataError]) -> Removable:
+    """Find the rows to remove: rows without a text or a label, and training rows that repeat others."""
+    reasons = {RowLocation(str(error.file), error.row): _REMOVABLE.get(error.message) for error in errors}
+    removable = {location: reason for location, reason in reasons.items() if reason}
     train = splits["train"]
     for indices, reason in (
-        (repeats.repeated, "training rows that repeat an earlier one"),
-        (repeats.leaked, "training rows that another split has too"),
+        (repeats.repeated_rows, "training rows that repeat an earlier row"),
+        (repeats.leaked_rows, "training rows that are also in another split"),
     ):
-        # The first of equal rows stays, and so do validation rows: only training rows are removed.
-        removable |= dict.fromkeys(map(train.place, indices), reason)
+        # Only training rows are removed, and the first of several equal rows stays.
+        removable |= dict.fromkeys(map(train.locate, indices), reason)
     return removable
 
 
 def write_copies(sources: Mapping[str, Path], data: DataConfig, removable: Removable, folder: Path) -> dict[str, int]:
-    """Write the files without the removable rows, all or none, and return reason -> number of removed rows.
+    """Write all files without the removable rows, atomically, and return reason -> number of removed rows.
 
-    A copy has the format, the delimiter and the encoding of its file, or is .jsonl if bertkit cannot write that format.
+    A copy has the format, the delimiter and the encoding of the original, or is .jsonl if bertkit cannot write that
+    format.
     The caller holds `lock_output_folder`.
 
     Raises:
         UsageError: If the folder is not empty.
         ResourceError: If the folder cannot be written.
     """
-    is_plain = all(getattr(data, key) == DataConfig.model_fields[key].default for key in _READING)
-    with disk_errors(folder.parent), stage_folder(folder) as staging:
-        make_ignored_folder(staging)
+    is_plain = all(getattr(data, key) == DataConfig.model_fields[key].default for key in _READ_SETTINGS)
+    with disk_errors(folder.parent), stage_folder(folder) as staging_folder:
+        make_ignored_folder(staging_folder)
         for name, file in sources.items():
-            # Keep the format if bertkit can write it as it was read. Otherwise write JSON lines, which fit any row.
+            # JSON Lines can hold any row. It is used if bertkit cannot write the format of the original.
             ending = guess_format(file.name)[1].removesuffix(".gz")
-            copy = staging / f"{name}{ending if ending in _SAME_FORMAT and is_plain else '.jsonl'}"
+            copy = staging_folder / f"{name}{ending if ending in _SAME_FORMAT and is_plain else '.jsonl'}"
             if file.suffix == copy.suffix == ".parquet":
-                copy_parquet(file, copy, _find_remaining(file, removable))
+                copy_parquet(file, copy, _find_kept_rows(file, removable))
             else:
                 remaining = (
                     record
                     for line, record in read_records(file, data)
-                    if place_row(name_source(file), line, record) not in removable
+                    if locate_row(name_source(file), line, record) not in removable
                 )
                 write_records(remaining, copy, follow_source(PLAIN, copy, file, data))
     return dict(Counter(removable.values()))
 
 
-def _find_remaining(file: Path, left_out: Collection[RowLocation]) -> Sequence[bool]:
-    """Return for each row of a Parquet file whether it stays; rows are counted from 1."""
+def _find_kept_rows(file: Path, removable: Collection[RowLocation]) -> Sequence[bool]:
+    """Return whether each row of a Parquet file stays."""
     from pyarrow import parquet
 
     rows = range(1, parquet.ParquetFile(file).metadata.num_rows + 1)
-    return [RowLocation(name_source(file), row) not in left_out for row in rows]
+    return [RowLocation(name_source(file), row) not in removable for row in rows]

@@ -1,4 +1,4 @@
-"""Find shortcuts: words, lengths, parts of the input, ids or the row order that predict labels or the split."""
+"""Find shortcuts: words, lengths, parts of the input, ids or the row order that predict the label or the split."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from bertkit.checks import Finding, Level, get_example_places, get_severity, predict_unseen, read_texts
+from bertkit.checks import Finding, Level, get_severity, locate_examples, predict_unseen, read_texts
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import Split
 from bertkit.evaluation.baselines import fit_and_score
@@ -23,100 +23,102 @@ from bertkit.recipe.sections import Row
 from bertkit.tasks import Task
 from bertkit.tokens.features import TaskContext
 
-_WARN = 0.2  # fraction of the errors by chance that a shortcut avoids
+_WARN = 0.2  # fraction of the errors of the majority class that a shortcut avoids
 _MAX_ROWS = 10_000
-_LEFT, _COVERED, _LEAST = 0.1, 0.1, 20
-"""Limits for words: errors relative to the label's prior, and minimum fraction and number of the label's rows."""
-_ALONE = " alone"  # ending of the names of baselines that read a part of the input
+# Limits for words.
+_MAX_ERRORS = 0.1  # errors if the word predicts the label / errors without the word
+_MIN_RECALL = 0.1  # fraction of the label's rows that contain the word
+_MIN_COUNT = 20  # rows with the word and the label
+_PARTIAL = " alone"  # ends the names of baselines that read a part of the input
 _ROUNDING = 1e-9
 _LETTERS = re.compile(r"[^\W\d_]+")
 _FOLDS = 5
 _MIN_ROWS = 50
 _MAX_WORDS = 10_000
-_MIN_STANDARD_ERRORS = 4.0  # minimum of a gain, because many features are tried
+_MIN_STANDARD_ERRORS = 4.0  # minimum size of a gain; high, because many features are tried
 _MAX_SHIFT_ROWS, _MIN_SHIFT_ROWS = 2000, 30  # per split
 _WARN_SHIFT = 0.8  # area under the ROC curve
 
 
 def find_shortcuts(splits: Mapping[str, Split], task: Task, recipe: Recipe, labels: Sequence[str]) -> list[Finding]:
-    """Find features that predict the labels of training rows; gold values must be labels or numbers."""
+    """Find features that predict the gold values of training rows, if these are labels or numbers."""
     train, columns = splits["train"], task.COLUMNS
     findings = []
     classes = get_classes([row.get(columns.gold) for row in train.rows]) if columns.gold else None
     if classes is not None:
         rows = draw_rows(len(train.rows), _MAX_ROWS, 42).tolist()
-        sampled, row_classes = [train.rows[row] for row in rows], [classes[row] for row in rows]
+        sampled_rows, row_classes = [train.rows[row] for row in rows], [classes[row] for row in rows]
         findings += _find_words(train, columns, rows, row_classes)
-        by_length = measure_numbers(_lengths(sampled, columns), row_classes)
+        by_length = measure_numbers(_measure_lengths(sampled_rows, columns), row_classes)
         findings.append(_describe_gain("length", "the lengths of the texts", by_length))
         findings.append(_describe_gain("row_order", "the order of the rows", _measure_order(classes, rows)))
-        if "id" in sampled[0]:
-            # Predict the labels of rows from the letters of their ids, or from the rank of their number.
-            names = list(map(str, [row["id"] for row in sampled]))
-            letters = [set(_LETTERS.findall(name)) for name in names]
-            # A float represents 15 digits exactly.
-            id_values = np.array([[float((re.sub(r"\D", "", name) or "0")[:15])] for name in names])
-            by_number, by_letters = measure_numbers(id_values, row_classes), measure_words(letters, row_classes)
-            larger = max(by_number, by_letters, key=lambda gain: gain.accuracy)
-            findings.append(_describe_gain("ids", "the ids", larger))
+        if "id" in sampled_rows[0]:
+            # Predict the labels from the letters of the ids, or from the number in each id.
+            ids = list(map(str, [row["id"] for row in sampled_rows]))
+            id_letters = [set(_LETTERS.findall(name)) for name in ids]
+            # A float holds 15 digits exactly.
+            id_values = np.array([[float((re.sub(r"\D", "", name) or "0")[:15])] for name in ids])
+            by_number, by_letters = measure_numbers(id_values, row_classes), measure_words(id_letters, row_classes)
+            best_gain = max(by_number, by_letters, key=lambda gain: gain.accuracy)
+            findings.append(_describe_gain("ids", "the ids", best_gain))
     return [*findings, *_find_partial(splits, task, recipe, labels)]
 
 
 def _describe_gain(name: str, description: str, gain: Gain) -> Finding:
-    level: Level = "warn" if gain.share >= _WARN else "good"
-    text = f"by {description} alone, {gain.accuracy:.1%} of the labels are found ({gain.chance:.1%} without)"
+    level: Level = "warn" if gain.error_reduction >= _WARN else "good"
+    text = f"by {description} alone, {gain.accuracy:.1%} of the labels are found ({gain.majority_accuracy:.1%} without)"
     return Finding(level, "shortcuts", name, text)
 
 
 def _find_words(train: Split, columns: ColumnSpec, rows: Sequence[int], classes: Sequence[int]) -> list[Finding]:
-    """Find words that predict the label of many rows (Gardner et al. 2021), corrected for the number of words."""
+    """Find words that predict the label of many rows (Gardner et al. 2021), corrected for multiple tests."""
     words = [_find_row_words(train.rows[row], columns) for row in rows]
     word_labels: Counter[tuple[str, int]] = Counter()
     for row_words, label in zip(words, classes, strict=True):
         word_labels.update((word, label) for word in row_words)
-    totals, label_counts = Counter(word for row_words in words for word in row_words), Counter(classes)
+    totals, class_counts = Counter(word for row_words in words for word in row_words), Counter(classes)
     gold = {label: train.rows[row].get(columns.gold) for row, label in zip(rows, classes, strict=True)}
     findings = []
-    # The p-value of each word and label is multiplied by the number of tests (Bonferroni), because some of thousands of
-    # words predict a label by chance.
-    tests = len(totals) * len(label_counts)
+    # Bonferroni correction: some of thousands of words predict a label by chance.
+    num_tests = len(totals) * len(class_counts)
     for (word, label), count in word_labels.most_common():
-        prior, covered = label_counts[label] / len(classes), count / label_counts[label]
+        prior, recall = class_counts[label] / len(classes), count / class_counts[label]
         precision = count / totals[word]
-        if min(count / _LEAST, covered / _COVERED) < 1 or 1 - precision > _LEFT * (1 - prior) + _ROUNDING:
+        if count < _MIN_COUNT or recall < _MIN_RECALL or 1 - precision > _MAX_ERRORS * (1 - prior) + _ROUNDING:
             continue
-        if fisher(count, totals[word], label_counts[label], len(classes))[0] * tests < LEVEL:
+        if fisher(count, totals[word], class_counts[label], len(classes))[0] * num_tests < LEVEL:
             label_name = repr(gold[label]) if isinstance(gold[label], str) else "one side of the median"
-            text = f"{word!r} is in {covered:.0%} of the rows labeled {label_name}, and {precision:.1%} of its rows are"
+            text = f"{word!r} is in {recall:.0%} of the rows labeled {label_name}, and {precision:.1%} of its rows are"
             text += f" ({prior:.1%} of all)"
             examples = (row for row, row_words in zip(rows, words, strict=True) if word in row_words)
-            places = get_example_places(train, examples)
+            places = locate_examples(train, examples)
             findings.append(Finding("warn", "shortcuts", "words", text, places, totals[word]))
     return findings[:5] or [Finding("good", "shortcuts", "words", "no single word predicts the label of many rows")]
 
 
 def _find_row_words(row: Row, columns: ColumnSpec) -> set[str]:
-    """Return the words of a row; words of columns after the first have the column's name as a prefix."""
+    """Return the words of a row, with the column's name as a prefix except for the first column."""
     texts = read_texts(row, columns)
     first = next(iter(texts), "")
     return {word if name == first else f"{name}:{word}" for name, text in texts.items() for word in find_words(text)}
 
 
-def _lengths(rows: Sequence[Row], columns: ColumnSpec) -> np.ndarray:
-    """Return the number of words and of characters of each text, shape (rows, 2 * texts)."""
+def _measure_lengths(rows: Sequence[Row], columns: ColumnSpec) -> np.ndarray:
+    """Return the number of words and characters of each text. Shape: (rows, 2 * texts)."""
     names = list(dict.fromkeys(name for row in rows[:100] for name in read_texts(row, columns)))
     texts = [read_texts(row, columns) for row in rows]
     return np.array(
-        [[n for name in names for n in _sizes(row_texts.get(name, ""))] for row_texts in texts], dtype=float
+        [[n for name in names for n in _count_words_and_chars(row_texts.get(name, ""))] for row_texts in texts],
+        dtype=float,
     )
 
 
-def _sizes(text: str) -> tuple[int, int]:
+def _count_words_and_chars(text: str) -> tuple[int, int]:
     return len(text.split()), len(text)
 
 
 def _measure_order(classes: Sequence[int], rows: Sequence[int]) -> Gain:
-    """Predict the labels of rows from the labels of the two rows before them, and from their position."""
+    """Predict the label of each row from the labels of the two rows before it, and from its tenth of the file."""
     features = [
         (
             f"one before: {classes[row - 1] if row else ''}",
@@ -129,27 +131,27 @@ def _measure_order(classes: Sequence[int], rows: Sequence[int]) -> Gain:
 
 
 def _find_partial(splits: Mapping[str, Split], task: Task, recipe: Recipe, labels: Sequence[str]) -> list[Finding]:
-    """Compare the baselines of the task family that read a part of the input with the baseline that reads nothing."""
+    """Compare the task's baselines that read a part of the input with the baseline that reads nothing."""
     validation = splits.get("validation")
-    # The F1 of a constant answer is mostly 0, so that any part of the input would look like a shortcut.
+    # A constant answer often has an F1 of 0, so any part of the input would look like a shortcut.
     metric = "accuracy" if "accuracy" in recipe.metrics else recipe.best_metric
     if validation is None or not task.COLUMNS.gold or is_lower_better(metric):
         return []
     context = TaskContext(recipe, cast(Any, None), tuple(labels))  # baselines read no tokens
-    scored = fit_and_score(task, splits["train"].rows, {"validation": validation.rows}, context)
-    scores = {name: baseline_scores.get(metric) for name, baseline_scores in scored.scores["validation"].items()}
-    nothing = max(0.0, next(iter(scores.values()), 0.0) or 0.0)
-    alone = {name: score for name, score in scores.items() if name.endswith(_ALONE) and score is not None}
-    row_scores = scored.baseline_rows["validation"]
+    baselines = fit_and_score(task, splits["train"].rows, {"validation": validation.rows}, context)
+    scores = {name: baseline_scores.get(metric) for name, baseline_scores in baselines.scores["validation"].items()}
+    constant_score = max(0.0, next(iter(scores.values()), 0.0) or 0.0)
+    partial_scores = {name: score for name, score in scores.items() if name.endswith(_PARTIAL) and score is not None}
+    row_scores = baselines.baseline_rows["validation"]
     findings = []
-    for name, score in alone.items():
+    for name, score in partial_scores.items():
         if np.isfinite(score):
-            is_shortcut = score - nothing >= _WARN * (1 - nothing)
-            if is_shortcut:  # With few rows, the difference can be accidental.
-                sides = next(iter(row_scores.values())), row_scores[name]
-                p = permutation_test(lambda rows: task.score(dict(rows), context), *sides, samples=1000)[0][metric]
-                is_shortcut = p is not None and p * len(alone) < LEVEL
-            text = f"by its {name}, validation reaches {metric} {score:.3f} ({nothing:.3f} without)"
+            is_shortcut = score - constant_score >= _WARN * (1 - constant_score)
+            if is_shortcut:  # with few rows, the difference can be accidental
+                pair = next(iter(row_scores.values())), row_scores[name]
+                p = permutation_test(lambda rows: task.score(dict(rows), context), *pair, samples=1000)[0][metric]
+                is_shortcut = p is not None and p * len(partial_scores) < LEVEL
+            text = f"by its {name}, validation reaches {metric} {score:.3f} ({constant_score:.3f} without)"
             findings.append(Finding("warn" if is_shortcut else "good", "shortcuts", "partial_input", text))
     return findings
 
@@ -158,28 +160,27 @@ class Gain(NamedTuple):
     """Accuracy of a classifier, and of the most frequent class."""
 
     accuracy: float
-    chance: float
+    majority_accuracy: float
     rows: int
 
     @property
-    def share(self) -> float:
-        """Fraction of the errors by chance that the classifier avoids, or 0 if the gain may be accidental."""
-        error = math.sqrt(self.chance * (1 - self.chance) / self.rows)
-        gain = self.accuracy - self.chance
-        return 0.0 if gain <= _MIN_STANDARD_ERRORS * error else gain / (1 - self.chance)
+    def error_reduction(self) -> float:
+        """Fraction of the majority class's errors that the classifier avoids, or 0 if the gain may be accidental."""
+        error = math.sqrt(self.majority_accuracy * (1 - self.majority_accuracy) / self.rows)
+        gain = self.accuracy - self.majority_accuracy
+        return 0.0 if gain <= _MIN_STANDARD_ERRORS * error else gain / (1 - self.majority_accuracy)
 
 
 def get_classes(gold: Sequence[Any]) -> list[int] | None:
-    """Return the gold values as classes: labels, or numbers above and below their median.
+    """Return the class of each gold value, or None with fewer than 50 rows or unless there are 2 to 20 classes.
 
-    Too few rows, other values, one class or more than 20 classes give None, because no comparison is possible.
+    The class is the label or, for numbers, whether the number is above the median. Other values have no classes.
     """
     if len(gold) < _MIN_ROWS:
         return None
     if all(isinstance(value, float) for value in gold):
-        # Numbers become two classes of about equal size, so that the same measures apply.
-        middle = float(np.median(np.array(gold)))
-        classes = [int(value > middle) for value in gold]
+        median = float(np.median(np.array(gold)))
+        classes = [int(value > median) for value in gold]
     elif all(isinstance(value, (str, int)) for value in gold):
         indices = {name: index for index, name in enumerate(sorted(set(map(str, gold))))}
         classes = [indices[str(value)] for value in gold]
@@ -189,22 +190,22 @@ def get_classes(gold: Sequence[Any]) -> list[int] | None:
 
 
 def measure_words(features: Sequence[Iterable[str]], classes: Sequence[int]) -> Gain:
-    """Predict classes from sets of features of rows, such as words, by logistic regression."""
+    """Predict classes from each row's features, such as words, by logistic regression."""
     gold = np.array(classes)
     if np.sort(np.bincount(gold))[-2] < _FOLDS:
-        # A fold could have only one class.
-        return _gain(np.full(len(gold), np.bincount(gold).argmax()), gold)
-    return _gain(_predict_words(features, gold, "predict"), gold)
+        # Some fold would have only one class, so the largest class is predicted.
+        return _compute_gain(np.full(len(gold), np.bincount(gold).argmax()), gold)
+    return _compute_gain(_predict_words(features, gold, "predict"), gold)
 
 
 def _predict_words(features: Sequence[Iterable[str]], classes: np.ndarray, method: str) -> np.ndarray:
-    """Return predictions for each row from its features by a model that was fitted to other rows."""
+    """Predict each row from its features, with a model that was fitted to other rows."""
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold
     from sklearn.pipeline import make_pipeline
 
-    # The empty feature, which all rows have, keeps the vocabulary of rare features from being empty.
+    # `min_df` drops rare features. The empty feature is in all rows, so the vocabulary is never empty.
     rows = [["", *row_features] for row_features in features]
     vectorizer = CountVectorizer(analyzer=list, min_df=2, max_features=_MAX_WORDS)
     model = make_pipeline(vectorizer, LogisticRegression(C=0.1, max_iter=50))
@@ -212,16 +213,17 @@ def _predict_words(features: Sequence[Iterable[str]], classes: np.ndarray, metho
 
 
 def measure_numbers(values: np.ndarray, classes: Sequence[int]) -> Gain:
-    """Predict classes from a few numbers, an array (rows, numbers), by a decision tree."""
+    """Predict classes from a few numbers per row by a decision tree. Shape of `values`: (rows, numbers)."""
     from sklearn.model_selection import StratifiedKFold
     from sklearn.tree import DecisionTreeClassifier
 
     gold = np.array(classes)
     tree = DecisionTreeClassifier(min_samples_leaf=max(5, len(gold) // 50), random_state=0)
-    return _gain(predict_unseen(tree, values, gold, StratifiedKFold(_FOLDS, shuffle=True, random_state=0)), gold)
+    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=0)
+    return _compute_gain(predict_unseen(tree, values, gold, folds), gold)
 
 
-def _gain(predicted: np.ndarray, gold: np.ndarray) -> Gain:
+def _compute_gain(predicted: np.ndarray, gold: np.ndarray) -> Gain:
     return Gain(float((predicted == gold).mean()), float(np.bincount(gold).max() / len(gold)), len(gold))
 
 
@@ -238,23 +240,23 @@ def find_shift(splits: Mapping[str, Split], columns: ColumnSpec) -> list[Finding
     ]
 
 
-def _compare_words(train: Split, another: Split, columns: ColumnSpec) -> Finding:
+def _compare_words(train: Split, other_split: Split, columns: ColumnSpec) -> Finding:
     from sklearn.metrics import roc_auc_score
 
-    words = [_draw_words(split, columns) for split in (train, another)]
+    words = [_draw_words(split, columns) for split in (train, other_split)]
     sizes = len(words[0]), len(words[1])
     is_other = np.repeat([0, 1], sizes)
     scores = _predict_words([*words[0], *words[1]], is_other, "decision_function")
-    area = float(roc_auc_score(is_other, scores))
+    auc = float(roc_auc_score(is_other, scores))
     # For sizes n and m, the variance of the area by chance is (n + m + 1) / (12 n m).
-    spread = 1.96 * math.sqrt((sizes[0] + sizes[1] + 1) / (12 * sizes[0] * sizes[1]))
-    text = f"{another.name}: its words separate it from train with an AUC of {area:.2f}"
-    text += f" (by chance {0.5 - spread:.2f} to {0.5 + spread:.2f})"
-    return Finding(get_severity(area, warn=max(_WARN_SHIFT, 0.5 + 2 * spread)), "splits", "shift", text)
+    margin = 1.96 * math.sqrt((sizes[0] + sizes[1] + 1) / (12 * sizes[0] * sizes[1]))
+    text = f"{other_split.name}: its words separate it from train with an AUC of {auc:.2f}"
+    text += f" (by chance {0.5 - margin:.2f} to {0.5 + margin:.2f})"
+    return Finding(get_severity(auc, warn=max(_WARN_SHIFT, 0.5 + 2 * margin)), "splits", "shift", text)
 
 
 def _draw_words(split: Split, columns: ColumnSpec) -> list[set[str]]:
-    """Return the words of randomly drawn rows; only one row is drawn per longest text."""
+    """Return the words of randomly drawn rows. Rows with the same longest text are drawn once."""
     generator = np.random.default_rng(42)
     words: dict[str, set[str]] = {}
     for row in generator.permutation(len(split.rows)).tolist():

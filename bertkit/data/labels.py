@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_error, joined_labels, place_row
+from bertkit.data.rows import FILL_IN, NO_LABEL, Split, find_joined_labels, locate_row, merge_errors
 from bertkit.data.text import describe_record, normalize, source_column
 from bertkit.errors import DataError, ModelError, RecipeError, did_you_mean
 from bertkit.recipe.records import DataConfig
@@ -116,7 +116,7 @@ def find_names(values: Iterable[Any]) -> list[str]:
         message = f"every row has the same label {next(iter(names), None)!r}"
         raise DataError(message, "a classifier needs at least two labels")
     # If no list has two labels, the recipe may name another separator than the data has.
-    if joined := joined_labels(texts or (() if are_tags else names), min_count=2 if max_labels == 1 else count):
+    if joined := find_joined_labels(texts or (() if are_tags else names), min_count=2 if max_labels == 1 else count):
         remedy = joined[1] if max_labels == 1 else "write one separator in all rows"
         raise DataError(joined[0], f"{remedy}; if it is one, list the classes under `labels:`")
     # A column with this many names holds ids, numbers or texts, on which training would fail.
@@ -208,7 +208,7 @@ def replace_raw_labels(
     names: Sequence[str],
     data: DataConfig,
     remedy: str = CORRECT,
-    collected: list[DataError] | None = None,
+    row_errors: list[DataError] | None = None,
 ) -> Split:
     """Replace the raw gold values of a split by label names.
 
@@ -218,7 +218,7 @@ def replace_raw_labels(
         names: Label names.
         data: Data settings of the recipe.
         remedy: Remedy for a value that is not one of the names.
-        collected: Gets the errors of rows, which are then left out; without it, they are raised.
+        row_errors: Gets the errors of rows, which are then left out; without it, they are raised.
 
     Raises:
         DataError: If values are not labels, or rows have none; for the first, with the lines of the others.
@@ -227,7 +227,7 @@ def replace_raw_labels(
     if len(names) == 2 and all(value in (["0", "1"], ["1", "0"]) for value in split.column(gold)):
         raise DataError(*VECTOR, file=split.source, column=source_column(gold, data))
     lines = array("q")
-    faults: list[DataError] = [] if collected is None else collected
+    errors: list[DataError] = [] if row_errors is None else row_errors
     dropped: list[int] = []
 
     def name_rows() -> Iterator[Row]:
@@ -241,17 +241,17 @@ def replace_raw_labels(
                 if error.message == NO_LABEL and data.empty_label == "drop":
                     dropped.append(line)
                     continue
-                error.column, (error.file, error.row) = source_column(gold, data), place_row(split.source, line, row)
+                error.column, (error.file, error.row) = source_column(gold, data), locate_row(split.source, line, row)
                 error.record = describe_record(row, f"{error.message} {error.file}")
-                faults.append(error)
+                errors.append(error)
                 continue
             lines.append(line)
             yield {**row, gold: label}
 
-    # The rows are read only here, which fills `lines`, `faults` and `dropped`.
+    # The rows are read only here, which fills `lines`, `errors` and `dropped`.
     rows = offload_to_disk(name_rows())
-    if faults and collected is None:
-        raise first_error(faults)
+    if errors and row_errors is None:
+        raise merge_errors(errors)
     if dropped:
         log_once(f"rows of {split.source} without a label, left out: {len(dropped):,}")
     return replace(split, rows=rows, lines=lines)

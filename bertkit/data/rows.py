@@ -20,12 +20,12 @@ from bertkit.data.columns import (
     PAIR,
     SOFT_LABELS,
     ColumnSpec,
+    find_unread_columns,
     header_error,
     join_words,
     map_columns,
+    map_span_columns,
     source_columns,
-    unread_columns,
-    with_span_columns,
 )
 from bertkit.data.text import Record, as_number, describe_record, name_lines
 from bertkit.errors import DataError
@@ -62,7 +62,7 @@ class RowLocation(NamedTuple):
         return self.file if self.row is None else f"{self.file}:{self.row}"
 
 
-def place_row(source: str | Path, line: int, row: Row) -> RowLocation:
+def locate_row(source: str | Path, line: int, row: Row) -> RowLocation:
     """Return the place of a row: a line of its source, or the text in a folder that its id names."""
     folder, text = Path(source), Path(source, f"{row.get('id')}.txt")
     return RowLocation(str(text), None) if folder.is_dir() and text.is_file() else RowLocation(str(source), line)
@@ -83,9 +83,9 @@ class Split:
     """Whether it is the training or the validation part of a divided split."""
     training_rows: frozenset[int] = frozenset()
     """Indices of the rows that the model to score was trained on."""
-    nearly_trained: int = 0
+    normalized_overlap_count: int = 0
     """Number of `training_rows` that match a training row only if case, whitespace and Unicode forms are ignored."""
-    unread: tuple[str, ...] = ()
+    unread_columns: tuple[str, ...] = ()
     """Columns of the source that are not read."""
     warnings: tuple[str, ...] = ()
     """Warnings about its rows, such as gold values that no model can predict."""
@@ -101,11 +101,11 @@ class Split:
         positions = array("q", indices)
         rows = offload_to_disk(map(self.rows.__getitem__, positions))
         lines = array("q", map(self.lines.__getitem__, positions))
-        return replace(self, rows=rows, lines=lines, training_rows=frozenset(), nearly_trained=0)
+        return replace(self, rows=rows, lines=lines, training_rows=frozenset(), normalized_overlap_count=0)
 
-    def place(self, index: int) -> RowLocation:
+    def locate(self, index: int) -> RowLocation:
         """Return the place of a row."""
-        return place_row(self.source, self.lines[index], self.rows[index])
+        return locate_row(self.source, self.lines[index], self.rows[index])
 
     def column(self, name: str) -> Iterator[Any]:
         """Return an iterator over the values of a column, with None for rows that lack it."""
@@ -163,23 +163,23 @@ def read_split(
     columns: ColumnSpec,
     read: Callable[[Row], Row | None],
     source: str | Path,
-    collected: list[DataError] | None = None,
+    row_errors: list[DataError] | None = None,
 ) -> Split:
     """Read the rows of a split, and check each with a task family's ``read``, which returns None to leave it out.
 
-    With `collected`, errors of rows are added to this list, and the rows are left out.
+    With `row_errors`, errors of rows are added to this list, and the rows are left out.
 
     Raises:
         DataError: If rows are wrong; for the first, with the lines of other rows that have the same error.
     """
     lines = array("q")
-    faults: list[DataError] = [] if collected is None else collected
+    errors: list[DataError] = [] if row_errors is None else row_errors
     line_of_id = dict[str, int]()
     left_out, warnings = Counter[str](), list[str]()
     # An id that the recipe maps must be unique, because predictions name their rows by it.
     ids_differ = "id" in data.columns
     # 1. Map the columns. The first record is read now, because its names decide.
-    records, data = with_span_columns(records, data, columns)
+    records, data = map_span_columns(records, data, columns)
     canonical = canonical_records(records, data, columns, str(source), warnings)
     first_record = list(islice(canonical, 1))
 
@@ -199,27 +199,27 @@ def read_split(
                         raise DataError(message, "give each row a different id")
             except DataError as error:
                 error.record = describe_record({**values, **row}, f"{error.message} {error.file}")
-                faults.append(error)
+                errors.append(error)
                 continue
             lines.append(line)
             yield checked
 
-    # 3. Consume the generator, which fills `lines`, `faults` and `left_out`, and report them.
+    # 3. Consume the generator, which fills `lines`, `errors` and `left_out`, and report them.
     rows = offload_to_disk(islice(read_rows(), data.limit))
-    _correct_remedies(faults, rows, columns.gold)
-    if faults and collected is None:
-        raise first_error(faults)
+    _correct_remedies(errors, rows, columns.gold)
+    if errors and row_errors is None:
+        raise merge_errors(errors)
     for missing, count in left_out.items():
         log.info(f"rows of {source} without {missing}, left out: {count:,}")
-    if not rows and not faults:
+    if not rows and not errors:
         raise DataError(f"the {name} split has no rows", "add rows", file=source)
-    unread = next((unread_columns(values, row, data) for _, values, row in first_record), ())
-    return Split(name, str(source), rows, lines, unread=unread, warnings=tuple(warnings))
+    unread = next((find_unread_columns(values, row, data) for _, values, row in first_record), ())
+    return Split(name, str(source), rows, lines, unread_columns=unread, warnings=tuple(warnings))
 
 
-def find_unread(splits: Mapping[str, Split]) -> tuple[str, ...]:
+def get_unread_columns(splits: Mapping[str, Split]) -> tuple[str, ...]:
     """Return the unread columns of the first split that has any."""
-    return next((split.unread for split in splits.values() if split.unread), ())
+    return next((split.unread_columns for split in splits.values() if split.unread_columns), ())
 
 
 @contextmanager
@@ -228,7 +228,7 @@ def add_row_location(source: str | Path, line: int, data: DataConfig, values: Ro
     try:
         yield
     except DataError as error:
-        error.file, error.row = place_row(source, line, values)
+        error.file, error.row = locate_row(source, line, values)
         error.column = " ".join(source_columns(error.column, data)) if error.column else None
         raise
 
@@ -275,12 +275,12 @@ def is_missing(value: object) -> bool:
     return value is None or is_blank(value) or bool(isinstance(value, float) and value != value)
 
 
-def joined_labels(values: Iterable[object], min_count: int = 2) -> tuple[str, str] | None:
+def find_joined_labels(values: Iterable[object], min_count: int = 2) -> tuple[str, str] | None:
     """Return a message about a value that joins several labels by a separator, and the remedy, or None.
 
     Each of these labels must be a value itself, or occur in at least `min_count` of the joined values.
 
-    >>> joined_labels(["a|b", "b", "a"])
+    >>> find_joined_labels(["a|b", "b", "a"])
     ("'a|b' looks like several labels", '--set options.multi_label=true')
     """
     names = {value for value in values if isinstance(value, str)}
@@ -295,18 +295,18 @@ def joined_labels(values: Iterable[object], min_count: int = 2) -> tuple[str, st
     return None
 
 
-def _correct_remedies(faults: Iterable[DataError], rows: Iterable[Row], gold: str) -> None:
+def _correct_remedies(errors: Iterable[DataError], rows: Iterable[Row], gold: str) -> None:
     """Suggest several labels per row if other rows seem to have them; a row without a label then has none of them."""
-    unlabeled = [fault for fault in faults if fault.message.startswith(NO_LABEL)]
-    if joined := joined_labels(row.get(gold) for row in rows) if unlabeled else None:
-        for fault in unlabeled:
-            fault.remedy = f"{joined[0]}: {joined[1]}, so that an empty label means none of them"
+    unlabeled_errors = [error for error in errors if error.message.startswith(NO_LABEL)]
+    if joined := find_joined_labels(row.get(gold) for row in rows) if unlabeled_errors else None:
+        for error in unlabeled_errors:
+            error.remedy = f"{joined[0]}: {joined[1]}, so that an empty label means none of them"
 
 
-def first_error(faults: list[DataError]) -> DataError:
+def merge_errors(errors: list[DataError]) -> DataError:
     """Return the first error, with the lines of the others that have the same message."""
-    first = faults[0]
-    lines = [fault.row or fault.file for fault in faults[1:] if fault.message == first.message]
+    first = errors[0]
+    lines = [error.row or error.file for error in errors[1:] if error.message == first.message]
     first.message += name_lines(lines)  # dialect: ok: an attribute of errors
     return first
 

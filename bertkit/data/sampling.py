@@ -276,7 +276,7 @@ def _shuffle_by_value(split: Split, column: str, seed: int, refusal: tuple[str, 
     values = list(split.column(column))
     for index in _shuffle_rows(split, seed):
         if isinstance(values[index], (list, tuple)):
-            raise DataError(*refusal, **split.place(index)._asdict(), column=column)
+            raise DataError(*refusal, **split.locate(index)._asdict(), column=column)
         by_value[str(values[index])].append(index)
     return by_value
 

@@ -78,7 +78,7 @@ def get_probabilities(train: Split, labels: Sequence[str], column: str) -> np.nd
         for name, probability in row[SOFT_LABELS].items():
             label = normalize_label(name)
             if label not in ids:
-                place = train.place(index)._asdict()
+                place = train.locate(index)._asdict()
                 raise DataError(
                     f"{name!r} is not one of the labels", did_you_mean(name, labels), **place, column=column
                 )

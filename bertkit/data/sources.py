@@ -66,7 +66,7 @@ def read_splits(
     *,
     named: bool = False,
     check_rest: bool = False,
-    collected: list[DataError] | None = None,
+    row_errors: list[DataError] | None = None,
 ) -> dict[str, Split]:
     """Read the chosen splits, ``train`` first.
 
@@ -79,7 +79,7 @@ def read_splits(
         choose: Function that returns whether to read a split.
         named: Whether gold values are label names, or lists of them.
         check_rest: Read the first row of the files of other splits as a check.
-        collected: Gets the errors of rows, which are then left out; without it, they are raised.
+        row_errors: Gets the errors of rows, which are then left out; without it, they are raised.
 
     Raises:
         DataError: If there is no data, or rows, columns or splits do not match the recipe.
@@ -95,7 +95,7 @@ def read_splits(
 
     def read_named(name: str, settings: DataConfig = data) -> Split:
         source, records = opened[name]
-        return read_split(name, records(), settings, columns, read, source, collected)
+        return read_split(name, records(), settings, columns, read, source, row_errors)
 
     # 2. Divide the rows of a single source, or training rows without validation rows.
     undivided = ALL if is_single else "train"
@@ -142,8 +142,8 @@ def _open_source(recipe: Recipe, choose: Choose, *, check_rest: bool) -> tuple[D
 
 def _warn_of_split_column(rows: Split, records: Open) -> None:
     """Warn about an unread column that seems to contain the split of each row."""
-    first = next(iter(records()))[1] if rows.unread else {}
-    for column in [name for name in rows.unread if {*find_splits([str(first[name])], {})} & {*SPLIT_NAMES}]:
+    first = next(iter(records()))[1] if rows.unread_columns else {}
+    for column in [name for name in rows.unread_columns if {*find_splits([str(first[name])], {})} & {*SPLIT_NAMES}]:
         remedy = f"--set {format_assignment('data.split_column', column)} reads it"
         log_once(f"warning: column {column!r} of {rows.source} has the split of each row and is not read; {remedy}")
 
@@ -226,7 +226,7 @@ def files_by_split(data: DataConfig) -> dict[str, list[Path]] | None:
             for split, names in find_splits(data.files, {}).items()
         }
         files = {**({"train": [folder]} if folder.is_file() else {}), **named}
-        return {**find_files(folder, data, named=files), **files} if folder.is_dir() and data.source else files
+        return {**find_files(folder, data, given_splits=files), **files} if folder.is_dir() and data.source else files
     if folder.is_dir():
         return find_files(folder, data)
     if folder.exists():

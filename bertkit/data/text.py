@@ -1,4 +1,4 @@
-"""Read text files strictly, in any encoding and also compressed; every error has its line."""
+"""Read text files in any encoding, also compressed, and name the line in every error."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from bertkit.recipe.records import DataConfig
 from bertkit.storage.cache import log_once
 
 Record = tuple[int, dict[str, Any]]
-"""A row's number from 1 (the line in csv, tsv and jsonl; the row in json and Parquet) and its raw columns."""
+"""Row number from 1 (the line in text files, the row in json and Parquet), and raw columns."""
 
 JsonItem = tuple[int, bool, Any]
-"""A row's number, whether its JSON has a suspect escape, and its value."""
+"""Row number, whether the row's JSON has a suspect escape, and the decoded value."""
 
 Source = Path | IO[bytes]
 
 MAX_CHARS = 10_000_000
-"""Maximum characters of a line or a field; a longer text, the length of ten novels, is an error in the file."""
+"""Maximum characters per line or field, about ten novels; a longer text is an error in the file."""
 
 SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half of a surrogate pair; a text that contains it cannot be written or tokenized."""
+"""Pattern of half a surrogate pair; a text that contains one cannot be written or tokenized."""
 
 COMPRESSED = {".gz": ("gzip", b"\x1f\x8b"), ".zst": ("zstd", b"\x28\xb5\x2f\xfd")}
-"""Ending of a compressed text file -> its format and its first bytes."""
+"""Ending of a compressed text file -> name and first bytes of the compression format."""
 
-_BLOCK = 1 << 20  # bytes
+_BLOCK_BYTES = 1 << 20  # bytes
 
 
-def without_compression(name: str) -> str:
-    """Return the name of a file in lower case, without the ending of its compression.
+def strip_compression(name: str) -> str:
+    """Return the name of a file in lower case, without the ending of a compression format.
 
-    >>> without_compression("Train.JSONL.zst")
+    >>> strip_compression("Train.JSONL.zst")
     'train.jsonl'
     """
     path = Path(name.lower())
@@ -51,12 +51,12 @@ def without_compression(name: str) -> str:
 
 
 def read_lines(source: Source, encoding: str, name: str) -> Iterator[str]:
-    """Yield the lines of a text file with their line ends: LF, CRLF or CR; warn if a CR ends only some lines.
+    """Yield the lines of a text file, including LF, CRLF or CR; warn if only some lines end in CR.
 
     Raises:
         DataError: If a line has more than `MAX_CHARS` characters, or as in `read_text`.
     """
-    rest, row, returns = "", 1, array("q")
+    rest, row, cr_lines = "", 1, array("q")
     for text in read_text(source, encoding, name):
         # StringIO splits at LF, CRLF and CR only; `str.splitlines` would also split at U+2028 inside a text.
         lines = io.StringIO(rest + text, newline="").readlines()
@@ -64,14 +64,15 @@ def read_lines(source: Source, encoding: str, name: str) -> Iterator[str]:
         if max(lengths, default=0) > MAX_CHARS:
             row += lengths.index(max(lengths))
             raise DataError(f"a line of more than {MAX_CHARS:,} characters", "split it", file=name, row=row)
-        # The last line of a block may continue in the next block. So may a CR at the end, if LF follows.
+        # The last line of a block can continue in the next block, as can a CR at the end, if LF follows.
         rest = lines.pop() if lines and not lines[-1].endswith("\n") else ""
-        returns.extend(index for index, line in enumerate(lines, row) if line.endswith("\r"))
+        cr_lines.extend(index for index, line in enumerate(lines, row) if line.endswith("\r"))
         row += len(lines)
         yield from lines
-    # If every line ends in CR, this is a file of old Macs, and nothing is wrong.
-    if len(returns) < row - 1:
-        warn_of_lines("a carriage return ends the line, unlike others", name, returns, "remove it if it splits a text")
+    # In files of old Macs, every line ends in CR.
+    if len(cr_lines) < row - 1:
+        problem = "the line ends in a carriage return, unlike other lines"
+        warn_of_lines(problem, name, cr_lines, "remove it if it splits a text")
     if rest:
         yield rest
 
@@ -85,32 +86,32 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
     """
     decoder = _find_decoder(encoding)
     is_utf8 = codecs.lookup(encoding).name == "utf-8"
-    # `breaks` counts LF and CR in earlier blocks. Lines end in one of them or in both, so the larger count is the
-    # number of lines.
+    # `breaks` counts LF and CR in earlier blocks. A line ends in one or both, so the larger count is the number of
+    # lines.
     size, breaks, is_start, is_ascii = 0, Counter[str](), True, True
     with _open_source(source) as stream:
         while True:
             try:
-                block = stream.read(_BLOCK)
+                block = stream.read(_BLOCK_BYTES)
                 text = decoder.decode(block, final=not block)
             except UnicodeError as error:
                 # For UTF-16 without a byte order mark, the class of the error depends on the version of Python.
                 if not isinstance(error, UnicodeDecodeError) or "BOM" in error.reason:
                     message = getattr(error, "reason", str(error))
                     raise DataError(message, "--set data.encoding=utf-8", file=name) from None
-                before = error.object[: error.start]
-                row = 1 + max(breaks[mark] + before.count(mark.encode()) for mark in "\n\r")
-                # An incomplete character at the end is a truncated file, or a single letter in another encoding.
+                valid_bytes = error.object[: error.start]
+                row = 1 + max(breaks[char] + valid_bytes.count(char.encode()) for char in "\n\r")
+                # Either the file is truncated, or its last byte is a letter in another encoding.
                 if not block and not (isinstance(source, Path) and is_ascii):
                     message = f"the {encoding} text ends inside a character, after {size:,} bytes"
                     raise DataError(message, "the file is truncated: download it again", file=name, row=row) from None
-                raise DataError(*_undecodable(error, encoding, size + len(block)), file=name, row=row) from None
+                raise DataError(*_describe_wrong_byte(error, encoding, size + len(block)), file=name, row=row) from None
             except (OSError, EOFError, zlib.error) as error:
-                raise _name_damage(error, name) from None
-            # Only UTF-8 cannot encode half of a surrogate pair; utf-7 and unicode_escape can.
-            if not is_utf8 and (half := SURROGATE.search(text)):
-                row = 1 + max(breaks[mark] + text.count(mark, 0, half.start()) for mark in "\n\r")
-                message = f"half of a surrogate pair: {half[0]!r}"
+                raise _damage_error(error, name) from None
+            # Encodings such as utf-7 and unicode_escape can encode half of a surrogate pair; UTF-8 cannot.
+            if not is_utf8 and (surrogate := SURROGATE.search(text)):
+                row = 1 + max(breaks[char] + text.count(char, 0, surrogate.start()) for char in "\n\r")
+                message = f"half of a surrogate pair: {surrogate[0]!r}"
                 raise DataError(message, "write the whole character", file=name, row=row)
             if is_start and text:
                 text, is_start = text.removeprefix("\ufeff"), False
@@ -118,11 +119,11 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
             if not block:
                 return
             size, is_ascii = size + len(block), is_ascii and text.isascii()
-            breaks.update({mark: text.count(mark) for mark in "\n\r"})
+            breaks.update({char: text.count(char) for char in "\n\r"})
 
 
-def starts_with_mark(file: Path, encoding: str) -> bool:
-    """Return whether a file is UTF-8 with a byte order mark."""
+def has_byte_order_mark(file: Path, encoding: str) -> bool:
+    """Return whether a file starts with the byte order mark of UTF-8, and the encoding is UTF-8."""
     with _open_source(file) as stream:
         return codecs.lookup(encoding).name == "utf-8" and stream.read(3) == codecs.BOM_UTF8
 
@@ -135,21 +136,21 @@ def guess_encoding(start: bytes) -> str:
     """
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    # Latin letters in UTF-16 have a zero byte each, which comes second in little-endian order.
+    # A Latin letter in UTF-16 has a zero byte, which is the second byte in little-endian order.
     if start.count(0) > max(2, len(start) / 4):
         return "utf-16-le" if start[1::2].count(0) > start[::2].count(0) else "utf-16-be"
     return "cp1252"
 
 
 def nul_remedy(text: str) -> str:
-    """Return the remedy for text with NUL characters: UTF-16 that was read as UTF-8 is full of them."""
+    """Return the remedy for a NUL character; many of them mean that the text is UTF-16."""
     guess = guess_encoding(text.encode("utf-8", "replace"))
     utf16 = f"the file looks like {guess}: --set data.encoding={guess}"
     return utf16 if guess.startswith("utf-16") else "remove it"
 
 
 def excerpt(text: str, length: int = 60) -> str:
-    """Quote the start of a text, at most `length` characters of it.
+    """Quote at most the first `length` characters of a text.
 
     >>> excerpt("to be or not to be", 5)
     "'to be...'"
@@ -159,7 +160,7 @@ def excerpt(text: str, length: int = 60) -> str:
 
 
 def name_lines(lines: Iterable[int | str | None]) -> str:
-    """Return the part of a message that lists further lines or files with the same error, or an empty text.
+    """Return the end of a message, which lists further lines or files with the same error, or an empty text.
 
     >>> name_lines([3]), name_lines(range(4, 7)), name_lines(["notes/a.txt"]), name_lines([])
     (' (also in line 3)', ' (also in lines 4, 5, 6)', ' (also in a.txt)', '')
@@ -171,7 +172,7 @@ def name_lines(lines: Iterable[int | str | None]) -> str:
 
 
 def warn_of_lines(problem: str, name: str, lines: Sequence[int], remedy: str) -> None:
-    """Log a warning about the lines of a file, if there are any."""
+    """Log a warning about some lines of a file, if there are any."""
     if lines:
         log_once(f"warning: {name}:{lines[0]}: {problem}{name_lines(lines[1:])}; {remedy}")
 
@@ -186,8 +187,8 @@ def _open_source(source: Source) -> AbstractContextManager[IO[bytes]]:
     return gzip.open(source) if source.suffix.lower() == ".gz" else source.open("rb")  # type: ignore[return-value]
 
 
-def _name_damage(error: Exception, name: str) -> Exception:
-    """Return the error for a damaged compressed file, or an error of the disk, which has an errno, unchanged."""
+def _damage_error(error: Exception, name: str) -> Exception:
+    """Return the error for a damaged compressed file; disk errors, which have an errno, are returned unchanged."""
     if isinstance(error, OSError) and error.errno:
         return error
     compression, _ = COMPRESSED.get(Path(name).suffix.lower(), COMPRESSED[".gz"])
@@ -196,35 +197,35 @@ def _name_damage(error: Exception, name: str) -> Exception:
 
 def _find_decoder(encoding: str) -> codecs.IncrementalDecoder:
     try:
-        # Codecs of bytes, such as base64, are not text encodings: this raises LookupError for them.
+        # This raises LookupError for codecs such as base64, which are not text encodings.
         " ".encode(encoding)
         return codecs.getincrementaldecoder(encoding)()
     except (LookupError, ValueError):
-        hint = "Python knows e.g. utf-8, utf-16, cp1252"
-        raise RecipeError(f"data.encoding: no text encoding is called {encoding!r}", hint) from None
+        hint = "use a name that Python knows, such as utf-8, utf-16 or cp1252"
+        raise RecipeError(f"data.encoding: unknown text encoding {encoding!r}", hint) from None
 
 
-def _undecodable(error: UnicodeDecodeError, encoding: str, read: int) -> tuple[str, str]:
+def _describe_wrong_byte(error: UnicodeDecodeError, encoding: str, bytes_read: int) -> tuple[str, str]:
     """Return a message about the wrong byte, and the remedy.
 
     Args:
-        error: Error of the decoder, whose offset starts at the last block.
-        encoding: Encoding that was used.
-        read: Number of bytes read so far, from which the offset in the file follows.
+        error: Error of the decoder, with the offset in the last block.
+        encoding: Encoding of the decoder.
+        bytes_read: Number of bytes up to the end of the last block.
     """
-    byte, offset = error.object[error.start], read - len(error.object) + error.start
+    byte, offset = error.object[error.start], bytes_read - len(error.object) + error.start
     guess = guess_encoding(error.object)
-    remedy = f"if the file is {guess}, --set data.encoding={guess}"
+    remedy = f"if the file is {guess}: --set data.encoding={guess}"
     if guess == encoding.lower():
         remedy = "repair the file"
-    return f"byte 0x{byte:02x} at offset {offset} is not {encoding}", remedy
+    return f"byte 0x{byte:02x} at offset {offset} is not valid {encoding}", remedy
 
 
 def check_nul(line: str, name: str, row: int) -> None:
     """Check that a line has no NUL character.
 
     Raises:
-        DataError: If it has one; if the file looks like UTF-16, the remedy is this encoding.
+        DataError: If it has one.
     """
     if "\0" in line:
         raise DataError("a NUL character", nul_remedy(line), file=name, row=row)
@@ -234,7 +235,7 @@ def check_duplicates(names: Sequence[str], remedy: str, name: str | Path) -> Non
     """Check that no two columns have the same name.
 
     Raises:
-        DataError: If two have the same name; with the remedy.
+        DataError: If two columns have the same name; `remedy` is its remedy.
     """
     duplicate = next((column for column, count in Counter(names).items() if count > 1), None)
     if duplicate is not None:
@@ -242,13 +243,13 @@ def check_duplicates(names: Sequence[str], remedy: str, name: str | Path) -> Non
 
 
 def name_columns(names: list[str], file: str | Path) -> list[str]:
-    """Return the names of columns; several empty names become names with an index, as in pandas.
+    """Return column names; if several are empty, they become ``Unnamed: INDEX``, as in pandas.
 
     >>> name_columns(["text", "", "label", ""], "rows.csv"), name_columns(["", "text"], "rows.csv")
     (['text', 'Unnamed: 1', 'label', 'Unnamed: 3'], ['', 'text'])
 
     Raises:
-        DataError: If two have the same name.
+        DataError: If two columns have the same name.
     """
     if names.count("") > 1:
         names = [name or f"Unnamed: {index}" for index, name in enumerate(names)]
@@ -257,7 +258,7 @@ def name_columns(names: list[str], file: str | Path) -> list[str]:
 
 
 def describe_record(row: Mapping[str, Any], message: str) -> str:
-    """Return the id of a row, or an empty text if the row has none or the message contains it.
+    """Return the id of a row for an error, or an empty text if the row has no id or the message contains it.
 
     >>> describe_record({"id": "T-7"}, "no label"), describe_record({"id": "T-7"}, "the id T-7 occurs twice")
     ("id 'T-7'", '')
@@ -279,7 +280,7 @@ def as_number(value: Any) -> float:
 
 
 def normalize(text: str) -> str:
-    r"""Return the common form of texts that differ only in case, whitespace or Unicode forms.
+    r"""Return a form that is the same for texts that differ only in case, whitespace or Unicode form.
 
     >>> normalize("  The Ｃａｔ\tsleeps. ")
     'the cat sleeps.'
@@ -288,7 +289,7 @@ def normalize(text: str) -> str:
 
 
 def is_blank_line(line: str) -> bool:
-    """Return whether a line has only spaces and tabs before its end; other Unicode whitespace is text."""
+    """Return whether a line has only spaces and tabs; other Unicode whitespace counts as text."""
     return not line.strip(" \t\r\n")
 
 
@@ -298,6 +299,6 @@ def empty_file_error(name: str) -> DataError:
 
 
 def source_column(canonical: str, data: DataConfig) -> str:
-    """Return the name of a canonical column in files without column names: its name in the recipe, or its own."""
+    """Return the source column that the recipe maps to a canonical column, or else the canonical name."""
     column = data.columns.get(canonical)
     return column if isinstance(column, str) else canonical

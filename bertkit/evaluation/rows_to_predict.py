@@ -13,7 +13,7 @@ from typing import Any
 from bertkit.data.columns import describe_unread, source_columns
 from bertkit.data.files import read_records
 from bertkit.data.remote import find_source, is_remote
-from bertkit.data.rows import canonical_records, is_blank, place_row
+from bertkit.data.rows import canonical_records, is_blank, locate_row
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, UsageError, did_you_mean, error_location
@@ -78,7 +78,7 @@ def read_chunks(saved: CheckpointInfo, records: Iterable[Record], source: str) -
     while lines := list(itertools.islice(rows, CHUNK_ROWS)):
         originals, canonical = [], []
         for line, original, row in lines:
-            with error_location(**place_row(source, line, original)._asdict()):
+            with error_location(**locate_row(source, line, original)._asdict()):
                 canonical.append(task.read(row, recipe) or row)
             originals.append(_rename_gold_spans(original) if columns.spans else original)
             blank += any(is_blank(value) for name, value in row.items() if name not in columns.blank)

@@ -44,7 +44,7 @@ def read_task_splits(
     *,
     columns: ColumnSpec | None = None,
     check_rest: bool = False,
-    collected: list[DataError] | None = None,
+    row_errors: list[DataError] | None = None,
 ) -> dict[str, Split]:
     """Read splits with the columns, the checks and the warnings of a task family; see `read_splits`."""
     splits = read_splits(
@@ -54,7 +54,7 @@ def read_task_splits(
         choose,
         named=task.HAS_LABEL_NAMES,
         check_rest=check_rest,
-        collected=collected,
+        row_errors=row_errors,
     )
     if task.check_training and "train" in splits:
         task.check_training(splits["train"], recipe)
@@ -103,7 +103,7 @@ def find_training_rows(
             split = mark_training_rows(splits[name], gold, earlier[~np.isin(earlier[:, 1], today[:, 1])])
             if split.training_rows:
                 share = format_fraction(len(split.training_rows), len(split.rows))
-                example = split.place(min(split.training_rows))
+                example = split.locate(min(split.training_rows))
                 described = f"{share} {name} rows are rows that {model} was trained on, such as {example}."
                 warnings.append(f"{described} Scores may be too high.")
     marked = {
@@ -158,14 +158,14 @@ def _resolve_overlap(split: Split, on_overlap: OnOverlap, validated: Collection[
     # that the user chose, or that bertkit held out, have no such excuse.
     is_named = not split.is_held_out and split.name not in (ALL, "train")
     message = f"{format_fraction(len(training_rows), count)} rows to score are training rows of the model"
-    if fold_label := split.nearly_trained:
+    if fold_label := split.normalized_overlap_count:
         subject = f"{fold_label:,} of them " if fold_label < len(training_rows) else ""
         message += f" ({subject}if case and whitespace are ignored)"
     drop = "" if len(training_rows) == count else "leave these out (--on-overlap drop), "
     remedy = f"score others (--data FILE), {drop}or have their scores marked (--on-overlap mark)"
     is_refused = on_overlap == "error" and len(training_rows) > (_RECURRING * count if is_named else 0)
     if (is_refused and split.fingerprint() not in validated) or (on_overlap == "drop" and not drop):
-        raise DataError(message, remedy, **split.place(min(training_rows))._asdict())
+        raise DataError(message, remedy, **split.locate(min(training_rows))._asdict())
     if on_overlap != "drop" or not training_rows:
         if fold_label:
             log.info(message)
@@ -239,7 +239,7 @@ def mark_training_rows(split: Split, gold: str, trained: Digests) -> Split:
     # Column 0 is the digest of the exact row, and column 1 the digest without case and whitespace.
     is_same, is_alike = (np.isin(digests[:, column], trained[:, column]) for column in (0, 1))
     seen = np.flatnonzero(is_same | is_alike).tolist()
-    return replace(split, training_rows=frozenset(seen), nearly_trained=int((~is_same & is_alike).sum()))
+    return replace(split, training_rows=frozenset(seen), normalized_overlap_count=int((~is_same & is_alike).sum()))
 
 
 def write_training_rows(folder: Path, trained: Digests) -> None:

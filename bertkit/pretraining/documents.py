@@ -23,7 +23,7 @@ from bertkit.data.files import (
 )
 from bertkit.data.remote import find_source, name_source, read_hub_split
 from bertkit.data.sources import check_source, files_by_split, single_file
-from bertkit.data.text import MAX_CHARS, Record, without_compression
+from bertkit.data.text import MAX_CHARS, Record, strip_compression
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.records import CorpusConfig, DataConfig
 from bertkit.storage.cache import log_once
@@ -204,7 +204,7 @@ def _text_files(folder: Path) -> list[Path]:
 
 def _find_split(path: Path, data: CorpusConfig) -> str | None:
     """Return the split in the name of a file or of a folder above it, or None if no name has one."""
-    names = [*path.parts[:-1], without_compression(path.name).removesuffix(_ending(path))]
+    names = [*path.parts[:-1], strip_compression(path.name).removesuffix(_ending(path))]
     splits = find_splits([re.sub(f"{_NUMBERED}$", "", name.lower()) for name in names], data.splits)
     # The order of `SPLIT_NAMES` decides if a folder and a file in it name different splits.
     return next((split for split in SPLIT_NAMES if split in splits), None)
@@ -212,7 +212,7 @@ def _find_split(path: Path, data: CorpusConfig) -> str | None:
 
 def _ending(path: Path) -> str:
     file_format, ending = guess_format(path.name)
-    return without_compression(ending) if file_format and file_format.running_text else ""
+    return strip_compression(ending) if file_format and file_format.running_text else ""
 
 
 def _check_ending(file: Path) -> Path:

@@ -19,7 +19,7 @@ from bertkit.data.checks import format_fraction
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import get_label_name, label_to_str
 from bertkit.data.rows import check_texts, is_missing
-from bertkit.data.spans import COUNTINGS, TextSpan, read_spans
+from bertkit.data.spans import OFFSET_RULES, TextSpan, read_spans
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import calibration
 from bertkit.metrics import tags as entities
@@ -77,7 +77,7 @@ METRICS: Mapping[str, Metric] = entities.METRICS
 OPTIONS: Mapping[str, object] = {
     "scheme": Option("auto", choices=("auto", "none", *entities.SCHEMES)),
     "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
-    "offsets": Option("code_points", choices=tuple(COUNTINGS)),
+    "offsets": Option("code_points", choices=tuple(OFFSET_RULES)),
     "overlapping": Option("error", choices=("error", "longest")),
     "word_split": Option("punctuation", choices=WORD_SPLITS),
     "overlap": 64,
@@ -130,7 +130,7 @@ def _read_spans(row: Row, recipe: Recipe) -> Row | None:
     if is_missing(value):
         return None
     offsets, overlapping, left_out = _option(recipe, "offsets"), _option(recipe, "overlapping"), list[TextSpan]()
-    spans = read_spans(value, row["text"], offsets=offsets, overlapping=overlapping, left_out=left_out)
+    spans = read_spans(value, row["text"], offsets=offsets, overlapping=overlapping, dropped_spans=left_out)
     # Words come from the text alone. Splitting at gold spans would make the words of training and of prediction differ.
     split_row = _split(row, recipe)
     tags = entities.tag_spans(split_row["offsets"], spans)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.data.formats.json import parse_json
-from bertkit.data.spans import COUNTINGS, TextSpan, recount
+from bertkit.data.spans import OFFSET_RULES, TextSpan, convert_offsets
 from bertkit.errors import DataError, ModelError
 from bertkit.tokens.features import Tokenizer, tokenize_texts
 
@@ -365,11 +365,11 @@ def check_offsets(rows: Iterable[Mapping[str, Any]], misfits: int, total: int) -
     for row in rows:
         text, words, spans = row["text"], row["offsets"], row.get("spans", ())
         cut_spans = [_possible_ends(text, span) for span in spans if not fits_words(words, span)]
-        for name in COUNTINGS if cut_spans else ():
-            recounted = (recount(candidates, text, name) for candidates in cut_spans)
+        for name in OFFSET_RULES if cut_spans else ():
+            recounted = (convert_offsets(candidates, text, name) for candidates in cut_spans)
             explained[name] += sum(any(fits_words(words, span) for span in candidates) for candidates in recounted)
     (name, count), *_ = explained.most_common(1)
-    counting = COUNTINGS[name]
+    counting = OFFSET_RULES[name]
     # A shift is in all spans, while other units show only in texts with certain characters.
     min_misfits = total / 2 if counting.start or counting.end else 0
     if count >= 0.9 * misfits > 0.9 * min_misfits:

@@ -156,7 +156,7 @@ _TARGET = ColumnSpec(
     gold="",
     lists=("tokens", "target"),
     fallback_columns={"tokens": "text"},
-    text_always=True,
+    fallback_when_labeled=True,
 )
 
 UNITS: Mapping[str, Unit] = {

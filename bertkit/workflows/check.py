@@ -10,11 +10,11 @@ from bertkit.checks import Finding
 from bertkit.checks.cleaning import find_removable, find_sources, write_copies
 from bertkit.checks.label_errors import LabelError, find_label_errors
 from bertkit.checks.lengths import find_lost_tokens
-from bertkit.checks.reading import ReadResult, count_gold, describe_faults, find_label_faults, read_all
+from bertkit.checks.reading import ReadResult, count_gold, describe_row_errors, find_label_problems, read_all
 from bertkit.checks.repeats import find_repeats
 from bertkit.checks.shortcuts import find_shift, find_shortcuts
 from bertkit.data.checks import describe_skew
-from bertkit.data.rows import find_unread
+from bertkit.data.rows import get_unread_columns
 from bertkit.errors import UnavailableError
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import stage
@@ -76,9 +76,9 @@ def check(
             recipe=recipe.name,
             source=recipe.data.source or "the recipe's files",
             rows={name: len(split.rows) for name, split in reading.splits.items()},
-            findings=[*describe_faults(reading.faults), *reading.findings],
-            left_out=reading.left_out,
-            unread=list(find_unread(reading.splits)),
+            findings=[*describe_row_errors(reading.row_errors), *reading.findings],
+            left_out=reading.skipped_splits,
+            unread=list(get_unread_columns(reading.splits)),
         )
         reading.splits = {name: split for name, split in reading.splits.items() if split.rows}
         if "train" not in reading.splits:
@@ -97,7 +97,7 @@ def check(
             result.findings.extend(count_gold(splits, gold))
         if task.HAS_LABEL_NAMES:
             guessed_labels = () if recipe.labels else reading.labels
-            result.findings.extend(find_label_faults(splits, gold, recipe.labels, guessed_labels))
+            result.findings.extend(find_label_problems(splits, gold, recipe.labels, guessed_labels))
             skew = describe_skew(splits["train"], gold, recipe.labels or reading.labels, recipe)
             result.findings.extend(Finding("warn", "labels", "skewed_labels", text) for text in skew)
         result.findings.extend(repeats.findings)
@@ -111,7 +111,7 @@ def check(
 
         # 5. Write the copy, without the rows that the checks found.
         if folder is not None:
-            removable = find_removable(splits, repeats, reading.faults)
+            removable = find_removable(splits, repeats, reading.row_errors)
             result.removed.update(write_copies(sources, recipe.data, removable, folder))
         return result
 

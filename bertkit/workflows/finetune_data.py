@@ -19,7 +19,7 @@ from bertkit.data.checks import (
 )
 from bertkit.data.columns import PAIR, SOFT_LABELS, describe_unread
 from bertkit.data.labels import add_unseen_names, find_names, replace_raw_labels
-from bertkit.data.rows import Digests, Split, find_unread
+from bertkit.data.rows import Digests, Split, get_unread_columns
 from bertkit.data.sampling import check_draw, draw_training_rows, oversample
 from bertkit.data.soft_labels import fill_gold, get_probabilities, measure_agreement
 from bertkit.data.sources import as_recorded, is_validation, missing_split_error, unsplit_file
@@ -210,7 +210,7 @@ def _with_pair(recipe: Recipe, splits: dict[str, Split]) -> Recipe:
     """Return a recipe that maps the second text of a pair if the rows have one, and ignores only unread columns."""
     data = recipe.data
     columns = {**data.columns, **({PAIR: PAIR} if PAIR in splits["train"].rows[0] and PAIR not in data.columns else {})}
-    unread = [name for name in data.ignore_columns if name in find_unread(splits)]
+    unread = [name for name in data.ignore_columns if name in get_unread_columns(splits)]
     return recipe.replace("data", columns=columns, ignore_columns=unread)
 
 
@@ -265,7 +265,7 @@ def _read_splits(recipe: Recipe, task: Task) -> dict[str, Split]:
             raise DataError("no gold labels, which validation rows need", remedy, file=recipe.data.source)
         # Report unread columns only for the train split, where the column of soft labels is read.
         validation = read_task_splits(recipe, task, is_validation, check_rest=True)
-        splits |= {name: replace(split, unread=()) for name, split in validation.items()}
+        splits |= {name: replace(split, unread_columns=()) for name, split in validation.items()}
     else:
         splits = read_task_splits(recipe, task, lambda name: name == "train" or is_validation(name), check_rest=True)
     for required in ("train", "validation"):
@@ -288,7 +288,7 @@ def _find_checked_labels(
     is_checked = data.source != "demo"
     if finds_names:
         check_swapped(splits["train"], columns, data)
-    if unread := find_unread(splits):
+    if unread := get_unread_columns(splits):
         log_once(f"columns not used: {', '.join(name or repr(name) for name in unread)}")
     warnings = describe_unread(unread, data, columns.optional)
     train = splits["train"]  # Warnings about other splits go with their scores.

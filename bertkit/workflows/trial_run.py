@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.checks import format_fraction
-from bertkit.data.rows import Split, find_unread
+from bertkit.data.rows import Split, get_unread_columns
 from bertkit.errors import BertkitError, StoppedError, UnavailableError, UsageError
 from bertkit.hardware.launch import is_one_of_several
 from bertkit.modeling.checkpoint import get_loaded_weight_bytes
@@ -134,7 +134,7 @@ def dry_run(
             data.recipe.model_dump(mode="json", exclude_defaults=True), comment=data.plan.facts["automatic"]
         ),
         warnings=list(data.warnings),
-        unread=list(find_unread(data.splits)),
+        unread=list(get_unread_columns(data.splits)),
     )
 
     # 4. Time and memory.

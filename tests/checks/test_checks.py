@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertkit.checks import digest_inputs, digest_others, input_columns, read_texts
+from bertkit.checks import digest_inputs, digest_other_columns, get_input_columns, read_texts
 from bertkit.data.columns import ColumnSpec
 
 PAIRS = ColumnSpec(inputs=("text",), gold="label", optional=("text_pair",))
@@ -10,7 +10,7 @@ SENSES = ColumnSpec(inputs=("tokens", "target"), gold="sense", lists=("tokens",)
 
 
 def test_texts_are_read_from_any_columns():
-    assert input_columns(PAIRS) == ["text", "text_pair"]
+    assert get_input_columns(PAIRS) == ["text", "text_pair"]
     assert read_texts({"id": "7", "text": "A cat", "text_pair": "B", "label": "x"}, PAIRS) == {
         "text": "A cat",
         "text_pair": "B",
@@ -31,5 +31,5 @@ def test_all_columns_count():
     one, other = {"tokens": ["bank"], "target": 0}, {"tokens": ["bank"], "target": 1}
     digests = digest_inputs([one, other], SENSES).tolist()
     assert digests[0] != digests[1]
-    assert digest_others(one, SENSES, "target") == digest_others(other, SENSES, "target")
-    assert digest_others(one, SENSES, "tokens") != digest_others(other, SENSES, "tokens")
+    assert digest_other_columns(one, SENSES, "target") == digest_other_columns(other, SENSES, "target")
+    assert digest_other_columns(one, SENSES, "tokens") != digest_other_columns(other, SENSES, "tokens")

@@ -24,8 +24,8 @@ def test_sources_are_one_file_per_split(here):
     }
     assert find_sources(DataConfig(source="data/dev.csv"), here / "new")["dev"].name == "dev.csv"
     for data, target, match in (
-        (DataConfig(source="demo"), here / "new", "without files"),
-        (DataConfig(source="nyu-mll/glue"), here / "new", "without files"),
+        (DataConfig(source="demo"), here / "new", "needs files"),
+        (DataConfig(source="nyu-mll/glue"), here / "new", "needs files"),
         (DataConfig(source=str(folder)), folder, "exists already, and is kept as it is"),
         (DataConfig(source=str(folder), limit=5), here / "new", "--fix with --limit"),
     ):
@@ -33,7 +33,7 @@ def test_sources_are_one_file_per_split(here):
             find_sources(data, target)
     for shard in (0, 1):
         (folder / f"test-0000{shard}-of-00002.csv").write_text("text,label\na,b\n")
-    with pytest.raises(UsageError, match="the test split is in 2 files"):
+    with pytest.raises(UsageError, match="the test split has 2 files"):
         find_sources(DataConfig(source=str(folder)), here / "new")
 
 

@@ -40,7 +40,7 @@ def test_texts_that_are_truncated(tokenizer):
     expected += "(half up to 10, 99% up to 10, the longest 10)"
     assert found["truncated"] == ("warn", expected, [2])
     expected = (
-        "train: in these rows, head, tail, head_tail read 75.0% of the tokens, windows 100.0% in 2.0 windows per row"
+        "train: in these rows, head, tail, head_tail read 75.0% of the tokens, and 2.0 windows per row read 100.0%"
     )
     assert found["long_text_ways"] == ("good", expected, [])
 

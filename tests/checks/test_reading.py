@@ -6,9 +6,9 @@ import pytest
 
 from bertkit.checks.reading import (
     count_gold,
-    describe_faults,
-    describe_refusal,
-    find_label_faults,
+    describe_error,
+    describe_row_errors,
+    find_label_problems,
     find_odd_values,
     read_all,
 )
@@ -39,7 +39,7 @@ def test_bad_rows_are_left_out_and_kept_as_faults(tmp_path):
         "validation": [2],
         "test": [2, 4],
     }
-    assert [fault.row for fault in readings.faults] == [3, 5, 3, 3]
+    assert [fault.row for fault in readings.row_errors] == [3, 5, 3, 3]
     assert readings.labels == ("a", "b")
 
 
@@ -48,7 +48,7 @@ def test_labels_of_other_splits_are_labels_though_no_training_row_has_them(tmp_p
     write_csv(tmp_path / "validation.csv", rows("a", "c"))
     write_csv(tmp_path / "test.csv", rows("b", "d"))
     readings = read(tmp_path)
-    assert (readings.labels, readings.faults) == (("a", "b", "c", "d"), [])
+    assert (readings.labels, readings.row_errors) == (("a", "b", "c", "d"), [])
 
 
 @pytest.mark.parametrize("changes", [{}, {"labels": ["a", "b"]}])
@@ -57,7 +57,7 @@ def test_a_test_split_without_labels_is_read_without_them(tmp_path, changes):
     write_csv(tmp_path / "validation.csv", rows("a", "b"))
     write_csv(tmp_path / "test.csv", rows("", "", ""))
     readings = read(tmp_path, **changes)
-    assert (len(readings.splits["test"].rows), readings.faults) == (3, [])
+    assert (len(readings.splits["test"].rows), readings.row_errors) == (3, [])
     assert [finding.text for finding in readings.findings if finding.name == "label_counts"] == ["test: no labels"]
 
 
@@ -78,7 +78,7 @@ def test_a_file_is_read_once_whichever_splits_it_has(tmp_path):
 
 def test_faults_are_kept_where_the_rest_cannot_be_split(tmp_path):
     readings = read(write_csv(tmp_path / "all.csv", rows("a", "", "b")))
-    assert [fault.row for fault in readings.faults] == [3]
+    assert [fault.row for fault in readings.row_errors] == [3]
     assert readings.findings[0].text.startswith("no row can be held out")
     assert readings.splits == {}
 
@@ -99,24 +99,24 @@ def fault(what, row, remedy="correct it", column="answers"):
 
 def test_faults_with_one_remedy_are_one_finding():
     faults = [fault(f"the answer {row} is not there", row) for row in range(1, 6)]
-    (finding,) = describe_faults(faults)
+    (finding,) = describe_row_errors(faults)
     assert finding.text == "5 rows, the first: the answer 1 is not there (column 'answers') - correct it"
     assert (finding.level, finding.count) == ("fail", 5)
     assert list(map(str, finding.places)) == ["a.csv:1", "a.csv:2", "a.csv:3"]
 
 
 def test_empty_texts_have_a_name_of_their_own():
-    names = [found.name for found in describe_faults([fault("no text", 1), fault("no words", 2)])]
+    names = [found.name for found in describe_row_errors([fault("no text", 1), fault("no words", 2)])]
     assert names == ["empty_texts", "unreadable_rows"]
 
 
 def test_rows_without_faults_are_good():
-    (finding,) = describe_faults([])
+    (finding,) = describe_row_errors([])
     assert (finding.level, finding.text) == ("good", "every row can be read")
 
 
 def test_a_refusal_of_a_split():
-    finding = describe_refusal(DataError("every row has the same label 'a'", "needs two"), "labels", "label_names")
+    finding = describe_error(DataError("every row has the same label 'a'", "needs two"), "labels", "label_names")
     assert (finding.level, finding.text, finding.places) == ("fail", "every row has the same label 'a' - needs two", ())
 
 
@@ -130,7 +130,7 @@ def split(labels, name="train", gold="label"):
 
 def faults_of(train, validation=(), declared=None):
     splits = {"train": split(train), "validation": split(validation, "validation")}
-    found = find_label_faults(splits, "label", declared, sorted(set(train)))
+    found = find_label_problems(splits, "label", declared, sorted(set(train)))
     return [(finding.name, finding.text, [str(place) for place in finding.places]) for finding in found]
 
 
@@ -154,7 +154,7 @@ def test_declared_labels_that_training_lacks():
     assert faults_of(["a", "b"] * 5, ["c", "a", "c"], ["a", "b", "c", "d"]) == [
         (
             "unseen_labels",
-            "the label 'c' is in 2 validation rows and in no training row",
+            "2 validation rows have the label 'c', and no training row has it",
             ["validation.csv:2", "validation.csv:4"],
         ),
         ("unseen_labels", "no row has these labels of the recipe: 'd'", []),

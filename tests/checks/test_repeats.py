@@ -40,7 +40,7 @@ def test_repeats_contradictions_and_leaks_are_told_apart():
         "repeated_rows validation": ["validation.csv:3", "validation.csv:2"],
         "leaked_rows validation": ["validation.csv:1", "train.csv:5"],
     }
-    assert (repeats.repeated, repeats.leaked) == ([2], [4])
+    assert (repeats.repeated_rows, repeats.leaked_rows) == ([2], [4])
     (leak,) = [found for found in repeats.findings if found.name == "leaked_rows"]
     assert leak.text == "validation: 1 of 3 (33.3%) rows are training rows too, 1 of them with another label"
     assert leak.level == "fail"

@@ -109,15 +109,15 @@ def test_gold_values_as_classes():
 
 
 def test_a_gain_counts_beyond_chance():
-    assert Gain(0.75, 0.5, 10_000).share == pytest.approx(0.5)
-    assert Gain(0.51, 0.5, 1000).share == 0
+    assert Gain(0.75, 0.5, 10_000).error_reduction == pytest.approx(0.5)
+    assert Gain(0.51, 0.5, 1000).error_reduction == 0
 
 
 def test_words_that_tell_and_words_that_do_not():
     rng = random.Random(0)
     classes = [rng.randrange(2) for _ in range(200)]
     noise = [{rng.choice("abcdef")} for _ in classes]
-    assert measure_words(noise, classes).share == 0
+    assert measure_words(noise, classes).error_reduction == 0
     telling = [{*row, f"w{label}"} for row, label in zip(noise, classes, strict=True)]
     assert measure_words(telling, classes).accuracy == 1
     most_frequent = max(np.bincount(classes)) / 200
@@ -129,7 +129,7 @@ def test_numbers_that_tell_and_numbers_that_do_not():
     rng = random.Random(0)
     classes = [rng.randrange(3) for _ in range(200)]
     noise = np.array([[rng.random()] for _ in classes])
-    assert measure_numbers(noise, classes).share == 0
+    assert measure_numbers(noise, classes).error_reduction == 0
     assert measure_numbers(noise + np.array(classes)[:, None], classes).accuracy > 0.95
 
 

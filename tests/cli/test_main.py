@@ -227,7 +227,7 @@ def test_a_bug_in_a_folder_that_cannot_be_written_leaves_its_traceback_elsewhere
 def test_a_log_line_shows_escapes_instead_of_sending_them(run, trained):
     Path("a\x9b31m.csv").write_text("text;label\na;b\n")
     ended = run("predict", "classify", "a\x9b31m.csv", "--model", trained)
-    assert "a\\x9b31m.csv is separated by ';'" in ended.err
+    assert "a\\x9b31m.csv are separated by ';'" in ended.err
     assert "\x9b" not in ended.err + ended.out
 
 

@@ -22,12 +22,12 @@ DATA_MISTAKES = {
     "utf-16": (
         "d.csv",
         "text,label\na b,good\n".encode("utf-16"),
-        "byte 0xff at offset 0 is not utf-8 (d.csv:1) - if the file is utf-16, --set data.encoding=utf-16",
+        "byte 0xff at offset 0 is not valid utf-8 (d.csv:1) - if the file is utf-16: --set data.encoding=utf-16",
     ),
     "latin-1": (
         "d.csv",
         "text,label\nok,bad\nnä b,good\n".encode("latin-1"),
-        "byte 0xe4 at offset 19 is not utf-8 (d.csv:3) - if the file is cp1252, --set data.encoding=cp1252",
+        "byte 0xe4 at offset 19 is not valid utf-8 (d.csv:3) - if the file is cp1252: --set data.encoding=cp1252",
     ),
     "too many fields": (
         "d.csv",
@@ -43,7 +43,7 @@ DATA_MISTAKES = {
     "unclosed quote": (
         "d.csv",
         b'text,label\nok,bad\n"a,good\nb,bad\n',
-        "a quote is opened and never closed: '\"a,good\\nb,bad' (d.csv:3) - close or double its quotes, "
+        "a quote is never closed: '\"a,good\\nb,bad' (d.csv:3) - close or double its quotes, "
         "or read them as text: --set data.quoting=none",
     ),
     "missing labels": (
@@ -153,7 +153,7 @@ def test_another_delimiter_is_reported(run, tiny_model):
     Path("d.csv").write_text(GOOD.replace(",", ";"))
     ended = run("finetune", "classify", "--model", tiny_model, "--data", "d.csv", "--dry-run")
     assert ended.code == 0
-    assert ended.err.splitlines()[0] == "d.csv is separated by ';'"
+    assert ended.err.splitlines()[0] == "the columns of d.csv are separated by ';'"
 
 
 @pytest.mark.parametrize(

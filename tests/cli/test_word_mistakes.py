@@ -80,7 +80,7 @@ MISTAKES = {
         "ner",
         "d.conll",
         "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n  \nGerman\tJJ\tB-NP\tB-MISC\ncall NN I-NP",
-        "3 columns here, 4 in line 3: 'call NN I-NP' (d.conll:7) - give every word the same columns",
+        "3 columns, but 4 in line 3: 'call NN I-NP' (d.conll:7) - give every word the same columns",
     ),
     "an answer elsewhere": (
         "squad",

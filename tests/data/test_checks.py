@@ -116,7 +116,7 @@ def test_rows_of_both_splits_are_counted():
 @pytest.mark.parametrize("label", [str, int, float, lambda number: f"user{number}"])
 def test_labels_that_are_ids_are_asked_about(label):
     rows = [{"text": f"film {number}", "label": label(number % 15)} for number in range(20)]
-    assert doubts_about(rows) == ["20 training rows have 15 different labels. Is 'stars' their column?"]
+    assert doubts_about(rows) == ["20 training rows have 15 different labels. Is 'stars' the label column?"]
     assert doubts_about(rows, finds_names=False) == []
     assert doubts_about(rows[:9]) == []
 
@@ -124,14 +124,14 @@ def test_labels_that_are_ids_are_asked_about(label):
 def test_numbers_that_count_rows_are_asked_about():
     """Some rows of a file are held out, so that the rest has gaps."""
     rows = [{"text": f"film {number}", "label": float(number)} for number in range(20) if number % 7]
-    expected = "The labels are integers in ascending order: 1, 2, 3, ... Is 'stars' their column?"
+    expected = "The labels are integers in ascending order: 1, 2, 3, ... Is 'stars' the label column?"
     assert doubts_about(rows, finds_names=False) == [expected]
     assert doubts_about(rows[::-1], finds_names=False) == []
 
 
 def test_texts_that_are_numbers_are_asked_about():
     rows = [{"text": f"{number}-07", "label": "ab"[number % 2]} for number in range(20)]
-    assert doubts_about(rows) == ["No training text has a letter, such as '0-07'. Is 'review' their column?"]
+    assert doubts_about(rows) == ["No training text has a letter; the first is '0-07'. Is 'review' the text column?"]
     rows[-1]["text"] = "\u6620\u753b"
     assert doubts_about(rows) == []
 

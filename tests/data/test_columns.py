@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from bertkit.data.columns import ColumnSpec, describe_unread, missing_column_error, takes_pair
+from bertkit.data.columns import ColumnSpec, describe_unread, has_unmapped_pair, missing_column_error
 from bertkit.data.rows import canonical_records, read_split
 from bertkit.errors import DataError
 from bertkit.recipe import DataConfig
@@ -45,7 +45,7 @@ def test_a_header_whose_name_is_a_value_below_it_is_data():
     ],
 )
 def test_a_second_text_is_taken_by_its_name_alone(names, data, is_taken):
-    assert takes_pair(names, data) == is_taken
+    assert has_unmapped_pair(names, data) == is_taken
 
 
 def test_columns_that_are_not_read_are_kept_with_the_split():
@@ -55,10 +55,10 @@ def test_columns_that_are_not_read_are_kept_with_the_split():
         return read_split("train", enumerate(rows, 2), data, columns, dict, "d.csv")
 
     split = read(DataConfig(split_column="part"))
-    assert (split.rows[0]["text_pair"], split.unread) == ("b", ("date", "id"))
-    assert read(DataConfig(columns={"text_pair": None})).unread == ("text_pair", "date", "id", "part")
+    assert (split.rows[0]["text_pair"], split.unread_columns) == ("b", ("date", "id"))
+    assert read(DataConfig(columns={"text_pair": None})).unread_columns == ("text_pair", "date", "id", "part")
     split = read(DataConfig(), ColumnSpec(inputs=("text",), gold="label"))  # a family without pairs
-    assert ("text_pair" in split.rows[0], split.unread) == (False, ("text_pair", "date", "id", "part"))
+    assert ("text_pair" in split.rows[0], split.unread_columns) == (False, ("text_pair", "date", "id", "part"))
 
 
 def test_what_looks_like_input_is_named_with_a_remedy_only_where_it_helps():

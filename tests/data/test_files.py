@@ -97,7 +97,7 @@ def test_parquet_by_another_name(here):
     Path("a.train").rename("a.parquet")
     for file, error, line in [
         ("a.parquet", DataError, "a Parquet file (a.parquet) - --set data.format=auto"),
-        ("-", UsageError, "parquet is not read from standard input - name the file"),
+        ("-", UsageError, "parquet cannot be read from standard input - name the file"),
     ]:
         with pytest.raises(error) as caught:
             rows(file, format="parquet" if file == "-" else "conll")
@@ -153,17 +153,17 @@ AS_PARQUET = "save the data with Dataset.to_parquet"
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (workbook(), "an Excel workbook or another zip archive (train.csv) - let the name of a workbook end in .xlsx"),
+        (workbook(), "an Excel workbook or another zip archive (train.csv) - rename a workbook to end in .xlsx"),
         (b"\xd0\xcf\x11\xe0\xa1", "an old Excel workbook (train.csv) - save it as CSV (UTF-8)"),
         (pickle.dumps([1]), f"a Python pickle, which could run code (train.csv) - {AS_PARQUET}"),
-        (arrow(), "an Arrow file (train.csv) - let its name end in .arrow"),
+        (arrow(), "an Arrow file (train.csv) - rename it to end in .arrow"),
         (b"ARROW1\0\0", f"an Arrow file (train.csv) - {AS_PARQUET}"),
-        (b"PAR1\x15\x04", "a Parquet file (train.csv) - let its name end in .parquet"),
-        (gzip.compress(b"a\n1\n", mtime=0), "a gzip file (train.csv) - let its name end in .gz"),
-        (b"\x28\xb5\x2f\xfd\0", "a zstd file (train.csv) - let its name end in .zst"),
+        (b"PAR1\x15\x04", "a Parquet file (train.csv) - rename it to end in .parquet"),
+        (gzip.compress(b"a\n1\n", mtime=0), "a gzip file (train.csv) - rename it to end in .gz"),
+        (b"\x28\xb5\x2f\xfd\0", "a zstd file (train.csv) - rename it to end in .zst"),
         (b"BZh91AY", "a compressed file (train.csv) - unpack it"),
-        (b"\n<!DOCTYPE html>\n<html>", "a web page (train.csv) - download the file itself"),
-        (b'<html lang="en">', "a web page (train.csv) - download the file itself"),
+        (b"\n<!DOCTYPE html>\n<html>", "a web page, not a data file (train.csv) - download the file itself"),
+        (b'<html lang="en">', "a web page, not a data file (train.csv) - download the file itself"),
         (
             b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n",
             "a Git LFS pointer, not the file itself (train.csv) - run git lfs pull",
@@ -182,8 +182,8 @@ def test_an_unknown_ending(here):
     with pytest.raises(DataError) as caught:
         read_records("eng.train", DataConfig())
     what, remedy = str(caught.value).split(" - ")
-    assert what == "no file format has this ending (eng.train)"
-    assert remedy.startswith("known are .ann, .conll, ")
+    assert what == "unknown file ending (eng.train)"
+    assert remedy.startswith("supported are .ann, .conll, ")
     assert remedy.endswith(
         " (and these with .gz or .zst) and .arrow, .parquet, .spacy, .xlsx; or name its format: --set data.format=conll"
     )
@@ -204,7 +204,7 @@ def test_an_unknown_format_is_an_error_of_the_recipe(here):
 def test_a_gzip_file_of_an_unknown_format(here):
     Path("eng.train.gz").write_bytes(gzip.compress(COLUMNS.encode()))
     assert rows("eng.train.gz", format="conll") == NER
-    with pytest.raises(DataError, match="no file format has this ending"):
+    with pytest.raises(DataError, match="unknown file ending"):
         rows("eng.train.gz")
     with pytest.raises(DataError, match=r"a gzip file .* --set data.format=auto"):
         rows("eng.train.gz", format="parquet")
@@ -227,8 +227,8 @@ def test_a_missing_file(here):
     for file, line in {
         "data/trian.csv": "no such file or folder (data/trian.csv) - did you mean data/train.csv?",
         "data/x": "no such file or folder (data/x) - there are: notes.txt, train.csv",
-        "nowhere/train.csv": "no such file or folder (nowhere/train.csv) - there is nothing in nowhere",
-        "data/train.csv/x": "no such file or folder (data/train.csv/x) - there is nothing in data/train.csv",
+        "nowhere/train.csv": "no such file or folder (nowhere/train.csv) - the folder nowhere is empty or missing",
+        "data/train.csv/x": "no such file or folder (data/train.csv/x) - the folder data/train.csv is empty or missing",
         "data/" + "x" * 300: f"no such file or folder (data/{'x' * 300}) - there are: notes.txt, train.csv",
     }.items():
         with pytest.raises(DataError) as caught:
@@ -243,15 +243,15 @@ def test_what_is_no_file(here):
     for file, line in {
         "data": "a folder, not a file (data) - name one of its files; "
         "only folders of documents (.txt, .md, .html, .htm) can be read",
-        "train.csv": "a pipe or device, not a file (train.csv) - for standard input write -",
-        "/dev/zero": "a pipe or device, not a file (/dev/zero) - for standard input write -",
+        "train.csv": "a pipe or device, not a file (train.csv) - to read standard input, write -",
+        "/dev/zero": "a pipe or device, not a file (/dev/zero) - to read standard input, write -",
     }.items():
         with pytest.raises(UsageError) as caught:
             read_records(file, DataConfig())
         assert str(caught.value) == line
     with pytest.raises(UsageError) as caught:
         find_files(Path("data/train.csv"), DataConfig())
-    assert str(caught.value) == "a file, not a folder (data/train.csv) - name the folder it is in"
+    assert str(caught.value) == "a file, not a folder (data/train.csv) - name its folder"
 
 
 def test_folders_that_are_sources_are_splits_by_their_names(here):
@@ -268,7 +268,7 @@ def test_a_file_that_may_not_be_read(here, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError
 
-    for method, remedy in {"open": "check its permissions", "stat": "check its folder's permissions"}.items():
+    for method, remedy in {"open": "check its permissions", "stat": "check the permissions of its folder"}.items():
         monkeypatch.setattr(Path, method, refuse)
         with pytest.raises(ResourceError) as caught:
             read_records("train.csv", DataConfig())
@@ -357,7 +357,7 @@ def test_a_file_called_eval_validates_only_for_want_of_another(here, caplog):
 def test_a_split_whose_file_is_named_is_looked_for_no_more(here, caplog):
     touch("wnut17train.conll", "emerging.dev.conll", "restrain.conll")
     with caplog.at_level(logging.INFO, logger="bertkit"):
-        assert find_files(here, DataConfig(), named=["validation"]) == {"train": [here / "wnut17train.conll"]}
+        assert find_files(here, DataConfig(), given_splits=["validation"]) == {"train": [here / "wnut17train.conll"]}
     assert caplog.messages == ["using wnut17train.conll as the train split"]
 
 
@@ -386,17 +386,17 @@ def test_a_split_whose_file_is_named_is_looked_for_no_more(here, caplog):
         ),
         (
             ["train_test.csv", "retrain.csv", "trains.csv"],
-            "no train, validation or test file; the folder holds retrain.csv, train_test.csv, trains.csv (set)"
-            " - name them: --set data.files.train=...",
+            "no train, validation or test file; the folder contains retrain.csv, train_test.csv, trains.csv (set)"
+            " - name the files: --set data.files.train=...",
         ),
         (
             ["train-00000-of-00003.parquet", "train-00002-of-00003.parquet"],
-            "the train split has 2 of its 3 shards (set) - add the missing ones",
+            "the train split has 2 of its 3 shards (set) - add the missing shards",
         ),
         (
             ["reviews.csv", "notes/x.txt"],
-            "no train, validation or test file; the folder holds notes, reviews.csv (set)"
-            " - name them: --set data.files.train=...",
+            "no train, validation or test file; the folder contains notes, reviews.csv (set)"
+            " - name the files: --set data.files.train=...",
         ),
     ],
 )
@@ -412,7 +412,8 @@ def test_an_empty_and_a_missing_folder(here):
     with pytest.raises(DataError) as caught:
         find_files(Path("set"), DataConfig())
     assert str(caught.value) == (
-        "no train, validation or test file; the folder holds nothing (set) - name them: --set data.files.train=..."
+        "no train, validation or test file; the folder contains nothing (set) - "
+        "name the files: --set data.files.train=..."
     )
     with pytest.raises(BertkitError) as caught:
         find_files(Path("sett"), DataConfig())
@@ -428,5 +429,5 @@ def test_file_fingerprint(here):
 @pytest.mark.parametrize("limit", [0, -1, 2**63, 2**80])
 def test_a_limit_is_a_number_of_rows(limit):
     assert list(take_first("abc", 2)) == ["a", "b"] and list(take_first("abc", None)) == [*"abc"]
-    with pytest.raises(UsageError, match=rf"--limit {limit} - give a number of rows, from 1"):
+    with pytest.raises(UsageError, match=rf"--limit must be at least 1, got {limit} - give a number of rows"):
         take_first("abc", limit)

@@ -13,7 +13,7 @@ from bertkit.data.labels import (
     match_names,
     replace_raw_labels,
 )
-from bertkit.data.rows import Split, joined_labels
+from bertkit.data.rows import Split, find_joined_labels
 from bertkit.errors import DataError, ModelError
 from bertkit.recipe import DataConfig, load_recipe
 from bertkit.workflows.finetune_data import read_rows
@@ -195,7 +195,7 @@ def test_a_wrong_label_names_the_column_of_the_user_the_row_and_its_id_and_quote
     ],
 )
 def test_labels_that_are_several(values, remedy):
-    found = joined_labels(values)
+    found = find_joined_labels(values)
     assert (found and found[1]) == remedy
     if remedy:
         with pytest.raises(DataError, match=r"looks like several labels - --set options.multi_label=true.*; if it"):

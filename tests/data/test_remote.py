@@ -217,7 +217,7 @@ def test_rows_of_a_web_server_are_the_rows_of_the_file(web, tmp_path, name):
         key: split.fingerprint() for key, split in local.items()
     }
     assert copied["train"].source == f"{web.url}/{file.name}"
-    assert str(copied["train"].place(0)).startswith(f"{web.url}/{file.name}:")
+    assert str(copied["train"].locate(0)).startswith(f"{web.url}/{file.name}:")
     read(f"{web.url}/{name}")
     assert web.sent == [f"/{name}"]
 
@@ -252,14 +252,19 @@ def test_splits_may_be_at_addresses(web):
             UnavailableError,
             "URL: the server answered 403 Forbidden - check the",
         ),
-        ("page.csv", b"<!DOCTYPE html><title>Log in</title>", DataError, "a web page (URL) - download the file itself"),
+        (
+            "page.csv",
+            b"<!DOCTYPE html><title>Log in</title>",
+            DataError,
+            "a web page, not a data file (URL) - download the file itself",
+        ),
         ("forbidden.csv?key=secret", b"", UnavailableError, "URL: the server answered 403 Forbidden - check the"),
         ("cut.csv", b"", UnavailableError, "URL: the connection was interrupted - repeat the command"),
         ("slow.csv?key=secret", b"", UnavailableError, "URL: the server does not answer - try again later"),
         ("half.csv.gz", gzip.compress(CSV.encode(), mtime=0)[:60], DataError, "damaged gzip file: "),
         ("wrong.csv", b"review,label\nfine,a\n", DataError, "no column 'text'; there are 'review', 'label' (URL)"),
         ("short.csv", b"text,label\nfine\n", DataError, "1 field instead of 2: 'fine' (URL:2) - "),
-        ("rows.bin", b"\0", DataError, "no file format has this ending (URL) - known are "),
+        ("rows.bin", b"\0", DataError, "unknown file ending (URL) - supported are "),
     ],
 )
 def test_each_mistake_names_the_address(web, name, content, error, line, monkeypatch):

@@ -43,7 +43,11 @@ def test_text_stands_in_for_words_to_predict():
     [
         (["text"], {}, "no column 'label'; there are 'text' (d.csv) - --set data.columns.label=COLUMN"),
         (["txt", "label"], {}, "no column 'text'; there are 'txt', 'label' (d.csv) - --set data.columns.text=txt"),
-        (["a", "b"], {"text": "a", "label": "a"}, "text and label are the same column 'a' (d.csv) - map them to two"),
+        (
+            ["a", "b"],
+            {"text": "a", "label": "a"},
+            "text and label are both mapped to the column 'a' (d.csv) - map them",
+        ),
     ],
 )
 def test_columns_that_do_not_fit(names, columns, line):
@@ -154,7 +158,7 @@ def test_a_row_of_a_folder_is_known_by_its_file(tmp_path):
     columns = ColumnSpec(inputs=("tokens",), gold="tags", fallback_columns={"tokens": "text"}, spans="spans")
     split = read_split("train", read_records(tmp_path, DataConfig()), DataConfig(), columns, dict, tmp_path)
     assert [row["id"] for row in split.rows] == ["one", "two"]
-    assert [str(split.place(index)) for index in (0, 1)] == [str(tmp_path / "one.txt"), str(tmp_path / "two.txt")]
+    assert [str(split.locate(index)) for index in (0, 1)] == [str(tmp_path / "one.txt"), str(tmp_path / "two.txt")]
 
     def refuse(row):
         raise DataError("odd", "mend it")

@@ -116,7 +116,7 @@ def test_the_longest_of_overlapping_spans():
     spans = [[23, 27, "PER"], [19, 27, "LOC"], [2, 6, "PER"], [19, 22, "LOC"]]
     left_out = []
     assert read_spans(spans, TEXT, overlapping="longest") == [TextSpan(2, 6, "PER"), TextSpan(19, 27, "LOC")]
-    assert len(read_spans(spans, TEXT, overlapping="longest", left_out=left_out)) == 2
+    assert len(read_spans(spans, TEXT, overlapping="longest", dropped_spans=left_out)) == 2
     assert sorted(left_out) == [TextSpan(19, 22, "LOC"), TextSpan(23, 27, "PER")]
 
 

@@ -8,7 +8,15 @@ import io
 import pytest
 
 from bertkit.data import text
-from bertkit.data.text import excerpt, guess_encoding, is_blank_line, nul_remedy, read_lines, read_text, source_column
+from bertkit.data.text import (
+    excerpt,
+    guess_encoding,
+    is_blank_line,
+    nul_remedy,
+    read_lines,
+    read_text,
+    source_column,
+)
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.records import DataConfig
 
@@ -19,7 +27,7 @@ def lines_of(content: bytes, encoding: str = "utf-8") -> list[str]:
 
 @pytest.mark.parametrize("block", [1, 2, 3, 100])
 def test_lines_keep_their_ends_whatever_the_block(monkeypatch, block):
-    monkeypatch.setattr(text, "_BLOCK", block)
+    monkeypatch.setattr(text, "_BLOCK_BYTES", block)
     assert lines_of("\ufeffé\r\nb\rc\n\nd".encode()) == ["é\r\n", "b\r", "c\n", "\n", "d"]
     assert lines_of("é\nb".encode("utf-16"), "utf-16") == ["é\n", "b"]
 
@@ -34,9 +42,11 @@ def test_gzip_is_unpacked_and_its_damage_is_a_fault_of_the_data(tmp_path):
 
 
 def test_a_wrong_byte_is_named_with_its_line_and_offset():
-    with pytest.raises(DataError, match=r"byte 0xe9 at offset 4 is not utf-8 \(a.txt:3\) - if the file is cp1252"):
+    with pytest.raises(
+        DataError, match=r"byte 0xe9 at offset 4 is not valid utf-8 \(a.txt:3\) - if the file is cp1252"
+    ):
         lines_of(b"a\nb\n\xe9\n")
-    with pytest.raises(RecipeError, match="no text encoding is called 'utf-9'"):
+    with pytest.raises(RecipeError, match="unknown text encoding 'utf-9'"):
         lines_of(b"a", "utf-9")
 
 
@@ -103,4 +113,6 @@ def test_half_of_a_surrogate_pair_is_refused_whatever_the_encoding(content, enco
 def test_a_carriage_return_that_ends_only_some_lines_is_told(caplog, content, line):
     with caplog.at_level("INFO", logger="bertkit"):
         list(read_lines(io.BytesIO(content), "utf-8", "a.txt"))
-    assert [message.split(": a carriage")[0] for message in caplog.messages] == [f"warning: a.txt:{line}"] * bool(line)
+    assert [message.split(": the line ends")[0] for message in caplog.messages] == [f"warning: a.txt:{line}"] * bool(
+        line
+    )

@@ -30,8 +30,8 @@ def test_rows_are_known_but_for_case_white_space_and_forms_of_unicode(tmp_path):
     ]
     rows += [{"tokens": ["a", "Dull", "film"]}, {"tokens": ["a", "Dull film"]}]
     marked = mark_training_rows(Split("test", "t.csv", rows, list(range(7))), "label", read_digests(tmp_path))
-    assert (marked.training_rows, marked.nearly_trained) == ({0, 1, 2, 5}, 3)
-    assert marked.select([3, 4]).nearly_trained == 0
+    assert (marked.training_rows, marked.normalized_overlap_count) == ({0, 1, 2, 5}, 3)
+    assert marked.select([3, 4]).normalized_overlap_count == 0
 
 
 def test_a_checkpoint_has_the_digests_of_its_run(tmp_path):

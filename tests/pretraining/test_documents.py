@@ -321,16 +321,16 @@ KNOWN = ", ".join(ending for known in FORMATS.values() if known.running_text for
         (
             {"a.txt": b"a\n\nb\n" + b"caf\xe9\n"},
             {"source": "a.txt"},
-            "byte 0xe9 at offset 8 is not utf-8 (a.txt:4) - if the file is cp1252, --set data.encoding=cp1252",
+            "byte 0xe9 at offset 8 is not valid utf-8 (a.txt:4) - if the file is cp1252: --set data.encoding=cp1252",
         ),
         ({"a.txt": ""}, {"source": "a.txt"}, "the file is empty (a.txt) - add rows"),
         ({"a.txt": " \n\n"}, {"source": "a.txt"}, "the file is empty (a.txt) - add rows"),
         (
             {"a.csv": "text\n'x\n\"y\n"},
             {"source": "a.csv"},
-            "a quote is opened and never closed: '\"y' (a.csv:3) - repair the file, or save it as .jsonl",
+            "a quote is never closed: '\"y' (a.csv:3) - repair the file, or save it as .jsonl",
         ),
-        ({"a.txt": b"PAR1 ..."}, {"source": "a.txt"}, "a Parquet file (a.txt) - let its name end in .parquet"),
+        ({"a.txt": b"PAR1 ..."}, {"source": "a.txt"}, "a Parquet file (a.txt) - rename it to end in .parquet"),
     ],
 )
 def test_mistakes_in_data_are_told_in_one_line(here, files, settings, line):

@@ -677,7 +677,7 @@ IOB1 = "--set options.scheme=iob1 reads such tags"
         (
             "train.conll",
             "\n\na O\nb\n",
-            "1 column here, 2 in line 3: 'b' (FILE:6)",
+            "1 column, but 2 in line 3: 'b' (FILE:6)",
             "give every word the same columns",
         ),
     ],

@@ -253,7 +253,7 @@ def test_words_are_explained_as_the_command_does(run, trained, model):
         (["a", "b\0"], r"a NUL character \(row:2, column 'text'\)"),
         ([("a", "b")], r"2 values \(row:1\) - pass text, in this order, or a dictionary of columns"),
         (7, "7 is not a row - pass texts, tuples, dictionaries or a DataFrame"),
-        ([{"text": "a", "prediction": 1}], r"the rows have a column that predictions have too \(row, column"),
+        ([{"text": "a", "prediction": 1}], r"predictions have a column of the same name \(row, column"),
     ],
 )
 def test_a_wrong_row_is_told_in_one_line(model, rows, message):

@@ -226,7 +226,7 @@ def test_cosines_are_those_of_the_vectors(embedder, caplog):
     [
         ("text,other\na,b\n", "no column 'text_pair'"),
         ("text,text_pair\na,b\nc,\n", "no text"),
-        ("text,text_pair,cosine\na,b,1\n", "results have too"),
+        ("text,text_pair,cosine\na,b,1\n", "results have a column of the same name"),
         ("text,text_pair\n", "no rows"),
     ],
 )

@@ -76,7 +76,7 @@ def test_odd_columns_are_told_before_the_error_that_comes_of_them(run, tiny_mode
     write_csv(tmp_path / "validation.csv", rows[45:])
     ended = run("finetune", "classify", "--model", tiny_model, "--data", tmp_path, "--dry-run")
     assert ended.code == 3
-    assert "warning: 45 training rows have 45 different labels. Is 'label' their column?" in ended.err
+    assert "warning: 45 training rows have 45 different labels. Is 'label' the label column?" in ended.err
 
 
 def test_swapped_columns_are_refused(run, tiny_model, toy_data):

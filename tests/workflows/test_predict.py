@@ -146,8 +146,8 @@ def never_loaded(monkeypatch):
 def test_a_column_that_would_be_lost_is_refused_before_the_model_is_loaded(run, trained, never_loaded, column, options):
     write_csv(Path("rows.csv"), [{"text": "good", column: "mine"}])
     ended = run("predict", "classify", "rows.csv", "--model", trained, *options)
-    fault = f"error: the rows have a column that predictions have too (rows.csv, column '{column}')"
-    assert (ended.code, ended.last) == (3, f"{fault} - rename it, so that nothing is lost")
+    fault = f"error: predictions have a column of the same name (rows.csv, column '{column}')"
+    assert (ended.code, ended.last) == (3, f"{fault} - rename the column in the file")
     assert [str(entry) for entry in Path().iterdir()] == ["rows.csv"]
 
 

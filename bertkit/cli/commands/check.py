@@ -119,7 +119,7 @@ def print_findings(result: CheckResult, fix: Path | None) -> None:
         print_text(f"most probable label errors (all {len(result.label_errors):,} with --json)")
         for error in result.label_errors[:10]:
             word = f"{error.word!r} is " if error.word else ""
-            print_text(f"  {error.place()}  {word}{error.label!r}, perhaps {error.suggested!r}")
+            print_text(f"  {error.locate()}  {word}{error.label!r}, perhaps {error.suggested!r}")
             print_text(f"    {shorten(error.text, 200)}")
     if fix is not None:
         print_text(f"{fix}: a copy of the files" + ("" if result.removed else ", with all rows"))

@@ -1,4 +1,4 @@
-"""JSON and JSON Lines, read strictly: objects with the same keys, the articles of SQuAD, or texts with spans."""
+"""Readers of JSON and JSON Lines: objects with the same keys, articles of SQuAD, or exports of annotation tools."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from bertkit.errors import DataError
 from bertkit.recipe.records import DataConfig
 
 _WHITE_SPACE = re.compile(r"[ \t\r\n]*")
-_LIST = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*(?=[^] \t\r\n])")
+_LIST_START = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*(?=[^] \t\r\n])")
 _SQUAD_KEYS = {"paragraphs", "qas"}
 _TOOL_KEYS = {"annotations", "completions", "_task_hash", "answer", "tokens"}
 """Every object from Label Studio or Prodigy has one of these keys."""
 
 
 def read(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
-    """Yield the objects of a list, or of a list under the key ``data``, or the questions of SQuAD.
+    """Yield the objects of a list, of a list under the key ``data``, or the questions of SQuAD.
 
-    Rows are counted in the list, not in lines: such a file is often a single line. Its text stays in memory.
+    Row numbers count objects, because such a file is often a single line. The text of the file stays in memory.
     """
     return check_objects(_flatten(_parse_items(source, data, name), name, data), name)
 
 
 def _flatten(items: Iterator[JsonItem], name: str, data: DataConfig) -> Iterator[JsonItem]:
-    """Yield objects unchanged, except for SQuAD and annotation tools, whose questions or texts become rows."""
+    """Turn objects of SQuAD and of annotation tools into a row per question or text; yield others unchanged."""
     first = next(items, None)
     items = chain([] if first is None else [first], items)
     keys = set(first[2]) if first is not None and isinstance(first[2], dict) else set()
-    # The first object shows the format. The modules are imported only for these formats.
+    # The keys of the first object identify the format.
     if keys & _SQUAD_KEYS:
         from bertkit.data.formats.squad import flatten_squad
 
@@ -63,31 +63,31 @@ def _parse_items(source: Source, data: DataConfig, name: str) -> Iterator[JsonIt
         return
     row = 0
     try:
-        for row, (is_suspect, value) in enumerate(_elements(text), 1):
+        for row, (is_suspect, value) in enumerate(_iter_values(text), 1):
             yield row, is_suspect, value
     except json.JSONDecodeError as error:
-        raise DataError(*_describe_fault(error, text), file=name) from None
+        raise DataError(*_describe_json_error(error, text), file=name) from None
     except (DataError, RecursionError) as error:
-        raise as_data_error(error, name, row + 1 if _LIST.match(text) else None) from None
+        raise as_data_error(error, name, row + 1 if _LIST_START.match(text) else None) from None
 
 
-def _elements(text: str) -> Iterator[tuple[bool, Any]]:
-    """Yield the values of a JSON list with whether their text has a suspect escape.
+def _iter_values(text: str) -> Iterator[tuple[bool, Any]]:
+    """Yield (has_suspect_escape, value) for each item of a JSON list.
 
-    One value is decoded at a time, so that the objects of a large file are not in memory at once.
+    Items are decoded one at a time, so that the objects of a large file are not all in memory.
     """
-    start = _LIST.match(text)
-    if not start:
+    list_start = _LIST_START.match(text)
+    if not list_start:
         is_suspect = has_suspect_escape(text)
         yield from ((is_suspect, row) for row in _unwrap_rows(DECODER.decode(text)))
         return
-    offset, mark = start.end(), ","
-    while mark == ",":
+    offset, separator = list_start.end(), ","
+    while separator == ",":
         value, end = DECODER.raw_decode(text, offset)
         yield has_suspect_escape(text, offset, end), value
         end = _skip_white_space(text, end)
-        mark, offset = text[end : end + 1], _skip_white_space(text, end + 1)
-    if mark != "]":
+        separator, offset = text[end : end + 1], _skip_white_space(text, end + 1)
+    if separator != "]":
         raise json.JSONDecodeError("Expecting ',' delimiter", text, end)
     if offset < len(text):
         raise json.JSONDecodeError("Extra data", text, offset)
@@ -99,10 +99,10 @@ def _skip_white_space(text: str, offset: int) -> int:
 
 
 def _unwrap_rows(content: object) -> list[Any]:
-    """Return the rows of a json file that does not start with a list of objects.
+    """Return the rows of a json file that does not start with a non-empty list.
 
     Raises:
-        DataError: If it contains no list of objects.
+        DataError: If the file contains no list of objects.
     """
     rows = content.get("data") if isinstance(content, dict) else content
     if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
@@ -111,18 +111,18 @@ def _unwrap_rows(content: object) -> list[Any]:
     raise DataError(f"{kind}, not a list of rows", 'write [{"text": ...}, ...], or one object per line as .jsonl')
 
 
-def _describe_fault(error: json.JSONDecodeError, text: str) -> tuple[str, str]:
-    """Return a message about text that is not JSON, and the remedy."""
+def _describe_json_error(error: json.JSONDecodeError, text: str) -> tuple[str, str]:
+    """Return the message and the remedy for a file that is not JSON."""
     if "\0" in text:
         return "a NUL character", nul_remedy(text)
     if error.msg == "Extra data" and text.lstrip().startswith("{"):
         return "one object per line, not a list", "rename the file to .jsonl"
     if not text.rstrip().endswith(("]", "}")):
-        return f"the end is missing: {excerpt(text[-40:])}", "download the file again"
+        return f"the file is truncated, and ends in {excerpt(text[-40:])}", "download the file again"
     reason = error.msg.removesuffix(" starting at")
-    # The file is often a single line, so only the text around the error is shown.
+    # Show only the text around the error, because the file is often a single line.
     context = excerpt(text[max(0, error.pos - 20) : error.pos + 40])
-    return f"not JSON, line {error.lineno}, character {error.colno}: {reason}: {context}", "repair it"
+    return f"not JSON, line {error.lineno}, character {error.colno}: {reason}: {context}", "correct the file"
 
 
 def read_jsonl(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
@@ -137,14 +137,14 @@ def _parse_lines(source: Source, data: DataConfig, name: str) -> Iterator[JsonIt
         try:
             value = DECODER.decode(line)
         except json.JSONDecodeError as error:
-            raise DataError(*_describe_line_fault(error, line, row), file=name, row=row) from None
+            raise DataError(*_describe_line_error(error, line, row), file=name, row=row) from None
         except (DataError, RecursionError) as error:
             raise as_data_error(error, name, row) from None
         yield row, has_suspect_escape(line), value
 
 
-def _describe_line_fault(error: json.JSONDecodeError, line: str, row: int) -> tuple[str, str]:
-    """Return a message about a line that is not JSON, and the remedy."""
+def _describe_line_error(error: json.JSONDecodeError, line: str, row: int) -> tuple[str, str]:
+    """Return the message and the remedy for a line that is not JSON."""
     if "\0" in line:
         return "a NUL character", nul_remedy(line)
     if row == 1 and line.startswith("["):
@@ -167,79 +167,82 @@ TYPE_NAMES = {
     dict: "an object",
     type(None): "null",
 }
-"""Type of a decoded value -> its name in messages."""
+"""Type of a decoded value -> description in messages."""
 
 _SUSPECT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
 def has_suspect_escape(text: str, start: int = 0, end: int = sys.maxsize) -> bool:
-    """Return whether JSON text has an escape of NUL or of a surrogate, so that its strings must be checked."""
+    """Return whether JSON text has an escape of NUL or a surrogate, so that `check_strings` must check its value."""
     return bool(_SUSPECT_ESCAPE.search(text, start, end))
 
 
 def check_objects(items: Iterator[JsonItem], name: str, *, same_keys: bool = True) -> Iterator[Record]:
-    """Yield the objects as records.
+    """Yield objects as records, and check that all have the same keys and types.
 
     Raises:
-        DataError: If a value is not an object, its keys or types differ from the rows before, or its text cannot be
+        DataError: If a value is not an object, its keys or types differ from earlier rows, or a string cannot be
             tokenized.
     """
-    types: dict[str, tuple[str, int] | None] = {}
-    shape = None
-    for row, is_suspect, value in items:
-        if not isinstance(value, dict):
-            message = f"{TYPE_NAMES[type(value)]} instead of an object: {excerpt(json.dumps(value))}"
+    first_types: dict[str, tuple[str, int] | None] = {}
+    last_shape = None
+    for row, is_suspect, record in items:
+        if not isinstance(record, dict):
+            message = f"{TYPE_NAMES[type(record)]} instead of an object: {excerpt(json.dumps(record))}"
             raise DataError(message, 'write rows as {"text": ..., "label": ...}', file=name, row=row)
         if is_suspect:
-            check_strings(value, name, row)
-        if shape is None:
-            types = dict.fromkeys(value)
-        # Rows usually have the same keys and types. Comparing these as one tuple is faster than key by key.
-        row_shape = (*value, *map(type, value.values()))
-        if row_shape != shape:
+            check_strings(record, name, row)
+        if last_shape is None:
+            first_types = dict.fromkeys(record)
+        # Rows usually have the same keys and types, and comparing one tuple is faster than comparing key by key.
+        row_shape = (*record, *map(type, record.values()))
+        if row_shape != last_shape:
             if same_keys:
-                _check_shape(value, types, name, row)
-            shape = row_shape
-        yield row, value
-    if shape is None:
+                _check_shape(record, first_types, name, row)
+            last_shape = row_shape
+        yield row, record
+    if last_shape is None:
         raise empty_file_error(name)
 
 
-def _check_shape(value: dict[str, Any], types: dict[str, tuple[str, int] | None], name: str, row: int) -> None:
-    """Compare keys and types with the rows before, and note each type with the first row that has it."""
-    missing = [key for key in types if key not in value]
-    new = [key for key in value if key not in types]
-    # A misspelled or missing key would otherwise be read as an empty value.
-    if missing or new:
-        changes = [f"no {key!r}" for key in missing[:5]] + [f"a new {key!r}" for key in new[:5]]
+def _check_shape(record: dict[str, Any], first_types: dict[str, tuple[str, int] | None], name: str, row: int) -> None:
+    """Compare keys and types with earlier rows, and add new types to `first_types`.
+
+    `first_types` maps each key to its type and the first row with a value, or to None before that row.
+    """
+    missing_keys = [key for key in first_types if key not in record]
+    new_keys = [key for key in record if key not in first_types]
+    # Without this check, a misspelled key would be read as a missing value.
+    if missing_keys or new_keys:
+        changes = [f"no {key!r}" for key in missing_keys[:5]] + [f"a new {key!r}" for key in new_keys[:5]]
         hint = "give every row the same keys, with null for a missing value"
         raise DataError(f"the keys change: {', '.join(changes)}", hint, file=name, row=row)
-    for key, item in value.items():
+    for key, item in record.items():
         if item is not None:
             type_name = TYPE_NAMES[type(item)]
-            before, first = types[key] = types[key] or (type_name, row)
-            if type_name != before:
-                message = f"{type_name} here, {before} in row {first}"
+            first_type, first_row = first_types[key] = first_types[key] or (type_name, row)
+            if type_name != first_type:
+                message = f"{type_name}, but {first_type} in row {first_row}"
                 raise DataError(message, "give the column values of one type", file=name, row=row, column=key)
 
 
 def check_strings(value: Mapping[str, Any], name: str, row: int) -> None:
-    """Check that strings can be tokenized.
+    """Check that all strings in a row can be tokenized.
 
     Raises:
         DataError: If a string has a NUL or half of a surrogate pair.
     """
     for column, item in value.items():
-        for text in _strings([column, item]):
+        for text in _iter_strings([column, item]):
             if "\0" in text:
                 raise DataError("a NUL character", "remove it", file=name, row=row, column=column)
-            if half := SURROGATE.search(text):
-                message, hint = f"half of a surrogate pair: {half[0]!r}", "write the whole character"
+            if match := SURROGATE.search(text):
+                message, hint = f"half of a surrogate pair: {match[0]!r}", "write the whole character"
                 raise DataError(message, hint, file=name, row=row, column=column)
 
 
-def _strings(value: object) -> Iterator[str]:
-    """Yield every string in a JSON value; a loop, because values may nest deeper than Python's recursion limit."""
+def _iter_strings(value: object) -> Iterator[str]:
+    """Yield every string in a JSON value, which can nest deeper than Python's recursion limit."""
     remaining = [value]
     while remaining:
         item = remaining.pop()
@@ -251,7 +254,7 @@ def _strings(value: object) -> Iterator[str]:
             remaining += item
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -260,24 +263,23 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return record
 
 
-def _integer(digits: str) -> int:
-    # Arrow and numpy have no larger integers. The length is compared first, because Python does not convert more than
-    # 4,300 digits.
+def _parse_integer(digits: str) -> int:
+    # Arrow and numpy have no larger integers. Check the length first, because Python converts at most 4,300 digits.
     if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
         raise DataError(f"the integer {digits[:40]} does not fit in 64 bits", "write it as text, in quotes")
     return int(digits)
 
 
-DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer)
+DECODER = json.JSONDecoder(object_pairs_hook=_parse_object, parse_int=_parse_integer)
 """JSON decoder that rejects duplicate keys, and integers of more than 64 bits."""
 
 
-# Python would join the adjacent texts of a printed numpy array into one text.
-_ADJACENT = re.compile(r"""['"]\s+['"]""")
+# In Python, the adjacent strings of a printed numpy array ('a' 'b') would be joined into one.
+_ADJACENT_STRINGS = re.compile(r"""['"]\s+['"]""")
 
 
 def parse_json(value: object) -> Any:
-    """Parse text that is a list or an object in JSON, or in Python as pandas writes it; return other values unchanged.
+    """Parse a list or an object that is written as JSON, or as Python by pandas; return other values unchanged.
 
     >>> parse_json('["a", null]'), parse_json("['a', 'b']"), parse_json("['a' 'b']"), parse_json("[sic]")
     (['a', None], ['a', 'b'], "['a' 'b']", '[sic]')
@@ -287,13 +289,13 @@ def parse_json(value: object) -> Any:
     with suppress(ValueError, RecursionError):
         return json.loads(value)
     with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        parsed = None if _ADJACENT.search(value) else ast.literal_eval(value.strip())
+        parsed = None if _ADJACENT_STRINGS.search(value) else ast.literal_eval(value.strip())
         return parsed if isinstance(parsed, (list, dict)) else value
     return value
 
 
 def as_data_error(error: DataError | RecursionError, name: str, row: int | None) -> DataError:
-    """Return a fault of the decoder as a DataError with its file and row."""
+    """Return an error of the decoder as a DataError with the file and the row."""
     if not isinstance(error, DataError):
         error = DataError("lists or objects nest too deep", "flatten them")
     error.file, error.row = name, row

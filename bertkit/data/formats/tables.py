@@ -1,4 +1,4 @@
-"""Tables: Parquet, Arrow streams and Excel workbooks."""
+"""Readers of Parquet, Arrow streams and Excel workbooks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _BATCH_ROWS = 1000
 
 
 def read_parquet(source: Path, data: DataConfig, name: str) -> Iterator[Record]:
-    """Yield the rows of a Parquet file; a class label is its name, and None if it is -1.
+    """Yield the rows of a Parquet file, with the names of class labels instead of their numbers, and None for -1.
 
-    Labels are named in columns of labels and of lists of labels, not inside structs.
+    Class labels are replaced in columns of labels and of lists of labels, not inside structs.
 
     Raises:
         DataError: If the file is damaged or has no rows.
@@ -43,7 +43,12 @@ def _read_parquet_batches(path: Path) -> Iterator[Any]:
 
 
 def _read_table(items: Iterator[Any], name: str, remedy: str) -> Iterator[Record]:
-    """Yield the rows of a schema and its batches, with the names of class labels and without null fields of structs.
+    """Yield the rows of a table, with the names of class labels and without null fields of structs.
+
+    Args:
+        items: Schema of the table, and then its batches.
+        name: Name of the file in messages.
+        remedy: Remedy for a damaged file.
 
     Raises:
         DataError: If the file is damaged or has no rows, two columns have one name, or a label has no name.
@@ -56,9 +61,9 @@ def _read_table(items: Iterator[Any], name: str, remedy: str) -> Iterator[Record
         check_duplicates(schema.names, "rename one of them", name)
         labels = _read_features(schema.metadata or {}, name)
         structs = [field.name for field in schema if "struct<" in str(field.type)]
-        # `row` stays the last row that was read, so that an error in a later batch names the next one.
+        # If a batch is damaged, `row` is the last row that was read, and the error names the next row.
         for row, record in enumerate(chain.from_iterable(batch.to_pylist() for batch in items), 1):
-            record |= {column: _without_nulls(record[column]) for column in structs}
+            record |= {column: _drop_null_fields(record[column]) for column in structs}
             yield row, name_labels(record, labels, name, row)
     except (
         pyarrow.ArrowException,
@@ -69,7 +74,7 @@ def _read_table(items: Iterator[Any], name: str, remedy: str) -> Iterator[Record
         LookupError,
         TypeError,
     ) as error:
-        raise DataError("truncated or damaged", remedy, file=name, row=row + 1 if row else None) from error
+        raise DataError("the file is truncated or damaged", remedy, file=name, row=row + 1 if row else None) from error
     if row == 0:
         raise DataError("the file has columns but no rows", "add rows", file=name)
 
@@ -84,20 +89,20 @@ def _read_features(metadata: dict[bytes, bytes], file: str) -> dict[str, list[st
 
 
 def find_label_names(features: dict[str, Any]) -> dict[str, list[str]]:
-    """Return column -> label names for each column that `datasets` declares to hold class labels, or lists of them."""
-    elements = {column: _element(feature) for column, feature in features.items()}
+    """Return column -> label names for the columns that `datasets` declares as class labels, or lists of them."""
+    elements = {column: _get_element_feature(feature) for column, feature in features.items()}
     return {column: item["names"] for column, item in elements.items() if item.get("_type") == "ClassLabel"}
 
 
-def _element(feature: Any) -> dict[str, Any]:
-    """Return the feature of the elements of a list, or of a list of lists; else the feature itself.
+def _get_element_feature(feature: Any) -> dict[str, Any]:
+    """Return the feature of the elements of a list or nested list, or else the feature.
 
-    >>> _element({"feature": {"dtype": "string", "_type": "Value"}, "_type": "List"})
+    >>> _get_element_feature({"feature": {"dtype": "string", "_type": "Value"}, "_type": "List"})
     {'dtype': 'string', '_type': 'Value'}
     """
     if isinstance(feature, list):
-        return _element(feature[0])
-    return _element(feature["feature"]) if feature.get("_type") in _LISTS else dict(feature)
+        return _get_element_feature(feature[0])
+    return _get_element_feature(feature["feature"]) if feature.get("_type") in _LISTS else dict(feature)
 
 
 def name_labels(record: dict[str, Any], labels: dict[str, list[str]], file: str, row: int) -> dict[str, Any]:
@@ -119,25 +124,25 @@ def _name_label(value: object, names: list[str], file: str, row: int, column: st
     # Unlabeled rows, such as the test rows of GLUE on the Hub, have the label -1.
     if value == -1:
         return None
-    message = f"label {value}, but the file names {len(names)} labels"
+    message = f"label {value} has no name, because the file names {len(names)} labels"
     raise DataError(message, "write the file again", file=file, row=row, column=column)
 
 
-def _without_nulls(value: Any) -> Any:
-    """Leave out the null fields of structs: Arrow gives all structs of a column the fields of each.
+def _drop_null_fields(value: Any) -> Any:
+    """Remove the null fields of structs; in Arrow, every struct of a column has the fields of all.
 
-    >>> _without_nulls([{"liked": {"type": "yes_no", "criteria": None}, "kind": None}])
+    >>> _drop_null_fields([{"liked": {"type": "yes_no", "criteria": None}, "kind": None}])
     [{'liked': {'type': 'yes_no'}}]
     """
     if isinstance(value, list):
-        return [_without_nulls(item) for item in value]
+        return [_drop_null_fields(item) for item in value]
     if not isinstance(value, dict):
         return value
-    return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    return {name: _drop_null_fields(item) for name, item in value.items() if item is not None}
 
 
 def read_arrow(source: Path, data: DataConfig, name: str) -> Iterator[Record]:
-    """Yield the rows of a file, or of the files that a folder's ``state.json`` lists, as `read_parquet` does.
+    """Yield the rows of a file, or of the files in a folder's ``state.json``, as `read_parquet` does.
 
     Raises:
         DataError: If a file is damaged or there are no rows.
@@ -160,22 +165,23 @@ def _read_arrow_batches(path: Path) -> Iterator[Any]:
             if index == 0:
                 yield stream.schema
             for batch in stream:
-                # Arrow trusts offsets and lengths; reading damaged ones could end the process.
+                # Arrow does not check offsets and lengths, and damaged ones could crash the process.
                 batch.validate(full=True)
                 yield batch
 
 
-_NOT_COMPUTED = "warning: formulas of {} that were never computed are read as blank or 0; open it in Excel and save it"
+_NOT_COMPUTED = "warning: formulas of {} without a stored value are read as blank or 0; open it in Excel and save it"
 
 
 def read_xlsx(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
-    """Yield the rows of a sheet, with values of cells as Excel has computed them; blank rows are skipped.
+    """Yield the rows of a sheet, with the values that Excel stored for formulas; blank rows are skipped.
 
-    A blank cell is an empty text, as in csv. A column with any text has only texts: a title such as 2012 is one.
+    A blank cell is an empty text, as in csv. If a column has any text, its numbers become text too, such as 2012 in a
+    column of titles.
 
     Raises:
-        UnavailableError: openpyxl is not installed.
-        DataError: If it is not a workbook, two columns have the same name, or a cell is to the right of all names.
+        UnavailableError: If openpyxl is not installed.
+        DataError: If the file is not a workbook, two columns have the same name, or a cell has no column name above it.
     """
     problem = "Excel workbooks need the package openpyxl"
     openpyxl = import_extra("openpyxl", problem, "xlsx", "save it as CSV", file=name)
@@ -184,28 +190,28 @@ def read_xlsx(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
 
 def _read_sheet(openpyxl: Any, source: Source, data: DataConfig, name: str) -> Iterator[Record]:
     rows = offload_to_disk(_read_cells(openpyxl, source, name))
-    # With `data.header`, the sheet has no header, and its first row is a row of data.
-    start, first = (0, data.header) if data.header else (1, next(iter(rows), (0, []))[1])
-    width = max((column for column, cell in enumerate(first, 1) if cell is not None), default=0)
+    # With `data.header`, the first row of the sheet is data.
+    start, header_cells = (0, data.header) if data.header else (1, next(iter(rows), (0, []))[1])
+    width = max((column for column, cell in enumerate(header_cells, 1) if cell is not None), default=0)
     if not width:
         raise empty_file_error(name)
     if len(rows) <= start:
         raise DataError("the file has columns but no rows", "add rows", file=name)
-    header = name_columns(["" if cell is None else str(cell).strip() for cell in first[:width]], name)
-    # `texts` has the indices of the columns with any text, whose other cells become text as well.
-    texts = {at for _, cells in islice(rows, start, None) for at, cell in enumerate(cells) if isinstance(cell, str)}
+    header = name_columns(["" if cell is None else str(cell).strip() for cell in header_cells[:width]], name)
+    # Indices of the columns with any text; all cells of these columns become text.
+    text_ids = {i for _, cells in islice(rows, start, None) for i, cell in enumerate(cells) if isinstance(cell, str)}
     for row, cells in islice(rows, start, None):
         if set(cells[width:]) - {None}:
-            raise DataError("more cells than columns with a name", "name the column", file=name, row=row)
-        # Rows of a workbook end at their last cell, so they can be shorter than the header.
+            raise DataError("a cell in a column without a name", "name the column in the first row", file=name, row=row)
+        # A row ends at its last cell, so it can be shorter than the header.
         cells += [None] * (width - len(cells))
-        yield row, {title: _convert(cells[at], at in texts) for at, title in enumerate(header)}
+        yield row, {title: _convert_cell(cells[i], i in text_ids) for i, title in enumerate(header)}
 
 
-def _convert(cell: Any, is_text: bool) -> Any:
-    """Return a cell, or its text as csv has it: Excel shows 15 digits of a number, and truth values in capitals.
+def _convert_cell(cell: Any, is_text: bool) -> Any:
+    """Return a cell, or its text as Excel exports it to csv: numbers with 15 digits, and TRUE or FALSE.
 
-    >>> _convert(2012, True), _convert(0.1 + 0.2, True), _convert(True, True), _convert(4.5, False)
+    >>> _convert_cell(2012, True), _convert_cell(0.1 + 0.2, True), _convert_cell(True, True), _convert_cell(4.5, False)
     ('2012', '0.3', 'TRUE', 4.5)
     """
     if cell is None or not is_text:
@@ -214,46 +220,46 @@ def _convert(cell: Any, is_text: bool) -> Any:
 
 
 def _read_cells(openpyxl: Any, source: Source, name: str) -> Iterator[tuple[int, list[Any]]]:
-    """Yield the rows of a sheet that are not blank, with their numbers; log how values differ from what is seen."""
+    """Yield the rows that are not blank, with row numbers, and log values that differ from what Excel shows."""
     try:
         with source.open("rb") if isinstance(source, Path) else io.BytesIO(source.read()) as content:
             book = openpyxl.load_workbook(content, read_only=True, data_only=True)
             sheets = [sheet for sheet in book.worksheets if sheet.sheet_state == "visible"] or [book.worksheets[0]]
             for sheet in sheets:
-                # Programs declare wrong dimensions, and cells outside of them would be lost.
+                # Some programs write wrong dimensions, and cells outside would be lost.
                 sheet.reset_dimensions()
                 if any(cell not in (None, "") for cells in sheet.iter_rows(values_only=True) for cell in cells):
                     break
             if unread := [title for title in book.sheetnames if title != sheet.title]:
                 log.info("%s: the sheet %r is read, and not %s", name, sheet.title, ", ".join(map(repr, unread)))
-            for note, places in _scan_sheet(openpyxl, sheet).items():
-                log_once(f"{note.format(name)} ({len(places):,}; the first is {places[0]})")
+            for note, references in _scan_sheet(openpyxl, sheet).items():
+                log_once(f"{note.format(name)} ({len(references):,}; the first is {references[0]})")
             unescape = openpyxl.utils.escape.unescape  # Excel writes a carriage return as _x000D_
             for row, row_cells in enumerate(sheet.iter_rows(), 1):
                 cells = [None if cell.data_type == "e" or cell.value == "" else cell.value for cell in row_cells]
                 if set(cells) - {None}:
                     yield row, [unescape(cell) if isinstance(cell, str) and "_x" in cell else cell for cell in cells]
     except Exception:  # zipfile, zlib, xml and openpyxl each raise their own errors, even in the middle of a sheet
-        raise DataError("not an Excel workbook, or a damaged one", "save it again", file=name) from None
+        raise DataError("not an Excel workbook, or damaged", "save it again", file=name) from None
 
 
 def _scan_sheet(openpyxl: Any, sheet: Any) -> dict[str, list[str]]:
-    """Find the places of everything that a sheet shows in another way than it is read; return them by their notes."""
+    """Return note -> cells or rows that are read differently from what Excel shows."""
     notes = defaultdict[str, list[str]](list)
-    # XlsxWriter writes 0 for a value that only Excel can compute, and asks Excel to do so.
+    # XlsxWriter stores 0 for every formula, and makes Excel compute the values when it opens the file.
     unknown = ("", "0") if sheet.parent.calculation.fullCalcOnLoad else ("",)
     with sheet._get_source() as stream:
         for _, element in openpyxl.xml.functions.iterparse(stream):
-            (space, _, tag), place = element.tag.rpartition("}"), element.get("r")
+            (space, _, tag), cell = element.tag.rpartition("}"), element.get("r")
             if tag == "c" and element.get("t") == "e":
-                notes["warning: cells of {} with an error such as #N/A are read as blank"].append(place)
+                notes["warning: cells of {} with an error such as #N/A are read as blank"].append(cell)
             elif tag == "c" and element.get("t") != "str" and element.find(f"{space}}}f") is not None:
                 if (element.findtext(f"{space}}}v") or "") in unknown:
-                    notes[_NOT_COMPUTED].append(place)
+                    notes[_NOT_COMPUTED].append(cell)
             elif tag == "mergeCell" and len({*re.findall("[0-9]+", element.get("ref"))}) > 1:
-                notes["warning: merged cells of {} count for their first row only"].append(element.get("ref"))
+                notes["warning: merged cells of {} are read as blank after their first row"].append(element.get("ref"))
             elif tag == "row":
                 if element.get("hidden") in ("1", "true"):
-                    notes["hidden rows of {} are read too"].append(place)
+                    notes["hidden rows of {} are read too"].append(cell)
                 element.clear()  # `iterparse` keeps the tree, which would be larger than the workbook
     return notes

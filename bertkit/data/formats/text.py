@@ -1,4 +1,4 @@
-"""Texts: one per line, or one per document (text, Markdown or HTML) of a folder."""
+"""Readers of texts: one per line, or one per document (text, Markdown or HTML) of a folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertkit.data.text import (
     read_lines,
     read_text,
     source_column,
-    without_compression,
+    strip_compression,
 )
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import log
@@ -32,44 +32,44 @@ _TAGGED_LINE = re.compile(rf"[^ \t].*[ \t]({ENTITY_TAG.pattern})")
 
 
 def read(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
-    """Yield the rows of a text file as its first lines suggest; a format other than texts is logged."""
+    """Yield the rows of a text file; its first lines show whether it is CoNLL-U, CoNLL columns or texts."""
     content = read_lines(source, data.encoding, name)
     head = list(islice(content, 200))
     parse, title = _find_parser(head)
     if title:
-        log.info("%s is read as %s; if it is text, --set data.format=lines", name, title)
+        log.info("%s is read as %s; if it is text: --set data.format=lines", name, title)
     elif len(head) > 1 and len(tabs := {line.count("\t") for line in head if line.strip()}) == 1 and tabs != {0}:
-        log.info("%s has the same number of tabs in each line; if they separate columns, --set data.format=tsv", name)
+        log.info("%s has the same number of tabs in each line; if they separate columns: --set data.format=tsv", name)
     yield from parse(chain(head, content), data, name)
 
 
 def _find_parser(head: list[str]) -> tuple[_Parser, str]:
-    """Return the parser of a file from its first lines, and the name of its format, or an empty name for texts."""
+    """Return the parser for a file that starts with these lines, and the name of its format; empty for texts."""
     stripped = (line.strip(" \t\r\n") for line in head)
     lines = list(islice(filter(None, stripped), 50))
     first = next((line for line in lines if not line.startswith("#")), "")
     if _CONLLU_LINE.fullmatch(first):
         return parse_conllu, "CoNLL-U"
     words = [line for line in lines if not line.startswith((DOCUMENT, "#"))]
-    # A line of running text almost never ends in a separate O or B-PER, and never do all lines.
+    # In running text, it never happens that all lines end in a separate O or B-PER.
     if (words and all(map(_TAGGED_LINE.fullmatch, words))) or (lines and lines[0].startswith(DOCUMENT)):
         return parse, "CoNLL columns"
     return parse_texts, ""
 
 
 def read_texts(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
-    """Yield each line as a text, blank lines too, except those after the last text."""
+    """Yield each line as a text, including blank lines before the last text."""
     return parse_texts(read_lines(source, data.encoding, name), data, name)
 
 
 def parse_texts(lines: Iterable[str], data: DataConfig, name: str) -> Iterator[Record]:
-    """Yield each line as a text under the source's name of the column ``text``.
+    """Yield each line as a text, in the column that the recipe maps to ``text``.
 
     Raises:
         DataError: If a line has a NUL character, or all lines are blank.
     """
     column, row = source_column("text", data), 0
-    blank: list[Record] = []  # held back until a text follows them
+    blank: list[Record] = []  # held back until a text follows
     for row, line in enumerate(lines, 1):
         check_nul(line, name, row)
         blank.append((row, {column: line.rstrip("\r\n")}))
@@ -87,17 +87,17 @@ _IN_LINE = ("a", "abbr", "b", "code", "em", "i", "mark", "q", "s", "small", "spa
 
 
 def read_documents(source: Path, data: DataConfig, name: str) -> Iterator[Record]:
-    """Yield a row per file, with its name (below the folder) as ``id`` and its ``text``; an empty file is left out.
+    """Yield a row per file, with its path in the folder as ``id`` and its ``text``; empty files are skipped.
 
     Raises:
         DataError: If a file is too long or not text in this encoding, or the only file is empty.
-        UsageError: If it is a folder without documents, or with other files of data.
+        UsageError: If a folder has no documents, or other data files.
     """
     if not source.is_dir():
         return iter([(1, {"id": source.name, "text": read_document(source, data)})])
     files = sorted(file for file in source.rglob("*") if guess_format(file.name)[0] and file.is_file())
     files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(source).parts)]
-    # Files of rows in the folder show that it is a dataset, whose splits must be named.
+    # Other data files in the folder mean that it is a dataset, which needs a split per file.
     if not files or any(_ending(file) not in _IN_FOLDER for file in files):
         hint = f"name one of its files; only folders of documents ({', '.join(_IN_FOLDER)}) can be read"
         raise UsageError("a folder, not a file", hint, file=source)
@@ -105,10 +105,10 @@ def read_documents(source: Path, data: DataConfig, name: str) -> Iterator[Record
 
 
 def read_document(file: Path, data: DataConfig) -> str:
-    """Return the text of a file with line ends as in Python; HTML is reduced to its visible text.
+    """Return the text of a file, with LF as line ends; HTML is reduced to its visible text.
 
     Raises:
-        DataError: If it is empty, too long, or not text in this encoding.
+        DataError: If the file is empty, too long, or not text in this encoding.
     """
     text = "".join(read_text(file, data.encoding, str(file))).replace("\r\n", "\n").replace("\r", "\n")
     check_nul(text, str(file), 1)
@@ -122,7 +122,7 @@ def read_document(file: Path, data: DataConfig) -> str:
 
 
 def visible_text(page: str) -> str:
-    r"""Return the title and the text of HTML without scripts and styles, one line per block.
+    r"""Return the title and the text of HTML, without scripts and styles, with a line per block.
 
     >>> visible_text("<title>A</title><style>p {}</style><p>b <b>c</b>\n&amp; d<p>e")
     'A\nb c & d\ne'
@@ -135,7 +135,7 @@ def visible_text(page: str) -> str:
 
 
 class _VisibleText(HTMLParser):
-    """Parser that collects texts, with a NUL, which pages do not contain, at the start and end of each block."""
+    """Parser that collects texts. A NUL, which pages do not contain, marks the start and the end of each block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,4 +173,4 @@ def _read_folder(folder: Path, files: list[Path], data: DataConfig) -> Iterator[
 
 
 def _ending(file: Path) -> str:
-    return without_compression(guess_format(file.name)[1])
+    return strip_compression(guess_format(file.name)[1])

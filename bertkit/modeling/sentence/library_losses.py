@@ -103,7 +103,7 @@ def check_training(train: Split, recipe: Recipe) -> None:
         if count != first or not any(_fits(row, recipe, *pair) for pair in loss.inputs):
             values = f"label {row['label']:g}" if "label" in row else f"{count} negatives ({first} in the first row)"
             remedy = "leave options.loss out, or map other columns in data.columns"
-            raise DataError(f"{values}, but {name} takes {loss}", remedy, **train.place(index)._asdict())
+            raise DataError(f"{values}, but {name} takes {loss}", remedy, **train.locate(index)._asdict())
 
 
 def _fits(row: Row, recipe: Recipe, texts: str, labels: str) -> bool:

@@ -70,7 +70,7 @@ def test_label_studio(here):
     assert [row["spans"] and read_spans(row["spans"], row["text"]) for row in read] == [PEOPLE, None, None, PEOPLE]
     tasks[3]["annotations"][1]["ground_truth"] = False
     Path("ls.json").write_text(json.dumps(tasks))
-    with pytest.raises(DataError, match=r"the spans of 2 annotations differ \(ls.json:4, column 'annotations'\)"):
+    with pytest.raises(DataError, match=r"2 annotations differ in spans \(ls.json:4, column 'annotations'\)"):
         rows_of("ls.json")
 
 

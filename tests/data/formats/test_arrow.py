@@ -42,7 +42,7 @@ def test_a_data_set_in_shards(here):
     (shard,) = Path("set").glob("data-00001-*.arrow")
     assert next(iter(read_records(shard, DataConfig())))[0] == 1
     shard.write_bytes(shard.read_bytes()[:200])
-    with pytest.raises(DataError, match=r"truncated or damaged \(set:\d+\) - save it again"):
+    with pytest.raises(DataError, match=r"the file is truncated or damaged \(set:\d+\) - save it again"):
         list(read_records("set", DataConfig()))
 
 
@@ -67,7 +67,7 @@ def test_text_that_begins_outside_of_the_file_is_refused_and_never_read(here):
     table = pa.RecordBatch.from_arrays([texts], ["text"])
     with pa.OSFile("a.arrow", "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
         stream.write_batch(table)
-    with pytest.raises(DataError, match=r"truncated or damaged \(a.arrow\)"):
+    with pytest.raises(DataError, match=r"the file is truncated or damaged \(a.arrow\)"):
         list(read_records("a.arrow", DataConfig()))
 
 
@@ -75,5 +75,5 @@ def test_text_that_begins_outside_of_the_file_is_refused_and_never_read(here):
 def test_a_folder_whose_state_names_no_files_is_refused(here, state):
     made(3)[1].save_to_disk("set")
     Path("set/state.json").write_text(state)
-    with pytest.raises(DataError, match=r"truncated or damaged \(set\)"):
+    with pytest.raises(DataError, match=r"the file is truncated or damaged \(set\)"):
         list(read_records("set", DataConfig()))

@@ -55,8 +55,8 @@ def test_folders_named_after_splits(here):
 @pytest.mark.parametrize(
     ("annotation", "line"),
     [
-        ("T1\tLOC 15 18 23\tNew York\n", r"not an entity: .* \(b/a.ann:1\) - write it as brat does"),
-        ("#1\tx\nT1 LOC 1 2 a\n", r"not an entity: .* \(b/a.ann:2\) - write it as brat does"),
+        ("T1\tLOC 15 18 23\tNew York\n", r"not an entity of brat: .* \(b/a.ann:1\) - write T1, a tab"),
+        ("#1\tx\nT1 LOC 1 2 a\n", r"not an entity of brat: .* \(b/a.ann:2\) - write T1, a tab"),
     ],
 )
 def test_faults(here, annotation, line):
@@ -67,7 +67,7 @@ def test_faults(here, annotation, line):
 
 def test_an_annotation_without_its_text(here):
     Path("a.ann").write_text(ANN)
-    with pytest.raises(DataError, match=r"an .ann file without its text \(a.ann\) - put a.txt next to it"):
+    with pytest.raises(DataError, match=r"an .ann file without its text \(a.ann\) - add a.txt"):
         list(read_records("a.ann", DataConfig()))
 
 

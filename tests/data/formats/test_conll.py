@@ -36,7 +36,9 @@ def test_the_four_columns_of_conll_2003(end, mark, blank):
 
 
 def test_lines_of_json_are_not_read_as_words():
-    with pytest.raises(DataError, match=r"JSON, not a word .* \(train.conll:2\) - --set data.format=jsonl"):
+    with pytest.raises(
+        DataError, match=r"JSON, not a word .* \(train.conll:2\) - read it as JSON Lines: --set data.format=jsonl"
+    ):
         reading('\n{"tokens": ["Anna", "left"]}\n')
     assert reading("{ O\n")[0][1]["tokens"] == ["{"]
 
@@ -73,18 +75,18 @@ def test_words_that_look_like_something_else():
         (
             "\na N O O\n\nb N O\n",
             {},
-            f"3 columns here, 4 in line 2: 'b N O' (train.conll:4) - {SAME}",
+            f"3 columns, but 4 in line 2: 'b N O' (train.conll:4) - {SAME}",
         ),
-        ("a O\nb\n", {}, f"1 column here, 2 in line 1: 'b' (train.conll:2) - {SAME}"),
+        ("a O\nb\n", {}, f"1 column, but 2 in line 1: 'b' (train.conll:2) - {SAME}"),
         (
             "a N\tB-NP O\n\nb\tN\tB-NP\tO\n",
             {},
-            f"4 columns here, 2 in line 1: 'b\\tN\\tB-NP\\tO' (train.conll:3) - {SAME}",
+            f"4 columns, but 2 in line 1: 'b\\tN\\tB-NP\\tO' (train.conll:3) - {SAME}",
         ),
         (
             "a N B-NP O\nb N\tB-NP O\n",
             {},
-            "2 columns here, 4 in line 1: 'b N\\tB-NP O' (train.conll:2)"
+            "2 columns, but 4 in line 1: 'b N\\tB-NP O' (train.conll:2)"
             " - separate columns by tabs or by spaces, not both",
         ),
         (
@@ -96,20 +98,21 @@ def test_words_that_look_like_something_else():
         (
             "\na O\n",
             {"header": ["tokens", "pos", "tags"]},
-            "data.header has 3 names, the file 2 columns (train.conll:2) - name them all: --set data.header=[...]",
+            "data.header must name the 2 columns of the file, got 3 (train.conll:2)"
+            " - name all columns: --set data.header=[...]",
         ),
         (
             "a O\n",
             {"columns": {"tokens": "x", "tags": "x"}},
-            "two columns have the same name (train.conll, column 'x') - --set data.header=[...]",
+            "two columns have the same name (train.conll, column 'x') - name the columns: --set data.header=[...]",
         ),
         ("a O\nb\0 O\n", {}, "a NUL character (train.conll:2) - remove it"),
         ("a O\n\0b O\n".encode("utf-16-le"), {}, f"a NUL character (train.conll:1) - {UTF16}"),
         (
             "a O\né O\n".encode("cp1252"),
             {},
-            "byte 0xe9 at offset 4 is not utf-8 (train.conll:2)"
-            " - if the file is cp1252, --set data.encoding=cp1252",
+            "byte 0xe9 at offset 4 is not valid utf-8 (train.conll:2)"
+            " - if the file is cp1252: --set data.encoding=cp1252",
         ),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from bertkit.errors import DataError
 from tests.data.formats.contents import check_lines, lines_of_any_content, read_content
 
 NUMBER = "number the words of a sentence from 1, with a blank line after the last"
-NOT_TEN = "separate them by tabs; if it is not CoNLL-U, --set data.format=conll"
+NOT_TEN = "separate columns by tabs; if the file is not CoNLL-U: --set data.format=conll"
 
 
 def reading(content, **options):

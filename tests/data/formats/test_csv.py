@@ -52,11 +52,11 @@ def test_lines_end_in_any_of_three_ways(end):
 def test_blocks_leave_no_trace(monkeypatch, block):
     text = 'été,b\r\n"ž\r\n",€\r\n\r\n𝄞,2\r\n'
     whole = read(text.encode("utf-8-sig"))
-    monkeypatch.setattr(text_files, "_BLOCK", block)
+    monkeypatch.setattr(text_files, "_BLOCK_BYTES", block)
     assert read(text.encode("utf-8-sig")) == whole == [(2, {"été": "ž\r\n", "b": "€"}), (5, {"été": "𝄞", "b": "2"})]
     assert read(text.encode("utf-16"), encoding="utf-16") == whole
     assert read(text.replace("𝄞", "ß").encode("cp1250"), encoding="cp1250")[0] == whole[0]
-    with pytest.raises(DataError, match=r"byte 0xff at offset 18 is not utf-8 \(train.csv:4\)"):
+    with pytest.raises(DataError, match=r"byte 0xff at offset 18 is not valid utf-8 \(train.csv:4\)"):
         read(text[:11].encode() + b"\r\n1,\xff")
 
 
@@ -123,7 +123,7 @@ def test_another_delimiter_than_the_comma_is_logged(caplog):
         read("a;b\n1;2\n")
         read("a,b\n1,2\n")
         read("a;b\n1;2\n", delimiter=";")
-    assert caplog.messages == ["train.csv is separated by ';'"]
+    assert caplog.messages == ["the columns of train.csv are separated by ';'"]
 
 
 EMPTY = "the file is empty (train.csv) - give it a header line and rows"
@@ -131,7 +131,7 @@ NO_ROWS = "the file has a header but no rows (train.csv) - "
 TWICE = "two columns have the same name (train.csv, column 'a') - rename one of them"
 UTF16 = " - the file looks like utf-16-le: --set data.encoding=utf-16-le"
 QUOTES = " - close or double its quotes, or read them as text: --set data.quoting=none"
-UNCLOSED = "a quote is opened and never closed: "
+UNCLOSED = "a quote is never closed: "
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ UNCLOSED = "a quote is opened and never closed: "
         ("", EMPTY),
         ("\n\r\n\r", EMPTY),
         ("a,b\n", NO_ROWS + "add rows"),
-        ("x,1\n", NO_ROWS + "name its columns with --set data.header=[...]"),
+        ("x,1\n", NO_ROWS + "if it is a row, name the columns: --set data.header=[...]"),
         ("a,b,a\n1,2,3\n", TWICE),
         ("a,b\n1,x\0y\n", "a NUL character (train.csv:2, column 'b') - remove it"),
         ('a,b,c\n1,2,3\n"x,\ny",z\0,3\n', "a NUL character (train.csv:3, column 'b') - remove it"),
@@ -157,7 +157,7 @@ UNCLOSED = "a quote is opened and never closed: "
         (
             'a,b\n1,"x\n2,y\n3,z",4\n',
             "3 fields instead of 2: '1,\"x\\n2,y\\n3,z\",4' (train.csv:2)"
-            " - if its quotes are text, --set data.quoting=none",
+            " - if the quotes are text: --set data.quoting=none",
         ),
         ('a,b\n1,2\n3,"x\n4,y\n', UNCLOSED + "'3,\"x\\n4,y' (train.csv:3)" + QUOTES),
         ('a,b\n1,"x"y\n', "text after a closing quote: '1,\"x\"y' (train.csv:2)" + QUOTES),
@@ -191,15 +191,15 @@ def test_bytes_in_another_encoding(content, encoding, byte, remedy):
     with pytest.raises(DataError) as caught:
         read(content, encoding=encoding)
     if remedy.startswith("if"):
-        remedy += f", --set data.encoding={remedy.split()[-1]}"
-    place = f"byte 0x{value:x} at offset {offset} is not {encoding} (train.csv:{row})"
+        remedy += f": --set data.encoding={remedy.split()[-1]}"
+    place = f"byte 0x{value:x} at offset {offset} is not valid {encoding} (train.csv:{row})"
     assert str(caught.value) == f"{place} - {remedy}"
 
 
 def test_a_line_or_field_without_end_is_refused(monkeypatch):
     monkeypatch.setattr(csv_files, "MAX_CHARS", 1000)
     monkeypatch.setattr(text_files, "MAX_CHARS", 1000)
-    monkeypatch.setattr(text_files, "_BLOCK", 100)
+    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 100)
     assert len(read("a,b\n" + 2 * "1,2\n" + "x" * 990 + ",1\n")) == 3
     with pytest.raises(DataError) as caught:
         read("a,b\n1,2\n" + "x" * 1000 + ",1\n")
@@ -225,8 +225,8 @@ def test_a_delimiter_of_another_length(delimiter):
 def test_an_unknown_encoding(encoding):
     with pytest.raises(RecipeError) as caught:
         read("a,b\n1,2\n", encoding=encoding)
-    place = f"data.encoding: no text encoding is called {encoding!r}"
-    assert str(caught.value) == f"{place} - Python knows e.g. utf-8, utf-16, cp1252"
+    place = f"data.encoding: unknown text encoding {encoding!r}"
+    assert str(caught.value) == f"{place} - use a name that Python knows, such as utf-8, utf-16 or cp1252"
 
 
 def test_rows_come_before_the_end_is_read():

@@ -45,7 +45,7 @@ def test_a_file_that_is_no_text_is_named(here):
     Path("docs/a.txt").write_text("fine")
     Path("docs/b.html").write_bytes("caf\u00e9".encode("cp1252"))
     with pytest.raises(
-        DataError, match=r"byte 0xe9 at offset 3 is not utf-8 \(docs/b.html:1\) - if the file is cp1252"
+        DataError, match=r"byte 0xe9 at offset 3 is not valid utf-8 \(docs/b.html:1\) - if the file is cp1252"
     ):
         rows("docs")
     Path("docs/b.html").write_text("a\0b")

@@ -60,13 +60,16 @@ def test_byte_order_mark_and_encoding():
             '[{"a": 1},\n {"a": 2}\n {"a": 3}]',
             "not JSON, line 3, character 2: Expecting ',' delimiter: "
             '\'"a": 1},\\n {"a": 2}\\n {"a": 3}]\' (train.json)'
-            " - repair it",
+            " - correct the file",
         ),
         (
             '[{"a": 1}] x}',
-            "not JSON, line 1, character 12: Extra data: '[{\"a\": 1}] x}' (train.json) - repair it",
+            "not JSON, line 1, character 12: Extra data: '[{\"a\": 1}] x}' (train.json) - correct the file",
         ),
-        ('[{"a": 1}, {"a": 2', 'the end is missing: \'[{"a": 1}, {"a": 2\' (train.json) - download the file again'),
+        (
+            '[{"a": 1}, {"a": 2',
+            'the file is truncated, and ends in \'[{"a": 1}, {"a": 2\' (train.json) - download the file again',
+        ),
         ('[{"a": 1}, {"a": "x\0"}]', "a NUL character (train.json) - remove it"),
         ('[{"a": 1}, {"a": 1, "a": 2}]', "the key 'a' occurs twice (train.json:2) - keep one"),
         ('{"data": [{"a": 1, "a": 2}]}', "the key 'a' occurs twice (train.json) - keep one"),
@@ -138,7 +141,7 @@ def test_objects_of_one_shape_are_records():
         ([], "the file is empty"),
         ([["a"]], "a list instead of an object"),
         ([{"a": 1}, {"b": 1}], "the keys change: no 'a', a new 'b'"),
-        ([{"a": None}, {"a": 1}, {"a": "x"}], "text here, a number in row 2"),
+        ([{"a": None}, {"a": 1}, {"a": "x"}], "text, but a number in row 2"),
         ([{"a": {"b": ["x\0"]}}], "a NUL character"),
         ([{"a": "\ud83d"}], "half of a surrogate pair"),
     ],

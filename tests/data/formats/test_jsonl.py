@@ -15,7 +15,7 @@ from tests.data.formats.contents import json_of_any_content, json_rows, read_con
 
 LINES = "write one JSON object per line"
 QUOTE = "write it as text, in quotes"
-CP1252 = "if the file is cp1252, --set data.encoding=cp1252"
+CP1252 = "if the file is cp1252: --set data.encoding=cp1252"
 ONE_TYPE = "give the column values of one type"
 AS_ROWS = 'write rows as {"text": ..., "label": ...}'
 SAME_KEYS = "give every row the same keys, with null for a missing value"
@@ -101,7 +101,7 @@ def test_values_that_stay():
         ),
         (
             '{"a": "x"}\n{"a": "é"}\n'.encode("cp1252"),
-            "byte 0xe9 at offset 18 is not utf-8 (train.jsonl:2) - " + CP1252,
+            "byte 0xe9 at offset 18 is not valid utf-8 (train.jsonl:2) - " + CP1252,
         ),
         ('{"a": 1}\n["x"]\n', f"a list instead of an object: '[\"x\"]' (train.jsonl:2) - {AS_ROWS}"),
         ("null\n", f"null instead of an object: 'null' (train.jsonl:1) - {AS_ROWS}"),
@@ -116,11 +116,11 @@ def test_values_that_stay():
         ),
         (
             '{"a": null}\n{"a": "x"}\n{"a": 1}\n',
-            "a number here, text in row 2 (train.jsonl:3, column 'a') - " + ONE_TYPE,
+            "a number, but text in row 2 (train.jsonl:3, column 'a') - " + ONE_TYPE,
         ),
         (
             '{"a": 1}\n{"a": 1.5}\n{"a": true}\n',
-            "true or false here, a number in row 1 (train.jsonl:3, column 'a') - " + ONE_TYPE,
+            "true or false, but a number in row 1 (train.jsonl:3, column 'a') - " + ONE_TYPE,
         ),
         ("[" * 100_000 + "\n", "lists or objects nest too deep (train.jsonl:1) - flatten them"),
     ],

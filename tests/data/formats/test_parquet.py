@@ -93,7 +93,7 @@ def test_an_unknown_label_is_refused(here):
     with pytest.raises(DataError) as caught:
         next(rows)
     assert str(caught.value) == (
-        "label 2, but the file names 2 labels (train.parquet:2, column 'label') - write the file again"
+        "label 2 has no name, because the file names 2 labels (train.parquet:2, column 'label') - write the file again"
     )
 
 
@@ -102,7 +102,7 @@ def test_an_unknown_label_is_refused(here):
     [
         (b"", "the file is empty (train.parquet) - download it again, or "),
         (b"text,label\nx,1\n", "not a Parquet file (train.parquet) - download it again, or "),
-        (b"PAR1" + b"x" * 100, "truncated or damaged (train.parquet) - download it again"),
+        (b"PAR1" + b"x" * 100, "the file is truncated or damaged (train.parquet) - download it again"),
     ],
 )
 def test_what_is_not_parquet(here, content, line):
@@ -119,7 +119,7 @@ def test_a_truncated_file_and_a_damaged_page(here):
     path.write_bytes(whole[:-100])
     with pytest.raises(DataError) as caught:
         list(read_parquet(path))
-    assert str(caught.value) == "truncated or damaged (train.parquet) - download it again"
+    assert str(caught.value) == "the file is truncated or damaged (train.parquet) - download it again"
     start = pq.read_metadata(write(pq.read_table(pa.BufferReader(whole)), row_group_size=1000)).row_group(1)
     offset = start.column(0).dictionary_page_offset
     damaged = bytearray(path.read_bytes())
@@ -127,7 +127,7 @@ def test_a_truncated_file_and_a_damaged_page(here):
     path.write_bytes(damaged)
     with pytest.raises(DataError) as caught:
         list(read_parquet(path))
-    assert str(caught.value).startswith("truncated or damaged (train.parquet")
+    assert str(caught.value).startswith("the file is truncated or damaged (train.parquet")
 
 
 def test_no_rows_and_repeated_columns(here):
@@ -163,5 +163,5 @@ def test_damage_ends_in_rows_or_one_line(tmp_path_factory, cut, patch):
 
 
 def test_standard_input_is_refused():
-    with pytest.raises(UsageError, match="parquet is not read from standard input - name the file"):
+    with pytest.raises(UsageError, match="parquet cannot be read from standard input - name the file"):
         FORMATS["parquet"].read(io.BytesIO(b"PAR1"), DataConfig(), "standard input")

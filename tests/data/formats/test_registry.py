@@ -62,7 +62,7 @@ def test_a_new_line_is_a_new_format(starred, here, monkeypatch):
     assert find_files(here, DataConfig()) == {"train": [here / "train.stars"], "validation": [here / "dev.STARS.gz"]}
     with pytest.raises(RecipeError, match=r"no file format is called 'stared' - did you mean starred\?"):
         find_format("stared")
-    with pytest.raises(DataError, match=r"known are .*\.stars"):
+    with pytest.raises(DataError, match=r"supported are .*\.stars"):
         read_records("plain", DataConfig())
 
 

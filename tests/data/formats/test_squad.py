@@ -116,59 +116,59 @@ NEXT = [0, "paragraphs", 0, "qas", 1]
 @pytest.mark.parametrize(
     ("place", "value", "line"),
     [
-        ([1], "B", f"the article must be an object, in article 2 (dev.json) - {LIKE}"),
-        ([1, "paragraphs"], None, "no 'paragraphs' in article 2 (dev.json) - add it"),
-        ([0, "paragraphs"], {}, f"'paragraphs' must be a list, in article 1 (dev.json) - {LIKE}"),
-        ([1, "title"], 5, f"'title' must be text, in article 2 (dev.json) - {LIKE}"),
-        ([0, "paragraphs", 1], [], f"the paragraph must be an object, in article 1, paragraph 2 (dev.json) - {LIKE}"),
-        ([0, "paragraphs", 1, "context"], None, "no 'context' in article 1, paragraph 2 (dev.json) - add it"),
-        ([0, "paragraphs", 1, "qas"], None, "no 'qas' in article 1, paragraph 2 (dev.json) - add it"),
+        ([1], "B", f"the article must be an object in article 2 (dev.json) - {LIKE}"),
+        ([1, "paragraphs"], None, "no 'paragraphs' in article 2 (dev.json) - add the key"),
+        ([0, "paragraphs"], {}, f"'paragraphs' must be a list in article 1 (dev.json) - {LIKE}"),
+        ([1, "title"], 5, f"'title' must be text in article 2 (dev.json) - {LIKE}"),
+        ([0, "paragraphs", 1], [], f"the paragraph must be an object in article 1, paragraph 2 (dev.json) - {LIKE}"),
+        ([0, "paragraphs", 1, "context"], None, "no 'context' in article 1, paragraph 2 (dev.json) - add the key"),
+        ([0, "paragraphs", 1, "qas"], None, "no 'qas' in article 1, paragraph 2 (dev.json) - add the key"),
         (
             NEXT,
             "x",
-            f"the question must be an object, in article 1, paragraph 1, question 2 (dev.json:2) - {LIKE}",
+            f"the question must be an object in article 1, paragraph 1, question 2 (dev.json:2) - {LIKE}",
         ),
-        ([*NEXT, "id"], None, "no 'id' in article 1, paragraph 1, question 2 (dev.json:2) - add it"),
-        ([*NEXT, "id"], True, f"'id' must be text, in article 1, paragraph 1, question 2 (dev.json:2) - {LIKE}"),
+        ([*NEXT, "id"], None, "no 'id' in article 1, paragraph 1, question 2 (dev.json:2) - add the key"),
+        ([*NEXT, "id"], True, f"'id' must be text in article 1, paragraph 1, question 2 (dev.json:2) - {LIKE}"),
         (
             [*NEXT, "question"],
             None,
-            "no 'question' in article 1, paragraph 1, question 2 (id 'q2') (dev.json:2) - add it",
+            "no 'question' in article 1, paragraph 1, question 2 (id 'q2') (dev.json:2) - add the key",
         ),
         (
             [*NEXT, "answers"],
             {"text": ["c"], "answer_start": [4]},
-            f"'answers' must be a list, in article 1, paragraph 1, question 2 (id 'q2') (dev.json:2) - {LIKE}",
+            f"'answers' must be a list in article 1, paragraph 1, question 2 (id 'q2') (dev.json:2) - {LIKE}",
         ),
         ([*NEXT, "answers"], None, f"the keys change: no 'answers' (dev.json:2) - {KEYS}"),
         (
             [*NEXT, "is_impossible"],
             "no",
-            "'is_impossible' must be true or false, in article 1, paragraph 1, question 2 (id 'q2')"
+            "'is_impossible' must be true or false in article 1, paragraph 1, question 2 (id 'q2')"
             f" (dev.json:2) - {LIKE}",
         ),
         (
             [1, "paragraphs", 0, "qas", 0, "answers", 0],
             "e",
-            "the answer must be an object, in article 2, paragraph 1, question 1 (id 'q3'), answer 1"
+            "the answer must be an object in article 2, paragraph 1, question 1 (id 'q3'), answer 1"
             f" (dev.json:3) - {LIKE}",
         ),
         (
             [*NEXT, "answers", 0, "answer_start"],
             "4",
-            "'answer_start' must be a whole number, in article 1, paragraph 1, question 2 (id 'q2'), answer 1"
+            "'answer_start' must be an integer in article 1, paragraph 1, question 2 (id 'q2'), answer 1"
             f" (dev.json:2) - {LIKE}",
         ),
         (
             [*NEXT, "answers", 0, "answer_start"],
             True,
-            "'answer_start' must be a whole number, in article 1, paragraph 1, question 2 (id 'q2'), answer 1"
+            "'answer_start' must be an integer in article 1, paragraph 1, question 2 (id 'q2'), answer 1"
             f" (dev.json:2) - {LIKE}",
         ),
         (
             [*NEXT, "answers", 0, "text"],
             None,
-            "no 'text' in article 1, paragraph 1, question 2 (id 'q2'), answer 1 (dev.json:2) - add it",
+            "no 'text' in article 1, paragraph 1, question 2 (id 'q2'), answer 1 (dev.json:2) - add the key",
         ),
         (
             [*NEXT, "answers", 0, "text"],

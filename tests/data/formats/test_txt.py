@@ -39,7 +39,7 @@ def test_what_a_txt_file_holds(caplog, content, file_format, title):
     with caplog.at_level(logging.INFO, logger="bertkit"):
         assert reading(content) == read_content(file_format, content, "a.txt")
     said = [message for message in caplog.messages if "comments" not in message]
-    assert said == [f"a.txt is read as {title}; if it is text, --set data.format=lines"] * bool(title)
+    assert said == [f"a.txt is read as {title}; if it is text: --set data.format=lines"] * bool(title)
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_what_a_txt_file_holds(caplog, content, file_format, title):
 def test_lines_with_the_same_number_of_tabs_may_be_rows_of_a_table(caplog, content, is_said):
     with caplog.at_level(logging.INFO, logger="bertkit"):
         assert reading(content) == read_content("lines", content, "a.txt")
-    said = "a.txt has the same number of tabs in each line; if they separate columns, --set data.format=tsv"
+    said = "a.txt has the same number of tabs in each line; if they separate columns: --set data.format=tsv"
     assert caplog.messages == [said] * is_said
 
 
 def test_only_the_first_fifty_lines_tell():
     tagged = "\n".join(["EU B-ORG"] * 50) + "\nthat\n"
-    with pytest.raises(DataError, match="1 column here, 2 in line 1"):
+    with pytest.raises(DataError, match="1 column, but 2 in line 1"):
         reading(tagged)
     assert reading("a\n" + tagged) == read_content("lines", "a\n" + tagged, "a.txt")
 

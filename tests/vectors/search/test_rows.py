@@ -36,7 +36,7 @@ def test_rows_keep_their_columns_and_get_ids(here):
         ("id,text\na,one\n,two\n", r"no id \(rows.csv:3, column 'id'\)"),
         ("id,text\na,one\nb,two\na,three\n", r"line 2 has the id 'a' too \(rows.csv:4, column 'id'\)"),
         ("id,sentence\na,one\n", r"no column 'text' \(rows.csv\) - there are: id, sentence; name it with --column"),
-        ("id,text,score\na,one,1\n", r"a column that results have too \(rows.csv, column 'score'\) - rename it"),
+        ("id,text,score\na,one,1\n", r"results have a column of the same name \(rows.csv, column 'score'\) - rename"),
         ("id,text\n", r"no rows \(rows.csv\)"),
     ],
 )
