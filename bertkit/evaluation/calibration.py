@@ -162,14 +162,14 @@ def choose_thresholds(
         message = f"{recipe.model} has no calibration of one label per row, which --min-precision and --coverage need"
         raise UsageError(message, f"bertkit calibrate {recipe.name} --model {recipe.model}")
     saved_values = (calibration.confidence, calibration.right, calibration.gold)
-    confidence, right, gold = (np.fromstring(values, sep=" ") for values in saved_values)
+    confidence, correct, gold = (np.fromstring(values, sep=" ") for values in saved_values)
     types = np.array(calibration.types.split() or [""] * len(confidence))
     options: dict[str, Any] = {"abstain_below": {}, "set_above": {}}
     lines = []
     for name in np.unique(types).tolist():
         has_type, suffix = types == name, f" of {name}" if name else ""
         rows = f"{has_type.sum():,} {name} answers" if name else f"{calibration.rows:,} rows"
-        decision = None if precision is None else find_abstention(confidence[has_type], right[has_type], precision)
+        decision = None if precision is None else find_abstention(confidence[has_type], correct[has_type], precision)
         if decision is not None:
             options["abstain_below"][name] = decision.threshold
             lines.append(

@@ -200,20 +200,20 @@ def _measure_by_type(
         groups: Group of each decision; the decisions of a group are in one fold, (decisions,).
         coverages: Coverages of the prediction sets.
     """
-    confidence, right = tempered.max(axis=1), tempered.argmax(axis=1) == decisions.gold
+    confidence, correct = tempered.max(axis=1), tempered.argmax(axis=1) == decisions.gold
     by_type = decisions.by_type()
     measured: dict[str, list[dict[str, Any]]] = {"abstention": [], "prediction_sets": [], "risk_coverage": []}
     for name, indices in by_type.items():
         selected, type_field = decisions.select(indices), {"type": name} if name else {}
         for precision in _PRECISIONS:
-            point = metrics.find_abstention(confidence[indices], right[indices], precision)
+            point = metrics.find_abstention(confidence[indices], correct[indices], precision)
             measured["abstention"].append({**type_field, "asked": precision, **(point._asdict() if point else {})})
         for coverage in coverages:
             sets = metrics.measure_sets(selected.probabilities, selected.gold, groups[indices], coverage)
             measured["prediction_sets"].append({**type_field, "asked": coverage, **sets})
     if by_type:
         independent = np.concatenate(list(by_type.values()))
-        for level in metrics.risk_coverage(confidence[independent], right[independent]):
+        for level in metrics.risk_coverage(confidence[independent], correct[independent]):
             measured["risk_coverage"].append(dict(zip(("coverage", "precision", "threshold"), level, strict=True)))
     return measured
 
