@@ -140,7 +140,7 @@ def _find_partial(splits: Mapping[str, Split], task: Task, recipe: Recipe, label
     scores = {name: baseline_scores.get(metric) for name, baseline_scores in scored.scores["validation"].items()}
     nothing = max(0.0, next(iter(scores.values()), 0.0) or 0.0)
     alone = {name: score for name, score in scores.items() if name.endswith(_ALONE) and score is not None}
-    row_scores = scored.baseline_rows["validation"]
+    row_scores = scored.row_scores["validation"]
     findings = []
     for name, score in alone.items():
         if np.isfinite(score):

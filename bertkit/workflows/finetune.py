@@ -118,7 +118,7 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     if getattr(checkpoint.model, "reads", "text") in ("texts", "sparse"):
         for name in baselines.scores:
             scored = evaluator.score(name, checkpoint)
-            baselines.baseline_rows[name][_UNTRAINED] = scored.row_scores
+            baselines.row_scores[name][_UNTRAINED] = scored.row_scores
             baselines.scores[name][_UNTRAINED] = scored.scores
 
     # 3. Training. `fit` ends with the weights of the best step in the same model. Families with a frozen encoder

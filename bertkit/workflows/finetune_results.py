@@ -18,7 +18,7 @@ from bertkit.evaluation.baselines import (
     ScoredBaselines,
     find_missing_labels,
     make_result,
-    write_learned,
+    write_baselines,
 )
 from bertkit.evaluation.benchmarks import write_eval_results
 from bertkit.evaluation.calibration import warn_of_tuned
@@ -95,7 +95,7 @@ def save_results(
     }
 
     # 1. One result per split, which the record, the report, the card and the command all show.
-    outcome = _Outcome(data, fit_result, scored, details, baselines.baseline_rows, seconds, compared_models)
+    outcome = _Outcome(data, fit_result, scored, details, baselines.row_scores, seconds, compared_models)
     outcome.results.extend(_make_result(outcome, name) for name in scored)
 
     # 2. The checkpoint, predictions and scores. After a kill, the run is still unfinished and writes them again.
@@ -118,7 +118,7 @@ def save_results(
         round(seconds, 3),
         tuned=_tuned(data, context.recipe),
         tokenizer=tokenizer_settings(context.tokenizer),
-        baselines=write_learned(folder, baselines.learned),
+        baselines=write_baselines(folder, baselines.state),
         results=[without_folder(result) for result in outcome.results],
         predictions=list_files(folder, prediction_files),
         truncated=dict(truncated),
