@@ -134,7 +134,7 @@ def compare(
     positive = find_positive_label(scorer.task, scorer.recipe, scorer.labels)
     notes += [*left_out, *describe_positive_label(scorer.recipe.metrics, positive)]
     if gate:
-        gate.choose(scorer, sides[0])  # An unknown metric is an error before the resampling, which takes longer.
+        gate.choose_metrics(scorer, sides[0])  # An unknown metric is an error before the resampling, which takes longer.
     notes += [f"{system.name}: left out {', '.join(system.unfinished)}." for system in systems if system.unfinished]
     notes += [ONE_SEED] * (not systems[0].has_seeds and any(system.runs[0].seed is not None for system in systems))
 

@@ -95,7 +95,7 @@ def test_a_run_without_digests_says_so_and_other_models_do_not(tmp_path, caplog)
         (tmp_path / "training_rows.npy").unlink()
         assert resolve_overlap(checkpoint, splits, "error") == splits
         assert ("without its training rows" in caplog.text) == bool(record)
-    with pytest.raises(UsageError, match="training_rows is 'kep'"):
+    with pytest.raises(UsageError, match="on_overlap is 'kep'"):
         resolve_overlap(checkpoint, splits, "kep")
 
 
