@@ -116,22 +116,22 @@ class BaselineComparison:
 
 
 def compare_with_baselines(
-    task: Task, evaluation: EvalOutput, baselines: Mapping[str, RowScores], metric: str
+    task: Task, output: EvalOutput, baselines: Mapping[str, RowScores], metric: str
 ) -> BaselineComparison | None:
     """Compare a model with the best baseline, or return None without baselines or if a score is undefined."""
-    scores = score_baselines(task, baselines, evaluation.context)
+    scores = score_baselines(task, baselines, output.context)
     name, baseline_score = strongest(scores, metric)
-    if baseline_score is None or not math.isfinite(evaluation.scores[metric]):
+    if baseline_score is None or not math.isfinite(output.scores[metric]):
         return None
     sign = -1 if is_lower_better(metric) else 1
 
     # Model and baseline are scored on the same resample: rows that are hard for both do not widen the interval.
     def score(rows: np.ndarray) -> dict[str, float]:
-        systems = (evaluation.row_scores, baselines[name])
-        model, baseline = (task.score(take(system, rows), evaluation.context)[metric] for system in systems)
+        systems = (output.row_scores, baselines[name])
+        model, baseline = (task.score(take(system, rows), output.context)[metric] for system in systems)
         return {"difference": sign * (model - baseline), "baseline": baseline}
 
-    units = count_examples(evaluation.row_scores)
+    units = count_examples(output.row_scores)
     intervals = bootstrap_intervals(score, units)
     difference, interval = score(np.arange(units))["difference"], intervals["difference"]
     # There is no interval if all resamples of several rows have the same difference.
@@ -144,7 +144,7 @@ def compare_with_baselines(
 def make_result(
     task: Task,
     split: Split,
-    evaluation: EvalOutput,
+    output: EvalOutput,
     details: TaskReport,
     baselines: Mapping[str, RowScores],
     remedy: str = "",
@@ -156,60 +156,60 @@ def make_result(
     Args:
         task: Task family of the model.
         split: Rows that are scored.
-        evaluation: Predictions and scores of the model.
+        output: Predictions and scores of the model.
         details: Details of the predictions.
         baselines: Name of a baseline -> its predictions, compared with the gold values.
         remedy: Advice if the model is not better than its baselines.
     """
-    context = evaluation.context
+    context = output.context
     gold = [row.get(task.COLUMNS.gold) for row in split.rows]
     baseline_scores = score_baselines(task, baselines, context)
-    comparison = compare_with_baselines(task, evaluation, baselines, context.recipe.best_metric)
+    comparison = compare_with_baselines(task, output, baselines, context.recipe.best_metric)
     positive_label = find_positive_label(task, context.recipe, context.labels)
-    intervals = find_intervals(task, evaluation)
+    intervals = find_intervals(task, output)
     return EvalResult(
         recipe=context.recipe.name,
         model=context.recipe.model,
         split=split.name,
-        scores=null_for_nan(evaluation.scores),
+        scores=null_for_nan(output.scores),
         rows=len(split.rows),
         seconds=0.0,
         intervals=intervals.ends,
         interval_methods=intervals.methods,
         positive_label=positive_label,
-        lower_is_better=list(filter(is_lower_better, evaluation.scores)),
+        lower_is_better=list(filter(is_lower_better, output.scores)),
         baselines=null_for_nan(baseline_scores),
         lead=asdict(comparison) if comparison else None,
-        undefined=explain_undefined(task, evaluation, intervals, baselines, baseline_scores),
+        undefined=explain_undefined(task, output, intervals, baselines, baseline_scores),
         training_rows=len(split.training_rows),
         source=split.source,
         warnings=[
             *split.warnings,
             *details.warnings,
-            *_doubt_positive_label(gold, evaluation, positive_label),
-            *(describe_missing_labels(gold, evaluation.predictions) if task.HAS_LABEL_NAMES else ()),
-            *find_warnings(gold, evaluation, comparison, remedy),
+            *_doubt_positive_label(gold, output, positive_label),
+            *(describe_missing_labels(gold, output.predictions) if task.HAS_LABEL_NAMES else ()),
+            *find_warnings(gold, output, comparison, remedy),
         ],
         tables=details.tables,
-        ece=measure_ece(task, evaluation, split.rows),
+        ece=measure_ece(task, output, split.rows),
     )
 
 
-def _doubt_positive_label(gold: Sequence[Any], evaluation: EvalOutput, label: str | None) -> list[str]:
+def _doubt_positive_label(gold: Sequence[Any], output: EvalOutput, label: str | None) -> list[str]:
     """Warn if f1, precision and recall are computed for the frequent label, unless the recipe orders labels."""
     count = gold.count(label)
-    scores = describe_positive_label(evaluation.scores, label)
-    if not scores or evaluation.context.recipe.labels or 2 * count <= len(gold):
+    scores = describe_positive_label(output.scores, label)
+    if not scores or output.context.recipe.labels or 2 * count <= len(gold):
         return []
-    setting = shlex.quote(f"labels=[{list_names(reversed(evaluation.context.labels))}]")
+    setting = shlex.quote(f"labels=[{list_names(reversed(output.context.labels))}]")
     frequency = f"{format_fraction(count, len(gold))} rows have the label {label!r}"
     metrics = scores[0].partition(":")[0]
-    other_label = evaluation.context.labels[0]
+    other_label = output.context.labels[0]
     return [f"{frequency}, for which {metrics} are computed: --set {setting} computes them for {other_label!r}."]
 
 
 def find_warnings(
-    gold: Sequence[Any], evaluation: EvalOutput, comparison: BaselineComparison | None, remedy: str = ""
+    gold: Sequence[Any], output: EvalOutput, comparison: BaselineComparison | None, remedy: str = ""
 ) -> list[str]:
     """Return warnings if a model gives all rows one answer though gold values differ, or does not beat its baselines.
 
@@ -217,16 +217,16 @@ def find_warnings(
     """
     warnings = []
     # 1. A collapsed model can have a high accuracy if one label is frequent.
-    answers = {str(prediction["prediction"]) for prediction in evaluation.predictions}
+    answers = {str(prediction["prediction"]) for prediction in output.predictions}
     if len(answers) == 1 and len(set(map(str, gold))) > 1:
         warnings.append(f"The model gives every row the same answer, {min(answers)!r}: it has learned nothing yet.")
     if comparison is None or comparison.is_clear:
         return warnings
     # 2. A score can be below the baseline's, or above it by chance.
     metric, baseline = comparison.metric, comparison.baseline
-    text = find_unbeaten(evaluation.scores, {baseline: {metric: comparison.score}}, metric)
+    text = find_unbeaten(output.scores, {baseline: {metric: comparison.score}}, metric)
     if text is None:
-        scores = (evaluation.scores[metric], comparison.score)
+        scores = (output.scores[metric], comparison.score)
         score, baseline_score = (f"{value:,.{4 if abs(value) < 100 else 1}f}" for value in scores)
         interval = ", 95% CI {:.4f} to {:.4f}".format(*comparison.interval) if comparison.interval else ""
         text = (
