@@ -1,14 +1,14 @@
 """Attention of an encoder: in one text, or measured for every head over the rows of a file.
 
-The patterns of heads follow Clark et al. 2019 (section 3), and rare tokens Voita et al. 2019 (section 5.2). They
-overlap: the next token can be punctuation. All are means over the tokens of texts that attend; special tokens are
-attended to, but their own attention is not counted.
+The patterns of heads follow Clark et al. 2019 (section 3), and rare tokens Voita et al. 2019 (section 5.2). Patterns
+overlap: the next token can be punctuation. All measurements are means over the tokens of texts. Attention to special
+tokens counts, attention from special tokens does not.
 
 Syntactic relations are measured as by Clark et al. 2019 (section 4). Attention between tokens becomes attention between
-words: the sum over the tokens that are attended to, and the mean over those that attend. A head then predicts, for each
-word, the word that it depends on: the other word that gets most of its attention, or the word that attends to it most.
-Special tokens are not candidates. The best of many heads looks good by chance. So heads, and the fixed offsets that
-they are compared with, are selected on one half of the rows, and scored on the other.
+words: the sum over the tokens that are attended to, and the mean over the tokens that attend. An attention head then
+predicts the syntactic head of each word: the other word that gets most attention from the word, or the other word that
+attends to the word most. Special tokens are not candidates. The best of many heads looks good by chance. So heads, and
+the fixed offsets that they are compared with, are selected on one half of the rows, and scored on the other half.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from bertkit.tokens.words import tokenize_words
 
 @dataclass(frozen=True)
 class AttentionModel:
-    """An encoder whose attention is read."""
+    """Encoder whose attention weights are computed."""
 
     name: str
     model: Model
@@ -55,8 +55,8 @@ class AttentionModel:
         """Maximum tokens of an input."""
         return int(self.tokenizer.model_max_length)
 
-    def weights(self, features: Features) -> list[Tensor]:
-        """Compute the attention weights per layer, (rows, heads, tokens, tokens), padded on the right.
+    def compute_weights(self, features: Features) -> list[Tensor]:
+        """Compute the attention weights of each layer, padded on the right. Shape: (rows, heads, tokens, tokens).
 
         Raises:
             ModelError: If the model has no weights between all tokens.
@@ -102,17 +102,17 @@ class AttendedText:
     model: str
     tokens: list[AttendedToken]
     weights: np.ndarray
-    """(layers, heads, tokens, tokens), float32: the weights of each token over the last axis add up to 1."""
+    """Weights in float32, which sum to 1 over the last axis. Shape: (layers, heads, tokens, tokens)."""
 
     @cached_property
     def rollout(self) -> np.ndarray:
-        """Attention rollout up to each layer, (layers, tokens, tokens); see `roll_out`."""
+        """Attention rollout up to each layer; see `roll_out`."""
         return roll_out(self.weights)
 
     @cached_property
     def entropy(self) -> np.ndarray:
-        """Entropy of each head in nats, (layers, heads), as the mean over all tokens."""
-        # An attention weight can be 0 after rounding; 0 * log(tiny) is 0, but 0 * log(0) would be NaN.
+        """Mean entropy of each head over all tokens, in nats. Shape: (layers, heads)."""
+        # A weight can be 0 after rounding; 0 * log(tiny) is 0, but 0 * log(0) would be NaN.
         logs = np.log(np.maximum(self.weights, np.finfo(np.float32).tiny))
         return np.asarray(-(self.weights * logs).sum(axis=-1).mean(axis=-1))
 
@@ -124,7 +124,7 @@ def attend(model: AttentionModel, text: str, pair: str | None = None, *, max_tok
         UsageError: If a text has no tokens, or the input is longer than `max_tokens` or than the model reads.
         ModelError: If the model has no weights to show.
     """
-    # Tokenize as in training: special tokens that a text spells are read as characters.
+    # Texts are tokenized as in training: "[SEP]" in a text is not a special token.
     texts = [text] if pair is None else [text, pair]
     encodings = [tokenize_texts(model.tokenizer, [segment_text])[0] for segment_text in texts]
     if not all(encoding.ids for encoding in encodings):
@@ -132,7 +132,7 @@ def attend(model: AttentionModel, text: str, pair: str | None = None, *, max_tok
     template = find_template(model.tokenizer, pair=pair is not None)
     feature = template.fill(*(encoding.ids for encoding in encodings))
 
-    # All tokens start as special ones; the tokens of the texts then replace theirs.
+    # Describe all tokens as special tokens, then replace the tokens of the texts.
     tokens = [AttendedToken(name, name, None) for name in model.tokenizer.convert_ids_to_tokens(feature["input_ids"])]
     start = len(template.before)
     for segment, (encoding, segment_text) in enumerate(zip(encodings, texts, strict=True)):
@@ -141,33 +141,33 @@ def attend(model: AttentionModel, text: str, pair: str | None = None, *, max_tok
     if len(tokens) > model.max_tokens:
         raise UsageError(f"{len(tokens):,} tokens, and the model reads {model.max_tokens:,}", "give a shorter text")
     if len(tokens) > max_tokens:
-        remedy = "give a shorter text, or a larger --max-length: the output grows with its square"
+        remedy = "give a shorter text, or a larger --max-length; the size of the output is its square"
         raise UsageError(f"{len(tokens):,} tokens, more than --max-length {max_tokens:,}", remedy)
-    weights = np.stack([layer[0].float().cpu().numpy() for layer in model.weights([feature])])
+    weights = np.stack([layer[0].float().cpu().numpy() for layer in model.compute_weights([feature])])
     return AttendedText(model.name, tokens, weights)
 
 
 def _describe_tokens(encoding: Encoding, text: str, segment: int) -> list[AttendedToken]:
-    described, word_before = [], None
+    tokens, previous_word = [], None
     for token, (start, end), word in zip(encoding.tokens, encoding.offsets, encoding.word_ids, strict=True):
-        displayed = text[start:end].strip() or token
-        # All tokenizers are shown in the style of WordPiece, so that figures of different models look alike.
-        described.append(AttendedToken(token, f"##{displayed}" if word == word_before else displayed, segment))
-        word_before = word
-    return described
+        characters = text[start:end].strip() or token
+        # "##" marks the continuation of a word for all tokenizers, so that figures of different models look alike.
+        tokens.append(AttendedToken(token, f"##{characters}" if word == previous_word else characters, segment))
+        previous_word = word
+    return tokens
 
 
 def roll_out(weights: np.ndarray) -> np.ndarray:
     """Compute the attention rollout up to each layer (Abnar and Zuidema 2020, section 3).
 
-    Each layer is the mean of its heads, half of it attention and half the residual connection; layers are multiplied.
-    Values, feed-forward layers and norms are ignored.
+    The matrix of a layer is the mean over its heads, averaged with the identity matrix, which stands for the residual
+    connection. The matrices of all layers are multiplied. Values, feed-forward layers and norms are ignored.
 
     Args:
         weights: Attention weights, (layers, heads, tokens, tokens).
 
     Returns:
-        The fractions of the input tokens at each position, (layers, tokens, tokens), which add up to 1.
+        Fraction of each input token at each position, (layers, tokens, tokens), which sum to 1 over the last axis.
 
     Examples:
         The second token attends to both tokens alike in layer 1. Both tokens attend to the second only in layer 2, but
@@ -178,24 +178,24 @@ def roll_out(weights: np.ndarray) -> np.ndarray:
         [[[1.0, 0.0], [0.25, 0.75]], [[0.625, 0.375], [0.25, 0.75]]]
     """
     means = weights.mean(axis=1, dtype=np.float64)
-    mixed = (means + np.eye(weights.shape[-1])) / 2
-    # Weights in half precision do not add up to 1, and the error would grow with each product.
-    mixed /= mixed.sum(axis=-1, keepdims=True)
-    return np.stack(list(accumulate(mixed, lambda below, layer: layer @ below)))
+    matrices = (means + np.eye(weights.shape[-1])) / 2
+    # Weights in half precision do not sum to 1, and the error would grow with each product.
+    matrices /= matrices.sum(axis=-1, keepdims=True)
+    return np.stack(list(accumulate(matrices, lambda rollout, matrix: matrix @ rollout)))
 
 
 # --- Rows of a file ---
 
 
 @dataclass(frozen=True)
-class HeadRow:
-    """A row as the model reads it."""
+class EncodedRow:
+    """Tokens of a row, with the syntactic heads of its words."""
 
     feature: Feature
     text: slice
     """Tokens that are not special."""
-    spans: Sequence[tuple[int, int]]
-    """First token and last + 1 of each word in the input."""
+    word_spans: Sequence[tuple[int, int]]
+    """First token and last token + 1 of each word."""
     heads: Sequence[int]
     relations: Sequence[str]
 
@@ -204,10 +204,10 @@ class HeadRow:
         return len(self.feature["input_ids"])
 
 
-def encode_rows(rows: Sequence[ParsedRow], tokenizer: Tokenizer, max_tokens: int) -> list[HeadRow]:
-    """Tokenize rows; rows without tokens, or with more than `max_tokens` including special ones, are left out."""
+def encode_rows(rows: Sequence[ParsedRow], tokenizer: Tokenizer, max_tokens: int) -> list[EncodedRow]:
+    """Tokenize rows, without rows that have no tokens or, including special tokens, more than `max_tokens`."""
     template = find_template(tokenizer, pair=False)
-    # Many texts at once are much faster than one by one.
+    # Tokenizing many texts at once is much faster than one by one.
     texts = [row.content for row in rows if isinstance(row.content, str)]
     text_tokens = iter(tokenize_texts(tokenizer, texts) if texts else [])
     lists = [row.content for row in rows if not isinstance(row.content, str)]
@@ -218,9 +218,9 @@ def encode_rows(rows: Sequence[ParsedRow], tokenizer: Tokenizer, max_tokens: int
         ids = [token for word in words for token in word]
         if ids and len(ids) + template.size <= max_tokens:
             # The words [5] and [6, 7] after [CLS] have the spans (1, 2) and (2, 4).
-            ends = np.cumsum([len(template.before), *map(len, words)]).tolist()
-            spans = list(pairwise(ends))
-            encoded.append(HeadRow(template.fill(ids), slice(ends[0], ends[-1]), spans, row.heads, row.relations))
+            bounds = np.cumsum([len(template.before), *map(len, words)]).tolist()
+            text = slice(bounds[0], bounds[-1])
+            encoded.append(EncodedRow(template.fill(ids), text, list(pairwise(bounds)), row.heads, row.relations))
     return encoded
 
 
@@ -236,12 +236,12 @@ PATTERNS = {
     "punctuation": "punctuation marks",
     "rare": "the tokens of the text that are rarest in the file",
 }
-"""Name -> what is attended to."""
+"""Name -> tokens that are attended to."""
 
-_DESCRIBING_SHARE = 0.5  # fraction of a head's attention
+_MIN_PATTERN_SHARE = 0.5  # fraction of a head's attention
 _BROAD_ENTROPY = 0.9  # minimum normalized entropy of a broad head
-# Prefixes of tokens in WordPiece (continuation), byte-level BPE and SentencePiece (beginning of a word).
-_WORD_MARKS = ("##", "Ġ", "▁")
+# Prefixes of tokens: WordPiece (continuation of a word), byte-level BPE and SentencePiece (beginning of a word).
+_WORD_PREFIXES = ("##", "Ġ", "▁")
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,7 @@ class MeasuredHead:
     described_as: str
     """A name of `PATTERNS`, ``broad`` or ``mixed``."""
     shares: dict[str, float]
-    """Pattern -> share of attention, from 0 to 1."""
+    """Pattern -> fraction of attention."""
     entropy: float
     """Entropy in nats."""
     normalized_entropy: float
@@ -261,22 +261,22 @@ class MeasuredHead:
 
 
 class PatternCounter:
-    """Running totals of patterns over batches, so that no attention is kept in memory."""
+    """Running totals of patterns over batches; attention weights are not kept in memory."""
 
-    def __init__(self, rows: Sequence[HeadRow], tokenizer: Tokenizer) -> None:
-        # Arrays over the vocabulary, up to the largest id that occurs: frequencies, and which tokens are punctuation.
+    def __init__(self, rows: Sequence[EncodedRow], tokenizer: Tokenizer) -> None:
+        # Frequency and punctuation flag of each token id, up to the largest id that occurs.
         ids = np.concatenate([row.feature["input_ids"][row.text] for row in rows])
         size = 1 + max(max(row.feature["input_ids"]) for row in rows)
         self.counts = np.bincount(ids, minlength=size)
-        self.is_mark = np.zeros(size, dtype=bool)
+        self.is_punctuation = np.zeros(size, dtype=bool)
         for token in np.flatnonzero(self.counts).tolist():
-            self.is_mark[token] = is_punctuation(tokenizer.convert_ids_to_tokens(token))
-        self.tokens = 0
+            self.is_punctuation[token] = is_punctuation(tokenizer.convert_ids_to_tokens(token))
+        self.token_count = 0
         self.uniform_sums = np.zeros(len(PATTERNS))
-        # Per layer (heads, patterns + 2); the last two columns are entropies.
+        # One array (heads, patterns + 2) per layer; the last two columns are entropies.
         self.sums: list[np.ndarray] = []
 
-    def add(self, rows: Sequence[HeadRow], weights: Sequence[Tensor]) -> None:
+    def add(self, rows: Sequence[EncodedRow], weights: Sequence[Tensor]) -> None:
         """Add a batch.
 
         Args:
@@ -284,30 +284,29 @@ class PatternCounter:
             weights: Weights of each layer, (rows, heads, tokens, tokens), padded on the right.
         """
         device, width = weights[0].device, weights[0].shape[-1]
-        # Masks (patterns, rows, tokens, tokens) of the attention of each pattern, for the tokens that attend.
-        masks, attends, lengths = self._masks(rows, width)
-        self.tokens += int(attends.sum())
+        masks, is_text, lengths = self._build_masks(rows, width)
+        self.token_count += int(is_text.sum())
         self.uniform_sums += (masks.sum(-1) / lengths[:, None]).sum((1, 2))
         pattern_masks = torch.from_numpy(masks).to(device, torch.float32)
-        from_tokens = torch.from_numpy(attends).to(device, torch.float32)
-        # The highest entropy over n tokens is log(n): dividing by it makes texts of different lengths comparable.
-        relative = from_tokens / torch.from_numpy(np.log(lengths)).float().to(device)[:, None]
+        text_mask = torch.from_numpy(is_text).to(device, torch.float32)
+        # Entropy divided by its maximum over n tokens, log(n), is comparable between texts of different lengths.
+        normalizers = text_mask / torch.from_numpy(np.log(lengths)).float().to(device)[:, None]
         sums = []
         for layer in weights:
             # r row, h head, i token that attends, j token that is attended to, p pattern.
             shares = torch.einsum("rhij,prij->hp", layer.float(), pattern_masks)
             entropy = -torch.xlogy(layer, layer).float().sum(-1)
-            means = [torch.einsum("rhi,ri->h", entropy, factors) for factors in (from_tokens, relative)]
-            sums.append(torch.cat([shares, torch.stack(means, dim=1)], dim=1).cpu().double().numpy())
+            entropies = [torch.einsum("rhi,ri->h", entropy, factors) for factors in (text_mask, normalizers)]
+            sums.append(torch.cat([shares, torch.stack(entropies, dim=1)], dim=1).cpu().double().numpy())
         self.sums = [old + new for old, new in zip(self.sums, sums, strict=True)] if self.sums else sums
 
-    def uniform(self) -> dict[str, float]:
-        """Return the shares of a head that attends to all tokens alike."""
-        return dict(zip(PATTERNS, (self.uniform_sums / self.tokens).tolist(), strict=True))
+    def compute_uniform(self) -> dict[str, float]:
+        """Return the shares of a head that attends to all tokens equally."""
+        return dict(zip(PATTERNS, (self.uniform_sums / self.token_count).tolist(), strict=True))
 
-    def measured(self) -> list[MeasuredHead]:
-        """Return the means of each head over all tokens that were added."""
-        means = np.stack(self.sums) / self.tokens
+    def measure_heads(self) -> list[MeasuredHead]:
+        """Return the mean shares and entropies of each head over all tokens that were added."""
+        means = np.stack(self.sums) / self.token_count
         heads = []
         for layer, head in np.ndindex(*means.shape[:2]):
             *shares, entropy, normalized = means[layer, head].tolist()
@@ -316,8 +315,11 @@ class PatternCounter:
             heads.append(MeasuredHead(layer, head, description, by_pattern, entropy, normalized))
         return heads
 
-    def _masks(self, rows: Sequence[HeadRow], width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Build the masks of a batch, the tokens that attend (rows, tokens), and the lengths of the rows."""
+    def _build_masks(self, rows: Sequence[EncodedRow], width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the mask of each pattern, the mask of text tokens, and the lengths of the rows of a batch.
+
+        Shapes: (patterns, rows, tokens, tokens), (rows, tokens) and (rows,).
+        """
         ids = np.zeros((len(rows), width), dtype=np.int64)
         is_text, is_first, is_separator = (np.zeros(ids.shape, dtype=bool) for _ in range(3))
         for index, row in enumerate(rows):
@@ -325,10 +327,10 @@ class PatternCounter:
             is_text[index, row.text] = True
             is_first[index, : row.text.start] = True
             is_separator[index, row.text.stop : len(row)] = True
-        # Special tokens get the highest possible count, so that none of them is selected as the rarest token of a row.
+        # Special tokens get the highest possible count, so they are never the rarest token of a row.
         counts = np.where(is_text, self.counts[ids], np.iinfo(np.int64).max)
         is_rare = is_text & (counts == counts.min(axis=1, keepdims=True))
-        # Distance from the token that attends to the token that is attended to; the first row is 0, 1, 2, ...
+        # offsets[i, j] is j - i, the distance from token i, which attends, to token j.
         offsets = np.arange(width) - np.arange(width)[:, None]
         to_text = is_text[:, None, :]
         by_name = {
@@ -338,19 +340,18 @@ class PatternCounter:
             "same": to_text & (offsets != 0) & (ids[:, None, :] == ids[:, :, None]),
             "first": is_first[:, None, :],
             "separator": is_separator[:, None, :],
-            "punctuation": (is_text & self.is_mark[ids])[:, None, :],
+            "punctuation": (is_text & self.is_punctuation[ids])[:, None, :],
             "rare": is_rare[:, None, :],
         }
-        # Padding is in no pattern, because the model gives it no attention, and special tokens do not attend.
         masks = np.stack([np.broadcast_to(by_name[name], (len(rows), width, width)) for name in PATTERNS])
         return masks & is_text[:, :, None], is_text, np.array(list(map(len, rows)))
 
 
 def describe_head(shares: dict[str, float], normalized_entropy: float) -> str:
-    """Return the largest pattern if it gets at least half of a head's attention, else ``broad`` or ``mixed``."""
-    largest = max(shares, key=lambda name: shares[name])
-    if shares[largest] >= _DESCRIBING_SHARE:
-        return largest
+    """Return the pattern that gets at least half of a head's attention, or else ``broad`` or ``mixed``."""
+    pattern = max(shares, key=lambda name: shares[name])
+    if shares[pattern] >= _MIN_PATTERN_SHARE:
+        return pattern
     return "broad" if normalized_entropy >= _BROAD_ENTROPY else "mixed"
 
 
@@ -360,8 +361,8 @@ def is_punctuation(token: str) -> bool:
     >>> [is_punctuation(token) for token in (".", "##!", "Ġ--", "$", "a.", "▁")]
     [True, True, True, True, False, False]
     """
-    for mark in _WORD_MARKS:
-        token = token.removeprefix(mark)
+    for prefix in _WORD_PREFIXES:
+        token = token.removeprefix(prefix)
     return bool(token) and all(unicodedata.category(character)[0] in "PS" for character in token)
 
 
@@ -370,13 +371,13 @@ def is_punctuation(token: str) -> bool:
 ALL = "all"
 """Name of all relations except punctuation."""
 DIRECTIONS = ("dependent to head", "head to dependent")
-_MIN_WORDS = 30  # words with a relation, in each half of the rows
+_MIN_WORDS = 30  # per relation and half of the rows
 _OFFSETS = tuple(offset for distance in range(1, 11) for offset in (-distance, distance))
 
 
 @dataclass(frozen=True)
 class RelationScore:
-    """The best head for a relation, compared with the best fixed offset; all intervals are over resampled rows."""
+    """Accuracy of the best attention head for a relation, and of the best fixed offset. Intervals are over rows."""
 
     relation: str
     words: int
@@ -386,7 +387,7 @@ class RelationScore:
     direction: str
     """Direction of attention, one of `DIRECTIONS`."""
     accuracy: float
-    """Fraction of words whose syntactic head is found."""
+    """Fraction of words whose syntactic head is predicted."""
     interval: Interval
     offset: int
     """The best fixed offset: -1 for the word before."""
@@ -398,15 +399,15 @@ class RelationScore:
 
 
 class RelationCounter:
-    """The attention heads that find the syntactic head of each word, over batches."""
+    """Records, over batches, of the attention heads that predict the syntactic head of each word."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []
         self.relations: list[str] = []
         self.distances: list[int] = []  # from a word to its syntactic head, in words
-        self.hits: list[np.ndarray] = []  # per row (words, layers, heads, directions)
+        self.correct: list[np.ndarray] = []  # one array (words, layers, heads, directions) per row
 
-    def add(self, indices: Sequence[int], rows: Sequence[HeadRow], weights: Sequence[Tensor]) -> None:
+    def add(self, indices: Sequence[int], rows: Sequence[EncodedRow], weights: Sequence[Tensor]) -> None:
         """Add the rows of a batch.
 
         Args:
@@ -415,23 +416,23 @@ class RelationCounter:
             weights: Weights of each layer, (rows, heads, tokens, tokens), padded on the right.
         """
         for position, (index, row) in enumerate(zip(indices, rows, strict=True)):
-            # A word of control characters has no tokens, so neither it nor its dependents can be scored.
-            has_tokens = [start < end for start, end in row.spans]
+            # A word without tokens, such as control characters, is not scored, and neither are its dependents.
+            has_tokens = [start < end for start, end in row.word_spans]
             words = [word for word, head in enumerate(row.heads) if head and has_tokens[word] and has_tokens[head - 1]]
             if words:
                 heads = [row.heads[word] - 1 for word in words]
-                attention = words_attention(torch.stack([layer[position] for layer in weights]), row.spans)
-                self.hits.append(find_hits(attention, words, heads))
+                attention = get_word_attention(torch.stack([layer[position] for layer in weights]), row.word_spans)
+                self.correct.append(find_correct_heads(attention, words, heads))
                 self.rows += [index] * len(words)
                 self.relations += [row.relations[word] for word in words]
                 self.distances += [head - word for word, head in zip(words, heads, strict=True)]
 
-    def scores(self, seed: int = 0) -> list[RelationScore]:
-        """Return the best head per relation, after the best head for all relations."""
-        if not self.hits:
+    def compute_scores(self, seed: int = 0) -> list[RelationScore]:
+        """Return the score of the best head for all relations, and for each relation."""
+        if not self.correct:
             return []
-        rows, distances, hits = np.array(self.rows), np.array(self.distances), np.concatenate(self.hits)
-        # Split by rows, not by words, because the words of a sentence are not independent.
+        rows, distances, correct = np.array(self.rows), np.array(self.distances), np.concatenate(self.correct)
+        # 1. Split by rows, not by words, because the words of a sentence are not independent.
         row_indices = np.unique(rows)
         half = np.random.default_rng(seed).permutation(row_indices)[: len(row_indices) // 2]
         is_selecting = np.isin(rows, half)
@@ -440,18 +441,18 @@ class RelationCounter:
         masks |= {name: names == name for name, _ in Counter(sorted(self.relations)).most_common()}
         scores = []
         for name, mask in masks.items():
-            first, second = mask & is_selecting, mask & ~is_selecting
-            if min(first.sum(), second.sum()) < _MIN_WORDS:
+            selected, scored = mask & is_selecting, mask & ~is_selecting
+            if min(selected.sum(), scored.sum()) < _MIN_WORDS:
                 continue
-            # Heads are selected on the first half and scored on the second; see the docstring of the module.
-            best = np.unravel_index(hits[first].sum(axis=0).argmax(), hits.shape[1:])
-            layer, head, direction = map(int, best)
-            offset = max(_OFFSETS, key=lambda offset: int((distances[first] == offset).sum()))
-            head_hits, offset_hits = hits[second, layer, head, direction], distances[second] == offset
-            values, intervals = _score_halves(head_hits, offset_hits, rows[second])
+            # 2. Select the head and the offset on one half, and score them on the other.
+            best_index = np.unravel_index(correct[selected].sum(axis=0).argmax(), correct.shape[1:])
+            layer, head, direction = map(int, best_index)
+            offset = max(_OFFSETS, key=lambda offset: int((distances[selected] == offset).sum()))
+            head_correct, offset_correct = correct[scored, layer, head, direction], distances[scored] == offset
+            values, intervals = _score_head(head_correct, offset_correct, rows[scored])
             score = RelationScore(
                 relation=name,
-                words=int(second.sum()),
+                words=int(scored.sum()),
                 layer=layer,
                 head=head,
                 direction=DIRECTIONS[direction],
@@ -467,51 +468,57 @@ class RelationCounter:
         return scores
 
 
-def words_attention(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    """Turn attention between tokens (..., tokens, tokens) into attention between words (..., words, words).
+def get_word_attention(weights: Tensor, word_spans: Sequence[tuple[int, int]]) -> Tensor:
+    """Convert attention between tokens (..., tokens, tokens) into attention between words (..., words, words).
 
-    A word that attends is the mean of its tokens, and a word that is attended to is their sum (Clark et al. 2019,
-    section 4.1).
+    The attention from a word is the mean over its tokens, and the attention to a word is the sum over its tokens (Clark
+    et al. 2019, section 4.1).
 
     >>> weights = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.2, 0.2, 0.4, 0.2], [0.4, 0.2, 0.2, 0.2], [0.1, 0.1, 0.3, 0.5]])
-    >>> words_attention(weights, [(0, 1), (1, 3), (3, 4)])  # the second word has two tokens
+    >>> get_word_attention(weights, [(0, 1), (1, 3), (3, 4)])  # the second word has two tokens
     tensor([[0.7000, 0.2000, 0.1000],
             [0.3000, 0.5000, 0.2000],
             [0.1000, 0.4000, 0.5000]])
     """
-    # (words, tokens); for the spans of the example [[1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]].
-    members = torch.zeros(len(spans), weights.shape[-1], device=weights.device)
-    for word, (start, end) in enumerate(spans):
-        members[word, start:end] = 1
-    means = members / members.sum(1, keepdim=True).clamp_min(1)
-    return means @ weights.float() @ members.T
+    # Shape (words, tokens); in the example [[1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]].
+    is_in_word = torch.zeros(len(word_spans), weights.shape[-1], device=weights.device)
+    for word, (start, end) in enumerate(word_spans):
+        is_in_word[word, start:end] = 1
+    means = is_in_word / is_in_word.sum(1, keepdim=True).clamp_min(1)
+    return means @ weights.float() @ is_in_word.T
 
 
-def find_hits(attention: Tensor, words: Sequence[int], heads: Sequence[int]) -> np.ndarray:
-    """Return which attention heads find the syntactic heads of words: bool, (words, layers, heads, directions).
+def find_correct_heads(attention: Tensor, words: Sequence[int], heads: Sequence[int]) -> np.ndarray:
+    """Return whether each attention head predicts the syntactic head of each word.
 
     Args:
         attention: Attention between words, (layers, heads, words, words).
-        words: Indices of the words that depend on another.
-        heads: Index of the word that each of them depends on.
+        words: Indices of the words that have a syntactic head.
+        heads: Index of the syntactic head of each of these words.
+
+    Returns:
+        Booleans of shape (words, layers, heads, directions); see `DIRECTIONS`.
     """
-    # A word is not a candidate for itself: -1 is less than any attention.
+    # A word is not a candidate for itself, so its weight becomes -1, which is below any attention.
     candidates = attention.clone()
     candidates.diagonal(dim1=-2, dim2=-1).fill_(-1)
-    # (layers, heads, words, 2): the word that gets most of a word's attention, and the word that attends to it most.
+    # (layers, heads, words, 2): the word that each word attends to most, and the word that attends to it most.
     predicted = torch.stack([candidates.argmax(dim=-1), candidates.argmax(dim=-2)], dim=-1)
-    hits = predicted[:, :, list(words)] == torch.tensor(heads, device=attention.device)[:, None]
-    return np.asarray(hits.permute(2, 0, 1, 3).cpu().numpy())
+    correct = predicted[:, :, list(words)] == torch.tensor(heads, device=attention.device)[:, None]
+    return np.asarray(correct.permute(2, 0, 1, 3).cpu().numpy())
 
 
-def _score_halves(
-    head_hits: np.ndarray, offset_hits: np.ndarray, rows: np.ndarray
+def _score_head(
+    head_correct: np.ndarray, offset_correct: np.ndarray, rows: np.ndarray
 ) -> tuple[dict[str, float], dict[str, Interval]]:
-    """Return the accuracies of a head, of an offset and their difference, and the interval of each."""
-    distinct, owners = np.unique(rows, return_inverse=True)
-    # Sums per row make a resample of rows a sum of a few numbers.
+    """Return the accuracies of a head and an offset, their difference, and the interval of each.
+
+    All arguments have one value per word; `rows` are row indices.
+    """
+    row_ids, positions = np.unique(rows, return_inverse=True)
+    # Sums per row make resampling fast.
     totals, head_sums, offset_sums = (
-        np.bincount(owners, values, len(distinct)) for values in (np.ones(len(rows)), head_hits, offset_hits)
+        np.bincount(positions, values, len(row_ids)) for values in (np.ones(len(rows)), head_correct, offset_correct)
     )
 
     def score(sampled_rows: np.ndarray) -> dict[str, float]:
@@ -519,12 +526,12 @@ def _score_halves(
         head, offset = head_sums[sampled_rows].sum() / total, offset_sums[sampled_rows].sum() / total
         return {"head": head, "offset": offset, "difference": head - offset}
 
-    return score(np.arange(len(distinct))), bootstrap_intervals(score, len(distinct))
+    return score(np.arange(len(row_ids))), bootstrap_intervals(score, len(row_ids))
 
 
 # --- All heads ---
 
-_BATCH_TOKENS = 1024  # padded; all attention of a batch is in memory at once
+_BATCH_TOKENS = 1024  # padded tokens; the attention weights of a batch are in memory at once
 
 
 @dataclass(frozen=True)
@@ -541,9 +548,9 @@ class MeasuredHeads:
     """Number of rows without tokens, or with more tokens than the limit."""
     max_tokens: int
     tokens: int
-    """Number of tokens that attend: all except special ones."""
+    """Number of tokens without special tokens."""
     uniform: dict[str, float]
-    """Pattern -> its share for a head that attends to all tokens alike."""
+    """Pattern -> share of a head that attends to all tokens equally."""
     measured: list[MeasuredHead]
     relations: list[RelationScore] = field(default_factory=list)
     """Scores of relations, if rows have syntactic heads."""
@@ -567,17 +574,17 @@ def measure_heads(model: AttentionModel, rows: Sequence[ParsedRow], file: str, *
     if not encoded:
         message = f"no row has text of up to {limit:,} tokens"
         raise DataError(message, "name another --column or --max-length", file=file)
-    # BERT base has 144 heads, whose attention in all rows would not fit in memory: keep only sums over batches.
+    # The weights of 144 heads (BERT base) in all rows do not fit in memory, so keep only sums over batches.
     patterns, relations = PatternCounter(encoded, model.tokenizer), RelationCounter()
     with stage("measuring heads", len(encoded)) as advance:
         for indices in sorted_batches(list(map(len, encoded)), _BATCH_TOKENS):
             batch = [encoded[index] for index in indices]
-            weights = model.weights([row.feature for row in batch])
+            weights = model.compute_weights([row.feature for row in batch])
             patterns.add(batch, weights)
             relations.add(indices, batch, weights)
             advance(len(indices))
     with stage("choosing the heads of relations", total=1):
-        relation_scores = relations.scores()
+        relation_scores = relations.compute_scores()
     return MeasuredHeads(
         model=model.name,
         file=file,
@@ -586,8 +593,8 @@ def measure_heads(model: AttentionModel, rows: Sequence[ParsedRow], file: str, *
         rows=len(encoded),
         left_out=len(rows) - len(encoded),
         max_tokens=limit,
-        tokens=patterns.tokens,
-        uniform=patterns.uniform(),
-        measured=patterns.measured(),
+        tokens=patterns.token_count,
+        uniform=patterns.compute_uniform(),
+        measured=patterns.measure_heads(),
         relations=relation_scores,
     )

@@ -1,4 +1,4 @@
-"""Vectors of texts or words at every layer of an encoder, computed in one pass and kept on disk."""
+"""Vectors of texts or words at every layer of an encoder, computed in one pass and cached on disk."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _PAIRS_AT_ONCE = 32  # pairs whose hidden states of all tokens are in memory at 
 
 @dataclass(frozen=True)
 class LayerVectors:
-    """Vectors at every layer, and the unit of each vector."""
+    """Vectors of units (texts or words) at every layer, with the row and word of each unit."""
 
     vectors: np.ndarray
-    """(vectors, layers + 1, width), float32, mapped into memory; layer 0 is the output of the embeddings."""
+    """Memory-mapped float32 of shape (vectors, layers + 1, width); layer 0 is the output of the embeddings."""
     rows: np.ndarray
-    """(vectors,): which of the rows each belongs to, in ascending order."""
+    """Row index of each vector, ascending, (vectors,)."""
     index: np.ndarray
-    """(vectors,): which word of its row it is; 0 for texts and pairs."""
+    """Index of each vector's word in its row, 0 for texts and pairs, (vectors,)."""
 
     @property
     def layers(self) -> int:
@@ -42,13 +42,13 @@ class LayerVectors:
         return int(self.vectors.shape[1]) - 1
 
     def at(self, layer: int) -> np.ndarray:
-        """Return the vectors of one layer, (vectors, width), in memory; layer 0 is the output of the embeddings."""
+        """Copy the vectors of one layer into memory. Shape: (vectors, width)."""
         return np.ascontiguousarray(self.vectors[:, layer])
 
 
 @dataclass(frozen=True)
 class LayerReader:
-    """Encoder whose hidden states of all layers are read; it is loaded unless they are on disk already."""
+    """Encoder whose vectors at all layers are computed, or read from the cache without loading the encoder."""
 
     model: str
     """Model folder, run folder, folder of sentence-transformers, Hub name, or ``demo``."""
@@ -68,17 +68,17 @@ class LayerReader:
             message = f"the model has custom modules: {', '.join(base.unknown)}"
             raise ModelError(message, "name another encoder", file=base.folder)
         embedder = replace(base, prefix="", layers="concat_all")
-        # Leave out modules for vectors of the last layer, such as dense layers: they do not fit other layers.
+        # Leave out modules after the pooling, such as dense layers, which fit only vectors of the last layer.
         modules = replace(base.modules, pooling=("mean",), after=(), dimension=None)
         embedder.__dict__.update(folder=base.folder, unknown=[], modules=modules)
         return embedder
 
     def read(self, rows: Sequence[Row], unit: str) -> LayerVectors:
-        """Compute the vectors of rows, or read them if rows, model and settings are already on disk.
+        """Compute the vectors of rows, or read them from the cache.
 
         The vector of a text or a pair is the mean of the hidden states of its tokens, including special tokens. The
-        vector of a word is the mean over the tokens of the word. A row that is too long is truncated, except that words
-        are read in windows.
+        vector of a word is the mean over the tokens of the word. Long texts are truncated; long lists of words are read
+        in windows.
 
         Args:
             rows: Rows with the canonical columns ``text``; ``text`` and ``text_pair``; ``tokens``; or ``tokens`` (or
@@ -91,7 +91,7 @@ class LayerReader:
         """
         read, encode = _UNITS[unit]
         inputs = [read(row) for row in rows]
-        # Everything the vectors depend on is in the name of their folder; so a second probe or ranking reads them.
+        # The key covers everything that vectors depend on, so other probes and rankings can share them.
         key = json_fingerprint([_SCHEMA, unit, [self.embedder.describe(), self.precision], inputs])
         folder = cache_folder("layers") / key
 
@@ -107,11 +107,11 @@ class LayerReader:
         def encode_rows(first: int) -> dict[str, np.ndarray]:
             with use_progress(SILENT):
                 encoded = encode(self.embedder, inputs[first : first + _ROWS_AT_ONCE])
-            index = encoded.columns.get("index", [0] * len(encoded.rows))
-            # The embedder puts all layers side by side: (vectors, (layers + 1) * width).
+            word_indices = encoded.columns.get("index", [0] * len(encoded.rows))
+            # The embedder concatenates all layers: (vectors, (layers + 1) * width).
             width = int(load_config(self.embedder.folder / self.embedder.modules.subfolder).hidden_size)
-            vectors = encoded.vectors.reshape(len(index), encoded.vectors.shape[1] // width, width)
-            return {"vectors": vectors, "rows": np.asarray(encoded.rows) + first, "index": np.asarray(index)}
+            vectors = encoded.vectors.reshape(len(word_indices), encoded.vectors.shape[1] // width, width)
+            return {"vectors": vectors, "rows": np.asarray(encoded.rows) + first, "index": np.asarray(word_indices)}
 
         with disk_errors(folder):
             arrays, _ = map_or_write(folder, write)

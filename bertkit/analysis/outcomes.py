@@ -95,8 +95,8 @@ def _judge_rows(
     scorer: StoredPredictionScorer, row_scores: RowScores, examples: Sequence[Example]
 ) -> tuple[str, np.ndarray]:
     """Return the error of each row: 1 or 0, or the size of the error of a number."""
-    if all(example.right is not None for example in examples):
-        return "share of wrong rows", np.array([float(not example.right) for example in examples])
+    if all(example.correct is not None for example in examples):
+        return "share of wrong rows", np.array([float(not example.correct) for example in examples])
     wrong = [gold != predicted for example in examples for _, gold, predicted in find_labeled([example], scorer.labels)]
     if len(wrong) == len(examples):
         return "share of wrong rows", np.array(wrong, dtype=float)

@@ -142,7 +142,7 @@ def _find_partial(splits: Mapping[str, Split], task: Task, recipe: Recipe, label
     scores = {name: baseline_scores.get(metric) for name, baseline_scores in baselines.scores["validation"].items()}
     constant_score = max(0.0, next(iter(scores.values()), 0.0) or 0.0)
     partial_scores = {name: score for name, score in scores.items() if name.endswith(_PARTIAL) and score is not None}
-    row_scores = baselines.baseline_rows["validation"]
+    row_scores = baselines.row_scores["validation"]
     findings = []
     for name, score in partial_scores.items():
         if np.isfinite(score):

@@ -1,4 +1,4 @@
-"""Baselines of a run: learned from its training rows, kept in its folder, and scored wherever its model is."""
+"""Baselines of a run: fitted to its training rows, stored in its folder, and scored on the same rows as its model."""
 
 from __future__ import annotations
 
@@ -42,65 +42,66 @@ _ROUNDING = 1e-9
 class ScoredBaselines:
     """Baselines that were fitted to the training rows of a run, with their predictions and scores."""
 
-    learned: Mapping[str, Any]
-    baseline_rows: Mapping[str, dict[str, RowScores]]
+    state: Mapping[str, Any]
+    """Fitted parameters of all baselines, as `Task.fit_baselines` returns them."""
+    row_scores: Mapping[str, dict[str, RowScores]]
     """Split -> name of a baseline -> its predictions and gold values, as `Task.compare` returns them."""
     scores: Mapping[str, dict[str, dict[str, float]]]
     """Split -> name of a baseline -> metric -> score."""
 
 
-def fit_and_score(task: Task, training: Rows, splits: Mapping[str, Rows], context: TaskContext) -> ScoredBaselines:
+def fit_and_score(task: Task, training_rows: Rows, splits: Mapping[str, Rows], context: TaskContext) -> ScoredBaselines:
     """Fit the baselines of a task family to training rows, and score them on each split."""
-    # Convert to JSON and back, because `eval` reads the file and must compute equal scores.
-    learned = json.loads(to_json(task.fit_baselines(training, context)))
-    baseline_rows = {name: compare_baselines(task, learned, rows, context) for name, rows in splits.items()}
-    scores = {name: score_baselines(task, split_baselines, context) for name, split_baselines in baseline_rows.items()}
-    return ScoredBaselines(learned, baseline_rows, scores)
+    # Convert the state to JSON and back, because `eval` reads it from a file and must compute equal scores.
+    state = json.loads(to_json(task.fit_baselines(training_rows, context)))
+    row_scores = {name: compare_baselines(task, state, rows, context) for name, rows in splits.items()}
+    scores = {name: score_baselines(task, baselines, context) for name, baselines in row_scores.items()}
+    return ScoredBaselines(state, row_scores, scores)
 
 
-def compare_baselines(task: Task, learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, RowScores]:
-    """Compare the predictions of each baseline with gold values, as a model's are."""
+def compare_baselines(task: Task, state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, RowScores]:
+    """Compare the predictions of each baseline with the gold values; see `Task.compare`."""
     return {
-        name: task.compare(records, rows, context) for name, records in task.baselines(learned, rows, context).items()
+        name: task.compare(records, rows, context) for name, records in task.baselines(state, rows, context).items()
     }
 
 
 def score_baselines(
-    task: Task, baseline_rows: Mapping[str, RowScores], context: TaskContext
+    task: Task, baselines: Mapping[str, RowScores], context: TaskContext
 ) -> dict[str, dict[str, float]]:
-    """Score each baseline as a model is scored."""
-    return {name: task.score(row_scores, context) for name, row_scores in baseline_rows.items()}
+    """Return the metrics of each baseline."""
+    return {name: task.score(row_scores, context) for name, row_scores in baselines.items()}
 
 
-def write_learned(folder: Path, learned: Mapping[str, Any]) -> str:
-    """Write what baselines have learned into the folder of a run, and return the checksum for its record."""
-    write_json(folder / BASELINES_FILE, learned)
-    return json_fingerprint(learned)
+def write_baselines(folder: Path, state: Mapping[str, Any]) -> str:
+    """Write fitted baselines into the folder of a run, and return the checksum for its record."""
+    write_json(folder / BASELINES_FILE, state)
+    return json_fingerprint(state)
 
 
-def read_learned(saved: CheckpointInfo) -> Mapping[str, Any] | None:
+def read_baselines(info: CheckpointInfo) -> Mapping[str, Any] | None:
     """Read the fitted baselines of a checkpoint's run, or return None if they are unknown.
 
-    A published model comes without this file, because it contains words of the training rows.
+    A published model comes without their file, because the file contains words of the training rows.
     """
-    # A recipe with another task family, such as for a zero-shot test of the same model, has other baselines.
-    run_task = saved.record.get("identity", {}).get("recipe", {}).get("task")
-    file = saved.folder / BASELINES_FILE
-    if "baselines" not in saved.record or run_task != saved.recipe.task:
+    # Another task family, as in a zero-shot test of the same model, has other baselines.
+    run_task = info.record.get("identity", {}).get("recipe", {}).get("task")
+    file = info.folder / BASELINES_FILE
+    if "baselines" not in info.record or run_task != info.recipe.task:
         return None
     try:
-        learned: Mapping[str, Any] | None = json.loads(file.read_text(encoding="utf-8"))
+        state: Mapping[str, Any] | None = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError):
-        learned = None
-    if learned is None or json_fingerprint(learned) != saved.record["baselines"]:
+        state = None
+    if state is None or json_fingerprint(state) != info.record["baselines"]:
         log.info(f"warning: {file} is missing or changed, so baselines are not scored; copy it from the run")
         return None
-    return learned
+    return state
 
 
 @dataclass(frozen=True)
 class BaselineComparison:
-    """How far a model is ahead of the strongest baseline on the same rows, with 95% intervals over these rows."""
+    """Comparison of a model with the strongest baseline on the same rows, with 95% intervals over these rows."""
 
     baseline: str
     metric: str
@@ -108,32 +109,32 @@ class BaselineComparison:
     """Score of the baseline."""
     score_interval: Interval
     difference: float
-    """Difference of the two scores, above 0 where the model is better; also where lower scores are better."""
+    """Difference of the two scores, positive if the model is better, even if lower scores are better."""
     interval: Interval
     is_clear: bool
     """Whether the model is significantly better: the complete interval of the difference is above 0."""
 
 
 def compare_with_baselines(
-    task: Task, scored: EvalOutput, baseline_rows: Mapping[str, RowScores], metric: str
+    task: Task, output: EvalOutput, baselines: Mapping[str, RowScores], metric: str
 ) -> BaselineComparison | None:
     """Compare a model with the best baseline, or return None without baselines or if a score is undefined."""
-    scores = score_baselines(task, baseline_rows, scored.context)
+    scores = score_baselines(task, baselines, output.context)
     name, baseline_score = strongest(scores, metric)
-    if baseline_score is None or not math.isfinite(scored.scores[metric]):
+    if baseline_score is None or not math.isfinite(output.scores[metric]):
         return None
     sign = -1 if is_lower_better(metric) else 1
 
-    # Both are scored on the same resample, so rows that are hard for both do not widen the interval.
+    # Model and baseline are scored on the same resample: rows that are hard for both do not widen the interval.
     def score(rows: np.ndarray) -> dict[str, float]:
-        sides = (scored.row_scores, baseline_rows[name])
-        model, baseline = (task.score(take(side, rows), scored.context)[metric] for side in sides)
+        systems = (output.row_scores, baselines[name])
+        model, baseline = (task.score(take(system, rows), output.context)[metric] for system in systems)
         return {"difference": sign * (model - baseline), "baseline": baseline}
 
-    units = count_examples(scored.row_scores)
+    units = count_examples(output.row_scores)
     intervals = bootstrap_intervals(score, units)
     difference, interval = score(np.arange(units))["difference"], intervals["difference"]
-    # Without an interval, each resample of several rows has the same difference.
+    # There is no interval if all resamples of several rows have the same difference.
     is_clear = interval[0] > 0 if interval else units > 1 and difference > _ROUNDING
     return BaselineComparison(
         name, metric, float(baseline_score), intervals["baseline"], float(difference), interval, bool(is_clear)
@@ -143,103 +144,104 @@ def compare_with_baselines(
 def make_result(
     task: Task,
     split: Split,
-    scored: EvalOutput,
+    output: EvalOutput,
     details: TaskReport,
-    baseline_rows: Mapping[str, RowScores],
+    baselines: Mapping[str, RowScores],
     remedy: str = "",
 ) -> EvalResult:
     """Return the result of a split: the scores of a model and of its baselines, with warnings for readers.
 
-    The caller adds what only it knows: the name of the model, the duration and the folder.
+    The caller adds the name of the model, the duration and the folder.
 
     Args:
         task: Task family of the model.
         split: Rows that are scored.
-        scored: Predictions and scores of the model.
+        output: Predictions and scores of the model.
         details: Details of the predictions.
-        baseline_rows: Name of a baseline -> its predictions, compared with the gold values.
+        baselines: Name of a baseline -> its predictions, compared with the gold values.
         remedy: Advice if the model is not better than its baselines.
     """
-    context, gold = scored.context, [row.get(task.COLUMNS.gold) for row in split.rows]
-    baselines = score_baselines(task, baseline_rows, context)
-    lead = compare_with_baselines(task, scored, baseline_rows, context.recipe.best_metric)
-    positive, intervals = find_positive_label(task, context.recipe, context.labels), find_intervals(task, scored)
+    context = output.context
+    gold = [row.get(task.COLUMNS.gold) for row in split.rows]
+    baseline_scores = score_baselines(task, baselines, context)
+    comparison = compare_with_baselines(task, output, baselines, context.recipe.best_metric)
+    positive_label = find_positive_label(task, context.recipe, context.labels)
+    intervals = find_intervals(task, output)
     return EvalResult(
         recipe=context.recipe.name,
         model=context.recipe.model,
         split=split.name,
-        scores=null_for_nan(scored.scores),
+        scores=null_for_nan(output.scores),
         rows=len(split.rows),
         seconds=0.0,
         intervals=intervals.ends,
         interval_methods=intervals.methods,
-        positive_label=positive,
-        lower_is_better=list(filter(is_lower_better, scored.scores)),
-        baselines=null_for_nan(baselines),
-        lead=asdict(lead) if lead else None,
-        undefined=explain_undefined(task, scored, intervals, baseline_rows, baselines),
+        positive_label=positive_label,
+        lower_is_better=list(filter(is_lower_better, output.scores)),
+        baselines=null_for_nan(baseline_scores),
+        lead=asdict(comparison) if comparison else None,
+        undefined=explain_undefined(task, output, intervals, baselines, baseline_scores),
         training_rows=len(split.training_rows),
         source=split.source,
         warnings=[
             *split.warnings,
             *details.warnings,
-            *_doubt_positive_label(gold, scored, positive),
-            *(describe_missing_labels(gold, scored.predictions) if task.HAS_LABEL_NAMES else ()),
-            *find_warnings(gold, scored, lead, remedy),
+            *_doubt_positive_label(gold, output, positive_label),
+            *(describe_missing_labels(gold, output.predictions) if task.HAS_LABEL_NAMES else ()),
+            *find_warnings(gold, output, comparison, remedy),
         ],
         tables=details.tables,
-        ece=measure_ece(task, scored, split.rows),
+        ece=measure_ece(task, output, split.rows),
     )
 
 
-def _doubt_positive_label(gold: Sequence[Any], scored: EvalOutput, label: str | None) -> list[str]:
+def _doubt_positive_label(gold: Sequence[Any], output: EvalOutput, label: str | None) -> list[str]:
     """Warn if f1, precision and recall are computed for the frequent label, unless the recipe orders labels."""
-    count, scores = gold.count(label), describe_positive_label(scored.scores, label)
-    if not scores or scored.context.recipe.labels or 2 * count <= len(gold):
+    count = gold.count(label)
+    scores = describe_positive_label(output.scores, label)
+    if not scores or output.context.recipe.labels or 2 * count <= len(gold):
         return []
-    setting = shlex.quote(f"labels=[{list_names(reversed(scored.context.labels))}]")
-    message = (
-        f"{format_fraction(count, len(gold))} rows have the label {label!r}, for which {scores[0].partition(':')[0]}"
-    )
-    return [f"{message} are computed: --set {setting} computes them for {scored.context.labels[0]!r}."]
+    setting = shlex.quote(f"labels=[{list_names(reversed(output.context.labels))}]")
+    frequency = f"{format_fraction(count, len(gold))} rows have the label {label!r}"
+    metrics = scores[0].partition(":")[0]
+    other_label = output.context.labels[0]
+    return [f"{frequency}, for which {metrics} are computed: --set {setting} computes them for {other_label!r}."]
 
 
 def find_warnings(
-    gold: Sequence[Any], scored: EvalOutput, lead: BaselineComparison | None, remedy: str = ""
+    gold: Sequence[Any], output: EvalOutput, comparison: BaselineComparison | None, remedy: str = ""
 ) -> list[str]:
     """Return warnings if a model gives all rows one answer though gold values differ, or does not beat its baselines.
 
-    The second warning comes last and includes the remedy.
+    The warning about baselines comes last and ends with the remedy.
     """
     warnings = []
     # 1. A collapsed model can have a high accuracy if one label is frequent.
-    answers = {str(prediction["prediction"]) for prediction in scored.predictions}
+    answers = {str(prediction["prediction"]) for prediction in output.predictions}
     if len(answers) == 1 and len(set(map(str, gold))) > 1:
         warnings.append(f"The model gives every row the same answer, {min(answers)!r}: it has learned nothing yet.")
-    if lead is None or lead.is_clear:
+    if comparison is None or comparison.is_clear:
         return warnings
-    # 2. A score below the baseline's is one message, and a higher one that could be chance another.
-    text = find_unbeaten(scored.scores, {lead.baseline: {lead.metric: lead.score}}, lead.metric)
+    # 2. A score can be below the baseline's, or above it by chance.
+    metric, baseline = comparison.metric, comparison.baseline
+    text = find_unbeaten(output.scores, {baseline: {metric: comparison.score}}, metric)
     if text is None:
-        scores = (scored.scores[lead.metric], lead.score)
-        score, baseline = (f"{value:,.{4 if abs(value) < 100 else 1}f}" for value in scores)
-        ends = f", 95% CI {lead.interval[0]:.4f} to {lead.interval[1]:.4f}" if lead.interval else ""
+        scores = (output.scores[metric], comparison.score)
+        score, baseline_score = (f"{value:,.{4 if abs(value) < 100 else 1}f}" for value in scores)
+        interval = ", 95% CI {:.4f} to {:.4f}".format(*comparison.interval) if comparison.interval else ""
         text = (
-            f"The {lead.metric} of {score} is not significantly above the {baseline} of a baseline ({lead.baseline}): "
-            f"it is ahead by {lead.difference:.4f}{ends}."
+            f"The {metric} of {score} is not significantly above the {baseline_score} of a baseline ({baseline}): "
+            f"it is ahead by {comparison.difference:.4f}{interval}."
         )
     return [*warnings, text + remedy]
 
 
 def describe_missing_labels(gold: Sequence[Any], predictions: Predictions) -> list[str]:
-    """Warn of labels that are never predicted, unless at most one is: such a model learned nothing."""
-    # If all labels but one are missing, the model gives one answer, and another warning reports it.
-    missing, names = (
-        find_missing_labels(gold, predictions),
-        {name for value in gold for name in get_label_types(value or ())},
-    )
-    warning = f"Never predicted: {len(missing)} of {len(names)} labels ({shorten(', '.join(missing))})."
-    return [warning] if 0 < len(missing) < len(names) - 1 else []
+    """Warn of labels that are never predicted, unless only one label is predicted: another warning reports that."""
+    missing_labels = find_missing_labels(gold, predictions)
+    count = len({name for value in gold for name in get_label_types(value or ())})
+    warning = f"Never predicted: {len(missing_labels)} of {count} labels ({shorten(', '.join(missing_labels))})."
+    return [warning] if 0 < len(missing_labels) < count - 1 else []
 
 
 def find_missing_labels(gold: Sequence[Any], predictions: Predictions) -> list[str]:

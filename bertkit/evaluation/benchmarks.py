@@ -32,10 +32,10 @@ def write_eval_results(folder: Path, recipe: Recipe, results: Sequence[EvalResul
     date = f"{datetime.now(UTC):%Y-%m-%d}"
     for result in results:
         # A task without a config or a split means the default configuration and the test split.
-        scored = data.config or "default", data.splits.get(result.split, result.split)
+        config_and_split = data.config or "default", data.splits.get(result.split, result.split)
         score = null_for_nan(result.scores)[metric]
         for task in tasks:
-            if score is None or (task.get("config", "default"), task.get("split", "test")) != scored:
+            if score is None or (task.get("config", "default"), task.get("split", "test")) != config_and_split:
                 continue
             # The format has one value, without the name of its metric.
             notes = f"{metric} of {result.rows:,} rows, by bertkit {__version__}"

@@ -1,4 +1,4 @@
-"""Trained checkpoints: found and checked without their weights, then loaded as their run was scored."""
+"""Trained checkpoints: found and checked without their weights, then loaded with the settings of their run."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from bertkit.tokens.features import TaskContext
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model that scores and predicts, with all that its answers depend on."""
+    """Loaded model, with its task, context, hardware and calibration."""
 
     model: Any
-    """One of torch, or a `bertkit.runtime.ExportedModel`, which takes arrays."""
+    """A torch module, or a `bertkit.runtime.ExportedModel`, which takes arrays."""
     task: Task
     context: TaskContext
     machine: ComputeConfig
-    """The device that the model is on, and the precision that it computes in."""
+    """Device and precision of the model."""
     members: tuple[Checkpoint, ...] = ()
-    """Members of an ensemble: the checkpoints whose outputs are combined; this one has the model of the first."""
+    """Checkpoints of an ensemble, whose outputs are combined; `model` is the model of the first."""
     unknown_label_count: int = 0
     """Number of labels, at the end of the list, for which the model has no output."""
     calibration: SavedCalibration | None = None
     """Calibration that is applied to the model's probabilities."""
 
     def use_machine(self) -> None:
-        """Set torch to the precision of this model; with several loaded models, the last one loaded is in effect."""
+        """Set torch's precision to this model's; loading another model has changed it."""
         from bertkit.runtime.model import ExportedModel
 
         if not isinstance(self.model, ExportedModel):
@@ -66,7 +66,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """A checkpoint on disk, checked as far as that is possible without its weights."""
+    """Checkpoint on disk, checked without reading its weights."""
 
     recipe: Recipe
     task: Task
@@ -74,7 +74,7 @@ class CheckpointInfo:
     labels: tuple[str, ...]
     """Label names in the order of the model's outputs, spelled as in the recipe if it names them."""
     record: RunRecord
-    """The record of its run; empty for a plain Hugging Face folder."""
+    """Record of its run; empty for a plain Hugging Face folder."""
     members: tuple[CheckpointInfo, ...] = ()
     """Checkpoints of an ensemble, including this first one; empty for a single model."""
 
@@ -84,7 +84,7 @@ class CheckpointInfo:
         return tuple(member.folder for member in self.members)
 
     def in_precision(self, precision: str | None) -> CheckpointInfo:
-        """Return this checkpoint, to be computed in the precision of another process; None leaves it open."""
+        """Return this checkpoint with another precision in its recipe, or unchanged if `precision` is None."""
         if precision is None:
             return self
         members = tuple(member.in_precision(precision) for member in self.members)
@@ -99,13 +99,13 @@ class CheckpointInfo:
         from bertkit.data.demo import demo_rows
 
         columns = self.task.COLUMNS
-        needed = [*columns.inputs, *(name for name in columns.optional if name in self.recipe.data.columns)]
+        names = [*columns.inputs, *(name for name in columns.optional if name in self.recipe.data.columns)]
         row = demo_rows(self.recipe, "test", 1)[0]
-        return {name: row[name] for name in needed if name in row}
+        return {name: row[name] for name in names if name in row}
 
     @property
     def calibration_folder(self) -> Path:
-        """The folder with the calibration: the model's, or for an ensemble the folder of the seeds."""
+        """The folder with the calibration: the folder of the model, or of the seeds for an ensemble."""
         return expand_path(self.recipe.model) if self.members else self.folder
 
     def read_calibration(self) -> SavedCalibration | None:
@@ -115,10 +115,12 @@ class CheckpointInfo:
     def load(
         self, machine: ComputeConfig | None = None, *, inference: bool = False, calibrated: bool = True
     ) -> Checkpoint:
-        """Load it with its tokenizer, for a machine, or in the precision of its run, or without one of its weights.
+        """Load the model and its tokenizer.
 
-        With `calibrated`, the temperature and the thresholds that are stored in the model folder are applied. With
-        `inference`, the model computes outputs and no loss, and need not be one of transformers'.
+        Args:
+            machine: Device and precision; by default, those of its run, or else the precision of its weights.
+            inference: Whether only outputs are computed and no loss, so that faster modules can replace transformers'.
+            calibrated: Whether to apply the temperature and the thresholds in the model folder.
 
         Raises:
             ModelError: If the weights are damaged or do not fit, or the head is not trained for this task.
@@ -136,13 +138,13 @@ class CheckpointInfo:
                 machine = self._detect_hardware()
                 machine.announce()
             use_matmul_backend(machine)
-            # A run has recorded how its tokenizer works, so a model that only answers needs no transformers for it.
+            # Tokenizer settings in the record make it possible to tokenize without importing transformers.
             settings = self.record.get("tokenizer") if inference else None
             tokenizer: Any = open_tokenizer(self.folder, settings) if settings else load_tokenizer(self.folder)
             context = self._set_up(TaskContext(self.recipe, tokenizer, self.labels, inference))
             model = self.task.load_model(self.folder, context, new_head=False)
             loaded = Checkpoint(model.to(machine.device), self.task, context, machine)
-        # 2. Apply the calibration. An option that the recipe sets comes first.
+        # 2. Apply the calibration. Options that the recipe sets take precedence.
         options = self._keep_unset({} if calibration is None else calibration.options() | calibration.promised)
         if calibration is None or not options:
             return loaded
@@ -151,23 +153,23 @@ class CheckpointInfo:
 
     def _set_up(self, context: TaskContext) -> TaskContext:
         """Add the options that its run has tuned and log them; warn if the maximum length differs from training."""
-        # The tokenizer's maximum bounds both lengths.
-        limit, training = int(context.tokenizer.model_max_length), self._run_recipe.get("training", {})
-        length = min(self.recipe.training.max_length, limit)
-        trained = min(training.get("max_length", length), limit)
-        if trained != length:
-            log.info(f"trained with max_length {trained}, used with {length}")
-        tuned = self._keep_unset(self.record.get("tuned", {}))
-        if tuned:
-            log.info(f"as tuned in its run: {', '.join(f'{name} {value:.4g}' for name, value in tuned.items())}")
-        return with_options(context, self._find_long_text() | tuned)
+        limit = int(context.tokenizer.model_max_length)
+        max_length = min(self.recipe.training.max_length, limit)
+        run_length = min(self._run_recipe.get("training", {}).get("max_length", max_length), limit)
+        if run_length != max_length:
+            log.info(f"trained with max_length {run_length}, used with {max_length}")
+        tuned_options = self._keep_unset(self.record.get("tuned", {}))
+        if tuned_options:
+            described = ", ".join(f"{name} {value:.4g}" for name, value in tuned_options.items())
+            log.info(f"as tuned in its run: {described}")
+        return with_options(context, self._find_long_text() | tuned_options)
 
     def _keep_unset(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return options without those that the recipe sets itself."""
         return {name: value for name, value in options.items() if name not in self.recipe.options}
 
     def _load_exported(self) -> Checkpoint:
-        """Load a graph, which another library than torch runs, in the precision that it was exported in.
+        """Load an exported graph, which runs without torch, in the precision that it was exported in.
 
         Raises:
             ModelError: If the graph computes something other than the recipe requires.
@@ -180,9 +182,9 @@ class CheckpointInfo:
         export = read_export(self.folder)
         tokenizer: Any = open_tokenizer(self.folder, export.tokenizer)
         context = self._set_up(TaskContext(self.recipe, tokenizer, self.labels, True, True))
-        # The head is a part of the graph, so its options were settled when it was exported.
-        for name, before, now in _head_options(export.options, context.recipe.options):
-            message = f"it was exported with options.{name} {before}, and the recipe has {now}"
+        # The graph contains the head, so options of the head cannot change after the export.
+        for name, exported, requested in _changed_head_options(export.options, context.recipe.options):
+            message = f"it was exported with options.{name} {exported}, and the recipe has {requested}"
             raise ModelError(message, "use the recipe.yaml of its folder, or export it again", file=self.folder)
         if (device := requested_device()) not in ("auto", "cpu"):
             message = f"--device {device}: exported models are computed on the CPU"
@@ -193,46 +195,43 @@ class CheckpointInfo:
         return Checkpoint(open_exported(self.folder), self.task, context, machine)
 
     def _load_members(self, machine: ComputeConfig | None, *, inference: bool) -> Checkpoint:
-        """Load the checkpoints of an ensemble; options that their runs tuned are the mean of theirs.
+        """Load the checkpoints of an ensemble, with the means of the options that their runs tuned.
 
-        A calibration of one of them is not one of their mean, which has its own.
+        Calibrations of members are not applied, because the ensemble has its own.
         """
-        # All members compute as the first one does, so that they differ in their weights alone.
+        # All members use the hardware settings of the first, so that they differ only in their weights.
         first = self.members[0].load(machine, inference=inference, calibrated=False)
-        other_members = (saved.load(first.machine, inference=inference, calibrated=False) for saved in self.members[1:])
-        members = (first, *other_members)
-        tuned = [saved.record.get("tuned", {}) for saved in self.members]
-        means = self._keep_unset({name: fmean(values[name] for values in tuned) for name in tuned[0]})
-        return replace(first, context=with_options(first.context, means), members=members)
+        others = (member.load(first.machine, inference=inference, calibrated=False) for member in self.members[1:])
+        tuned_options = [member.record.get("tuned", {}) for member in self.members]
+        means = {name: fmean(options[name] for options in tuned_options) for name in tuned_options[0]}
+        context = with_options(first.context, self._keep_unset(means))
+        return replace(first, context=context, members=(first, *others))
 
     def _detect_hardware(self) -> ComputeConfig:
-        # Use the precision of its run even if another is faster here, because scores would differ in the last digits.
+        # With a faster precision than its run's, scores would differ in the last digits.
         if self.recipe.training.precision == "auto" and "machine" in self.record:
             return restore_hardware(self.record["machine"], "as in its run")
         config, precision = read_config(self.folder), self.recipe.training.precision
         dtype = config.get("dtype") or config.get("torch_dtype") or "float32"
         if precision == "auto" and not self.record and dtype == "float32":
-            precision = "fp32"  # The model's authors have scored it in this precision.
+            precision = "fp32"  # as the model's authors scored it
         return detect_machine(precision, config["model_type"], product_widths(config))
 
     def _find_long_text(self) -> dict[str, Any]:
-        """Return how its run read long texts, unless the recipe states it; log the value that is in effect."""
+        """Return the long-text options of its run, unless the recipe sets them; log the value in effect."""
         if "long_text" not in self.task.OPTIONS or not self.record:
             return {}
-        run_options, requested = self._run_recipe.get("options", {}), self.recipe.options.get("long_text")
-        trained = run_options.get("long_text", "head")
-        if requested not in (None, trained):
-            log.info(f"trained with long_text {trained}, used with {requested}")
-        if requested is not None or trained == "head":
+        run_options = self._run_recipe.get("options", {})
+        run_value, requested = run_options.get("long_text", "head"), self.recipe.options.get("long_text")
+        if requested not in (None, run_value):
+            log.info(f"trained with long_text {run_value}, used with {requested}")
+        if requested is not None or run_value == "head":
             return {}
-        log.info(f"as in its run: long_text {trained}")
+        log.info(f"as in its run: long_text {run_value}")
         return self._keep_unset({name: run_options[name] for name in truncation.OPTIONS if name in run_options})
 
     def restore_limit(self, recipe: Recipe) -> Recipe:
-        """Return a recipe for the folder of a model that is made of this one, without the limit of the scored rows.
-
-        A run that was trained with ``data.limit`` keeps that.
-        """
+        """Return a recipe for a model made from this one, with ``data.limit`` as in training, not as in scoring."""
         return recipe.replace("data", limit=self._run_recipe.get("data", {}).get("limit"))
 
     @property
@@ -254,7 +253,7 @@ def find_checkpoint(recipe: Recipe) -> CheckpointInfo:
 
 
 def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, Any] | None = None) -> CheckpointInfo:
-    """Find a trained checkpoint by its name, with the recipe that it brings along, or another one that is named.
+    """Find a trained checkpoint by its name, with the recipe in its folder, or a recipe that is given.
 
     Args:
         model: Run folder, checkpoint of a run, exported folder, or any fine-tuned checkpoint.
@@ -265,7 +264,7 @@ def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, An
         UsageError: If the model's task is unknown.
         BertkitError: Any other error that `find_checkpoint` raises.
     """
-    # None would be a value of the recipe, but commands pass it for options that were not given.
+    # Commands pass None for options that were not given, but in a recipe, None can be a value.
     settings = {name: value for name, value in (changes or {}).items() if value is not None}
     folder = hub.find_model(model)
     loaded = load_recipe(recipe or get_recipe_file(model), {**settings, "model": model})
@@ -273,7 +272,7 @@ def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, An
 
 
 def find_members(recipe: Recipe) -> CheckpointInfo:
-    """Find the checkpoint that a recipe names as its model, or the ensemble of all finished runs of a folder of seeds.
+    """Find the checkpoint that a recipe names as its model, or the ensemble of all finished runs in a folder of seeds.
 
     Raises:
         ModelError: If `find_checkpoint` raises it, the seeds are unfinished, or the task family has no ensembles.
@@ -288,7 +287,7 @@ def find_members(recipe: Recipe) -> CheckpointInfo:
     task = load_family(recipe)
     names = list_members(summary)
     if len(names) < 2:
-        message = f"an ensemble takes at least two finished runs, and there {'is' if names else 'are'} {len(names)}"
+        message = f"an ensemble needs at least two finished runs, got {len(names)}"
         raise ModelError(message, "train with more --seeds, or name a run folder", file=folder)
     if task.combine is None:
         message = f"the task family {recipe.task} has no ensembles: its outputs cannot be combined"
@@ -302,10 +301,10 @@ def find_members(recipe: Recipe) -> CheckpointInfo:
 
 
 def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> CheckpointInfo:
-    """Check the trained checkpoint of a folder; raises as `find_checkpoint` does."""
+    """Check the trained checkpoint in a folder; see `find_checkpoint` for the errors."""
     if is_exported(folder):
         export = read_export(folder)
-        # An exported graph has no class names to check its head by, so the manifest states the task family.
+        # A graph has no class name that would show its head, so the manifest states the task family.
         if export.task not in (recipe.task, task.EXPORTED_AS):
             message = f"it was exported for {export.task}, and the recipe {recipe.name} is for {recipe.task}"
             raise ModelError(message, "use the recipe.yaml of its folder", file=folder)
@@ -329,12 +328,12 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> CheckpointInfo:
     return CheckpointInfo(as_recorded(recipe, record.get("identity", {})), task, folder, tuple(labels), record)
 
 
-def _head_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield each option that changes what a head computes and differs from its value at export."""
+def _changed_head_options(exported: Mapping[str, Any], requested: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, exported value and requested value of each option that changes the outputs of a head."""
     for name in ("multi_label", "method", "layers"):
-        if before.get(name) != now.get(name):
-            yield name, before.get(name), now.get(name)
-    # Other ways to read a long text only change the inputs of a graph, which can be chosen after the export.
-    strategies = [options.get("long_text", "head") for options in (before, now)]
+        if exported.get(name) != requested.get(name):
+            yield name, exported.get(name), requested.get(name)
+    # Other strategies for long texts change only the inputs of a graph, so they can be chosen after the export.
+    strategies = [options.get("long_text", "head") for options in (exported, requested)]
     if strategies[0] != strategies[1] and truncation.HIERARCHICAL in strategies:
         yield "long_text", *strategies

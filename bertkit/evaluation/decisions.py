@@ -29,11 +29,11 @@ from bertkit.tasks.typed_questions import encode, get_type_option
 from bertkit.tokens.features import TaskContext, max_tokens
 from bertkit.tokens.questions import NOUL, read_request, read_state
 
-_REFUSAL = "{{ raise_exception('a model of bertkit: run `import bertkit` before `pipeline(...)` to use it') }}"
-"""Template that transformers renders if bertkit is not imported."""
+_ERROR_TEMPLATE = "{{ raise_exception('a model of bertkit: run `import bertkit` before `pipeline(...)` to use it') }}"
+"""Chat template that transformers renders if bertkit is not imported; it raises an error."""
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 # transformers limits the options of a question to its number of labels, which are letters by default.
-_LABELS = [str(number) for number in range(1000)]
+_LABELS = [str(index) for index in range(1000)]
 _READER = DecisionConfig(labels={"choice": _LABELS, "score": _LABELS}, noul_options=["false", "true"])
 
 
@@ -53,7 +53,7 @@ class TypedQuestionsConfig(DecisionConfig):  # type: ignore[misc]
     def prepare_inputs(self, request: Any, processor: Any) -> list[tuple[dict[str, Any], list[Question]]]:
         """Encode a request as `bertkit predict` encodes a row.
 
-        No template of transformers can express this encoding, in which the text determines the order of labels.
+        A template of transformers cannot express this encoding, because the order of labels depends on the text.
 
         Returns:
             Inputs and questions of each sequence. ``marks`` are the positions after the mask tokens of all options.
@@ -66,7 +66,7 @@ class TypedQuestionsConfig(DecisionConfig):  # type: ignore[misc]
             raise ValueError('a request is {"state": ..., "questions": {name: question}}, or its JSON')
         if request.get("assets"):
             raise ValueError("this model reads no images, so a request cannot have assets")
-        # Both lists have the same order, also of the options: no comes before yes.
+        # Questions and features have the order of the request. In both, the option "no" comes before "yes".
         questions = parse_questions(request["questions"], _READER)
         settings = {"training.max_length": self.max_length, "options.one_pass": self.one_pass}
         context = TaskContext(load_recipe("decide", settings), getattr(processor, "tokenizer", processor), ())
@@ -89,17 +89,17 @@ def write_decision_config(folder: Path, context: TaskContext) -> None:
     temperatures = {kind: get_type_option(context.recipe, kind, "temperature") for kind in ("choice", "score")}
     temperatures[NOUL] = get_type_option(context.recipe, "yes_no", "temperature")
     settings = {"max_length": max_tokens(context), "one_pass": context.recipe.options.get("one_pass", False)}
-    config = TypedQuestionsConfig(temperature=temperatures, chat_template=_REFUSAL, **settings)
+    config = TypedQuestionsConfig(temperature=temperatures, chat_template=_ERROR_TEMPLATE, **settings)
     write_json(folder / DECISION_FILE, asdict(config))
 
 
 class DecisionHead(DecisionMixin, OptionHead):  # type: ignore[misc]
-    """`OptionHead` that returns the scores of options, as transformers' decision models do."""
+    """`OptionHead` that returns only the scores of options, as transformers' decision models do."""
 
     def forward(  # type: ignore[override]
         self, marks: torch.Tensor, num_options: torch.Tensor, question_type_ids: torch.Tensor, **inputs: torch.Tensor
     ) -> torch.Tensor:
-        """Compute the scores (options,) of one sequence, from the logit before each of the `marks` (1, options)."""
+        """Return the logits before the positions `marks`, shape (1, options), of one sequence; shape (options,)."""
         logits: torch.Tensor = super().forward(**inputs).logits
         return logits[0, marks[0] - 1, 0]
 

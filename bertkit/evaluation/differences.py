@@ -34,7 +34,7 @@ _BY_TYPE = ("entities", "strict")  # arrays (rows, types, 3)
 Extra = Mapping[str, Sequence[Any]]
 """Name of a column -> its value in each row."""
 Units = Sequence[Sequence[int]]
-"""The numbers of the rows of each unit: one row, or all of a query."""
+"""Row indices of each unit: one row, or all rows of a query."""
 Groups = dict[str, dict[str, Sequence[int]]]
 """Column or property to slice by -> value -> indices of its units, eight bytes each."""
 
@@ -52,7 +52,7 @@ class ChangedRow:
 
 @dataclass(frozen=True)
 class Slice:
-    """The rows that share a value, with both scores there."""
+    """Rows with the same value of a column or property, and the scores of both systems on them."""
 
     by: str
     value: str
@@ -72,11 +72,11 @@ class Changes:
     changed: int
     """Number of units that the two systems answer differently."""
     judged: int
-    """Number of these units whose effect was computed."""
+    """Number of changed units whose effect was computed."""
     won: int
     lost: int
     won_rows: list[ChangedRow] = field(default_factory=list)
-    """The first few rows that the second system wins, those with the largest effect first."""
+    """The rows that the second system wins with the largest effect, the largest first."""
     lost_rows: list[ChangedRow] = field(default_factory=list)
     slice_metric: str = ""
     slices: list[Slice] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class SystemScores:
-    """One system of a pair: predictions and compared arrays of each of its runs."""
+    """One system of a pair: predictions and row scores of each of its runs."""
 
     predictions: Sequence[Predictions]
     row_scores: Sequence[RowScores]
@@ -96,9 +96,9 @@ Systems = tuple[SystemScores, SystemScores]
 def find_changes(scorer: StoredPredictionScorer, rows: Rows, systems: Systems, extra: Extra, max_shown: int) -> Changes:
     """Find the units that the second system wins and loses, overall and by slices.
 
-    A unit is won if the first system's score rises with the second's answer to it, and the second's falls with the
-    first's. This works for any metric, also if a single row has no score, as with a correlation. With several
-    seeds, the mean over pairs of seeds counts.
+    A unit is won if exchanging the answers of both systems to it raises the first system's score and lowers the
+    second's. This works for any metric, even if a single row has no score, as with a correlation. With several seeds,
+    the mean over pairs of seeds counts.
 
     Args:
         scorer: Scorer of the systems.
@@ -109,37 +109,36 @@ def find_changes(scorer: StoredPredictionScorer, rows: Rows, systems: Systems, e
     """
     (first, second), metric = systems, scorer.recipe.best_metric
     pairs = list(zip(first.row_scores, second.row_scores, strict=False))
-    # 1. Compute the effect of each unit, or of evenly spaced ones if there are too many.
-    # Units that both answer alike change nothing, and are not computed.
+    # 1. Compute the effect of each unit with different answers, or of evenly spaced ones if there are too many.
     changed = sorted({int(unit) for pair in pairs for unit in find_changed(*pair)})
     tested_units = thin(changed, MAX_CHANGED)
-    # F1 of a slice can be undefined if a label is missing; the fraction of right rows never is.
+    # F1 of a slice is undefined if a label is missing; the fraction of correct rows is always defined.
     scores = scorer.score(first.row_scores[0])
     fractions = list(count_right(scores, first.row_scores[0], scorer.task.METRICS))
     slice_metric = "accuracy" if "accuracy" in fractions else (fractions or [metric])[0]
     effects = _mean_effects(scorer, {metric, slice_metric}, tested_units, pairs)
     won, lost = _split_effects(effects[metric])
-    # 2. Count wins and losses per slice, by a metric that every slice has, and describe the rows with large effects.
+    # 2. Count wins and losses per slice, and describe the rows with the largest effects.
     units = group_rows(scorer, rows, first)
     groups = slice_values(scorer, rows, units, extra)
     outcome = list(map(set, _split_effects(effects[slice_metric])))
-    build_recipe_error = partial(_describe_row, scorer, rows, systems)
+    entity_slices = _slice_entities(scorer, slice_metric, systems)
+    describe = partial(_describe_row, scorer, rows, systems)
     return Changes(
         metric=metric,
         changed=len(changed),
         judged=len(tested_units),
         won=len(won),
         lost=len(lost),
-        won_rows=[build_recipe_error(units[unit][0]) for unit in won[:max_shown] if len(units)],
-        lost_rows=[build_recipe_error(units[unit][0]) for unit in lost[:max_shown] if len(units)],
+        won_rows=[describe(units[unit][0]) for unit in won[:max_shown] if len(units)],
+        lost_rows=[describe(units[unit][0]) for unit in lost[:max_shown] if len(units)],
         slice_metric=slice_metric,
-        slices=_slice_units(scorer, slice_metric, groups, systems, outcome)
-        + _slice_entities(scorer, slice_metric, systems),
+        slices=[*_slice_units(scorer, slice_metric, groups, systems, outcome), *entity_slices],
     )
 
 
 def group_rows(scorer: StoredPredictionScorer, rows: Rows, system: SystemScores) -> Units:
-    """Return the row indices of each unit: one per unit, or all rows of a query; empty if they are unknown."""
+    """Return the row indices of each unit, or an empty list if they are unknown."""
     count = count_examples(system.row_scores[0])
     # An array of shape (rows, 1) needs eight bytes per unit, and is indexed like a list of lists.
     if count == len(rows):
@@ -147,14 +146,14 @@ def group_rows(scorer: StoredPredictionScorer, rows: Rows, system: SystemScores)
     groups: dict[tuple[str, ...], list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault(tuple(str(row.get(name)) for name in scorer.task.COLUMNS.groups), []).append(index)
-    scored = []
+    scored_units = []
     for indices in groups.values() if scorer.task.COLUMNS.groups else ():
         predictions = [system.predictions[0][index] for index in indices]
         # A query without a relevant passage, for example, is not scored.
         with suppress(DataError):
             scorer.task.compare(predictions, [rows[index] for index in indices], scorer.context)
-            scored.append(indices)
-    return scored if len(scored) == count else []
+            scored_units.append(indices)
+    return scored_units if len(scored_units) == count else []
 
 
 def _mean_effects(
@@ -163,28 +162,28 @@ def _mean_effects(
     units: Sequence[int],
     pairs: Sequence[tuple[RowScores, RowScores]],
 ) -> dict[str, dict[int, float]]:
-    """Compute what the second system's answer to a unit is worth, for each metric and unit; positive is better.
+    """Compute the effect of the second system's answer to each unit on each metric; positive is better.
 
-    It is what the first system gains by it, and what the second loses without it, on average.
+    The effect is the mean of what the first system gains with the answer, and what the second loses without it.
     """
     effects = {metric: dict.fromkeys(units, 0.0) for metric in metrics}
     for first, second in pairs:
-        before, after = (scorer.score(system) for system in (first, second))
+        first_scores, second_scores = (scorer.score(system) for system in (first, second))
         for unit in units:
-            gained, without = (scorer.score(system) for system in swap(first, second, np.array([unit])))
+            first_with, second_without = (scorer.score(system) for system in swap(first, second, np.array([unit])))
             for metric, metric_effects in effects.items():
-                # Example: the systems have accuracies of 0.5 and 0.8 on ten rows, and only the second has this unit
-                # right. The first would gain 0.1 with the other's answer, and the second would lose 0.1, so the effect
-                # is 0.1. The effect of a unit depends on the other units, so average the effects of changing it first
-                # and changing it last.
-                effect = (gained[metric] - before[metric] + after[metric] - without[metric]) / 2
+                # Example: the systems have accuracies of 0.5 and 0.8 on ten rows, and only the second answers this
+                # unit correctly. With its answer, the first has 0.6; without it, the second has 0.7. The effect is 0.1.
+                # The mean of both differences is needed, because the effect depends on the answers to other units.
+                gain = first_with[metric] - first_scores[metric]
+                effect = (gain + second_scores[metric] - second_without[metric]) / 2
                 sign = -1 if is_lower_better(metric) else 1
                 metric_effects[unit] += 0.0 if np.isnan(effect) else sign * effect / len(pairs)
     return effects
 
 
 def _split_effects(effects: Mapping[int, float]) -> tuple[list[int], list[int]]:
-    """Return the units that are won and those that are lost, each with the largest effects first."""
+    """Return the won units and the lost units, each with the largest effects first."""
     won = sorted((unit for unit in effects if effects[unit] > _ROUNDING), key=lambda unit: -effects[unit])
     lost = sorted((unit for unit in effects if effects[unit] < -_ROUNDING), key=lambda unit: effects[unit])
     return won, lost
@@ -235,11 +234,8 @@ def _slice_units(
     slices = []
     for by, values in groups.items():
         for value, units in values.items():
-            scores = _mean_scores(
-                scorer,
-                metric,
-                [[take(run, np.array(units)) for run in system.row_scores] for system in systems],
-            )
+            parts = [[take(run, np.array(units)) for run in system.row_scores] for system in systems]
+            scores = _mean_scores(scorer, metric, parts)
             won, lost = (len(unit_set.intersection(units)) for unit_set in outcome)
             slices.append(Slice(by, shorten(str(value), 40), len(units), *scores, won, lost))
     return slices
@@ -259,12 +255,11 @@ def _slice_entities(scorer: StoredPredictionScorer, metric: str, systems: System
             [{**run, **{key: run[key][:, [index]] for key in _BY_TYPE}} for run in runs] for runs in system_runs
         ]
         errors = [np.mean([count_errors(run)[0] for run in system], axis=0) for system in type_scores]
-        # Rows without the type carry no information about it.
-        occurs = np.any([count_errors(run)[1] > 0 for system in type_scores for run in system], axis=0)
-        if occurs.any():
+        has_type = np.any([count_errors(run)[1] > 0 for system in type_scores for run in system], axis=0)
+        if has_type.any():
             won, lost = (int((gained > _ROUNDING).sum()) for gained in (errors[0] - errors[1], errors[1] - errors[0]))
             scores = _mean_scores(scorer, metric, type_scores)
-            slices.append(Slice("entities", name, int(occurs.sum()), *scores, won, lost))
+            slices.append(Slice("entities", name, int(has_type.sum()), *scores, won, lost))
     return slices
 
 
@@ -277,13 +272,12 @@ def _mean_scores(
 
 
 def _describe_row(scorer: StoredPredictionScorer, rows: Rows, systems: Systems, index: int) -> ChangedRow:
-    """Describe a row in words, with its entities if it has any."""
+    """Return a row and both answers as text; the answers of taggers are lists of entities."""
     row, columns = rows[index], scorer.task.COLUMNS
     texts = [as_text(row[name]) for name in (*columns.inputs, *columns.optional) if name in row]
     gold = as_text(row.get(columns.gold))
     answers = [[run_predictions[index]["prediction"] for run_predictions in system.predictions] for system in systems]
     if "entities" in systems[0].row_scores[0]:
-        # Show the gold entities of a row as text, and the entities that each run predicted.
         shown_answers = [
             scorer.task.details([{"prediction": tags} for tags in system], [row] * len(system), scorer.context).answers
             or []
@@ -301,7 +295,7 @@ def _count_answers(values: Sequence[Any]) -> str:
     answers = Counter(shorten(as_text(value), MAX_ANSWER) for value in values)
     if len(values) == 1:
         return next(iter(answers))
-    if len(answers) > 3:  # numbers
+    if len(answers) > 3:  # such as numbers
         return f"{len(answers)} answers, such as {next(iter(answers))}"
     return ", ".join(f"{answer} ({count})" for answer, count in answers.most_common())
 

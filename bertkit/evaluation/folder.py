@@ -23,7 +23,7 @@ RECORD = "evaluation.json"
 _FORMAT = 1
 _NOT_SETTINGS = {"about", "published", "gates", "model", "data"}
 _SCORING_SETTINGS = ("max_length", "precision")  # training settings that change scores
-_ANOTHER = "choose another --output"
+_REMEDY = "choose another --output"
 
 
 def read_evaluation(folder: Path) -> RunRecord | None:
@@ -32,59 +32,59 @@ def read_evaluation(folder: Path) -> RunRecord | None:
     Raises:
         DataError: If the record is damaged.
     """
-    damaged = DataError("the record of the evaluation is damaged", "evaluate into another folder", file=folder / RECORD)
-    return cast("RunRecord | None", read_with_checksum(folder / RECORD, damaged, form=("an evaluation", _FORMAT)))
+    error = DataError("the record of the evaluation is damaged", "evaluate into another folder", file=folder / RECORD)
+    return cast("RunRecord | None", read_with_checksum(folder / RECORD, error, form=("an evaluation", _FORMAT)))
 
 
 def check_output(folder: Path, splits: Mapping[str, Split]) -> None:
-    """Create the folder of an evaluation, and check that no file of it replaces something else.
+    """Create the folder of an evaluation, and check that no file of a run and no input file would be replaced.
 
     Raises:
-        UsageError: If it is the folder of a run, or an input file would be replaced.
-        ResourceError: If it cannot be created.
+        UsageError: If the folder contains a run, or an input file would be replaced.
+        ResourceError: If the folder cannot be created.
     """
     if (folder / runs.RECORD).is_file():
-        raise UsageError("the folder of a run, whose predictions would be lost", _ANOTHER, file=folder)
+        raise UsageError("the folder contains a run, whose predictions would be lost", _REMEDY, file=folder)
     for name, split in splits.items():
         check_not_inputs(folder / predictions_file(name), [("the file with the rows to score", Path(split.source))])
     try:
         make_ignored_folder(folder)
     except OSError as error:
-        raise ResourceError(f"not a folder to write to: {error.strerror}", _ANOTHER, file=folder) from None
+        raise ResourceError(f"not a folder to write to: {error.strerror}", _REMEDY, file=folder) from None
 
 
-def begin_evaluation(folder: Path, saved: CheckpointInfo) -> RunRecord:
-    """Return the record of an evaluation, which is written to its folder first.
+def begin_evaluation(folder: Path, info: CheckpointInfo) -> RunRecord:
+    """Write the record of an unfinished evaluation into its folder, and return it.
 
-    An evaluation of the same model with the same settings is continued: the scores of its other splits stay.
+    If the folder has an evaluation of the same model with the same settings, the scores of its other splits stay.
 
     Raises:
         UsageError: If the folder has predictions of another model, or of the same model with other settings.
     """
-    made_by = describe_maker(saved)
-    before = read_evaluation(folder)
-    if before is None and any(folder.glob("predictions*.jsonl")):
-        raise UsageError("the folder has predictions of an unknown model", _ANOTHER, file=folder)
-    if before is not None and before["made_by"] != made_by:
-        message = f"the folder has an evaluation of another model ({before['model']})"
-        if before["made_by"]["model"] == made_by["model"]:
-            changes = runs.compare_identities(before["made_by"], made_by)
+    made_by = describe_maker(info)
+    record = read_evaluation(folder)
+    if record is None and any(folder.glob("predictions*.jsonl")):
+        raise UsageError("the folder has predictions of an unknown model", _REMEDY, file=folder)
+    if record is not None and record["made_by"] != made_by:
+        message = f"the folder has an evaluation of another model ({record['model']})"
+        if record["made_by"]["model"] == made_by["model"]:
+            changes = runs.compare_identities(record["made_by"], made_by)
             message = f"the folder has an evaluation with other settings ({'; '.join(map(str, changes[:4]))})"
-        raise UsageError(message, _ANOTHER, file=folder)
+        raise UsageError(message, _REMEDY, file=folder)
     # The status is written before any predictions, so that an interrupted evaluation does not look finished.
-    record: RunRecord = before or {"results": [], "predictions": {}, "identity": {"data": {}}}
-    record |= {"format": _FORMAT, "status": "running", "model": saved.recipe.model, "made_by": made_by}
+    record = record or {"results": [], "predictions": {}, "identity": {"data": {}}}
+    record |= {"format": _FORMAT, "status": "running", "model": info.recipe.model, "made_by": made_by}
     record["versions"] = runs.versions()
     write_with_checksum(folder / RECORD, record)
-    write_text(folder / "recipe.yaml", write_yaml(saved.recipe.model_dump(mode="json", exclude_defaults=True)))
+    write_text(folder / "recipe.yaml", write_yaml(info.recipe.model_dump(mode="json", exclude_defaults=True)))
     return record
 
 
-def describe_maker(saved: CheckpointInfo) -> dict[str, Any]:
-    """Return the causes of predictions besides the rows: the checksum of the model, and settings of its recipe."""
-    settings = saved.recipe.model_dump(mode="json", exclude=_NOT_SETTINGS)
+def describe_maker(info: CheckpointInfo) -> dict[str, Any]:
+    """Return what predictions depend on besides the rows: the model's checksum, and settings of its recipe."""
+    settings = info.recipe.model_dump(mode="json", exclude=_NOT_SETTINGS)
     settings["training"] = {name: settings["training"][name] for name in _SCORING_SETTINGS}
-    return {"model": _fingerprint(saved), "recipe": settings}
+    return {"model": _fingerprint(info), "recipe": settings}
 
 
 def finish_evaluation(
@@ -96,20 +96,20 @@ def finish_evaluation(
     files: Sequence[str],
 ) -> None:
     """Write scores and the checksums of rows and predictions into the record of an evaluation."""
-    # Without times and folders, a repeated evaluation writes the same bytes.
-    scored = [{**as_portable_record(result), "seconds": None} for result in results]
+    # A repeated evaluation writes the same bytes, because times and folders are left out.
+    new_results = [{**as_portable_record(result), "seconds": None} for result in results]
     other_results = [result for result in record["results"] if result["split"] not in splits]
     data = record["identity"]["data"] | {name: split.fingerprint() for name, split in splits.items()}
-    # Another split can have labels that the model lacks; earlier evaluations of the folder keep theirs.
+    # Keep the labels of earlier evaluations in the folder, because other splits can have other labels.
     label_names = list(dict.fromkeys([*record["identity"].get("labels", []), *labels]))
     identity = {"recipe": record["made_by"]["recipe"], "data": data, "labels": label_names}
     predictions = {**record["predictions"], **list_files(folder, files)}
-    fields = {"identity": identity, "results": other_results + scored, "predictions": predictions}
+    fields = {"identity": identity, "results": other_results + new_results, "predictions": predictions}
     write_with_checksum(folder / RECORD, {**record, "status": "finished", **fields})
 
 
-def _fingerprint(saved: CheckpointInfo) -> str:
-    """Compute the checksum of a model; for an exported one, use the manifest of its files."""
-    if is_exported(saved.folder):
-        return file_fingerprint(saved.folder / MANIFEST)
-    return fingerprint_all(saved.folder, saved.member_folders)
+def _fingerprint(info: CheckpointInfo) -> str:
+    """Compute the checksum of a model, or of the manifest of an exported model."""
+    if is_exported(info.folder):
+        return file_fingerprint(info.folder / MANIFEST)
+    return fingerprint_all(info.folder, info.member_folders)

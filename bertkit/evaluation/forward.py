@@ -1,4 +1,4 @@
-"""Forward passes without gradients: rows are sorted by length, and outputs return in the order of the rows."""
+"""Forward passes without gradients: rows are sorted by length, and outputs have the order of the rows."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from bertkit.runtime.model import ExportedModel
 
 Output = dict[str, Any]
-Computed = tuple[Output, float, int]
-"""The outputs of a batch as arrays, the sum of its loss, and over how many items that is."""
+BatchOutput = tuple[Output, float, int]
+"""Outputs of a batch as arrays, its summed loss, and the number of items in the sum."""
 Advance = Callable[[int], None]
 
 
@@ -47,9 +47,9 @@ def forward(
     precision: str,
     advance: Advance = lambda rows: None,
 ) -> tuple[Sequence[Output], float | None]:
-    """Run the model over features; several processes divide the work, and each gets the outputs of all.
+    """Run the model over features; several processes divide the work, and each gets the outputs of all features.
 
-    Each process runs an exported model over all features.
+    An exported model is not divided: each process runs it over all features.
 
     Returns:
         Outputs of each feature as float32 arrays (without the batch dimension), and the mean loss, or None if
@@ -60,54 +60,52 @@ def forward(
 
     if isinstance(model, ExportedModel):
         return forward_exported(model, features, get_lengths(features).tolist(), collate, advance), None
-    process, processes = rank_and_size()
+    process, processes = get_rank_and_size()
     losses: list[Sequence[Any]] = []  # (sum of losses, number of items) per process
-    collate, lengths = few_shapes(model, features, collate)
-    # All processes must make the same batches, even if their machines differ.
-    tokens = gather_from_all(tokens_at_once())[0] if processes > 1 else None
+    collate, lengths = limit_shapes(model, features, collate)
+    # All processes must make the same batches, even on different machines, so the first process decides.
+    max_tokens = gather_from_all(choose_batch_tokens())[0] if processes > 1 else None
 
     def run(start: int) -> list[Output]:
         outputs: dict[int, Output] = {}
-        total, count = 0.0, 0
-        # Every n-th batch belongs to a process. Batches are sorted by length, so all processes get long and short ones.
-        batches = sorted_batches(lengths[start : start + IN_MEMORY], tokens)
-        process_batches = [[start + index for index in batched] for batched in batches[process::processes]]
+        total_loss, num_items = 0.0, 0
+        # Batches are sorted by length. A process runs every n-th batch, so all processes get long and short batches.
+        batches = sorted_batches(lengths[start : start + IN_MEMORY], max_tokens)
+        process_batches = [[start + index for index in batch] for batch in batches[process::processes]]
         computed = _run_batches(model, features, collate, process_batches, precision)
         for indices, (arrays, loss, items) in zip(process_batches, computed, strict=True):
-            total, count = total + loss, count + items
-            # Outputs are views of the batch's arrays, with the padding of its longest row. A task's `decode` knows
-            # which tokens of a row are real.
+            total_loss, num_items = total_loss + loss, num_items + items
+            # Outputs are views of the batch's arrays, including padding, which `Task.decode` ignores.
             for position, index in enumerate(indices):
                 outputs[index] = {name: array[position] for name, array in arrays.items()}
             advance(len(indices))
-        if lacks_a_batch(model, len(batches), process, processes):
+        if needs_extra_batch(model, len(batches), process, processes):
             _run_batch(model, collate([features[start + index] for index in batches[0]]))
-        # Outputs have the index of their feature, so the outputs of all processes merge in any order.
-        for process_outputs, *process_losses in gather_from_all((outputs, total, count)):
+        for process_outputs, *process_losses in gather_from_all((outputs, total_loss, num_items)):
             outputs |= process_outputs
             losses.append(process_losses)
         return [outputs[index] for index in sorted(outputs)]
 
-    with evaluating(model, precision):
+    with use_eval_mode(model, precision):
         outputs = offload_to_disk(chain.from_iterable(map(run, range(0, len(features), IN_MEMORY))))
-    items = sum(count for _, count in losses)
-    return outputs, sum(total for total, _ in losses) / items if items else None
+    items = sum(num_items for _, num_items in losses)
+    return outputs, sum(total_loss for total_loss, _ in losses) / items if items else None
 
 
 def _run_batches(
     model: nn.Module, features: Features, collate: Collator, batches: list[list[int]], precision: str
-) -> Iterator[Computed]:
-    """Run batches of features in order, several at a time where the model allows it."""
+) -> Iterator[BatchOutput]:
+    """Run batches of features in order, in several threads if the model supports it."""
 
-    def run(batch: list[int]) -> Computed:
+    def run(batch: list[int]) -> BatchOutput:
         return _run_batch(model, collate([features[index] for index in batch]))
 
-    def run_in_thread(batch: list[int]) -> Computed:
-        # Each thread has separate modes of torch, so set them again.
-        with evaluating(model, precision):
+    def run_in_thread(batch: list[int]) -> BatchOutput:
+        # torch's modes are set per thread.
+        with use_eval_mode(model, precision):
             return run(batch)
 
-    # A single batch already uses all threads for its products.
+    # A single batch already uses all threads for its matrix products.
     in_threads = len(batches) > 1 and _runs_in_threads(model)
     return map_in_threads(run_in_thread, batches) if in_threads else map(run, batches)
 
@@ -116,24 +114,24 @@ def _runs_in_threads(model: nn.Module) -> bool:
     return getattr(getattr(model, "encoder", None), "is_reentrant", False) and device_of(model).is_cpu
 
 
-def _run_batch(model: nn.Module, batch: Tensors) -> Computed:
-    """Run the model over a batch."""
+def _run_batch(model: nn.Module, batch: Tensors) -> BatchOutput:
+    """Return the float32 outputs of a batch, its summed loss and the number of items; without labels, 0 and 0."""
     import torch
 
     from bertkit.modeling.static_shapes import drop_fillers, run_static_batch
 
     device = next(model.parameters()).device
-    real = drop_fillers(model, batch)
-    fields = dict(run_static_batch(model, {name: to_device(value, device) for name, value in real.items()}))
+    rows = drop_fillers(model, batch)
+    fields = dict(run_static_batch(model, {name: to_device(value, device) for name, value in rows.items()}))
     Device(device.type).end_graph()
-    # The model's loss is a mean over the batch; weighted by its items, it adds up to the mean over all rows.
-    loss, items = fields.pop("loss", None), count_items(real)
+    # The model's loss is a mean over the items of the batch; as a sum, it can be added to other batches'.
+    loss, items = fields.pop("loss", None), count_items(rows)
     arrays = {name: value.float().cpu().numpy() for name, value in fields.items() if torch.is_tensor(value)}
     return arrays, *((float(loss) * items, items) if loss is not None and items else (0.0, 0))
 
 
 @contextmanager
-def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
+def use_eval_mode(model: nn.Module, precision: str) -> Iterator[None]:
     """Run a torch model without gradients and dropout, in the given precision, inside the `with` block."""
     import torch
 
@@ -141,10 +139,11 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
 
     device = device_of(model)
     was_training = model.training
-    if was_training:  # each change of the mode goes through all modules, which a single text would notice
+    # Changing the mode visits all modules, which takes a noticeable part of the time for a single text.
+    if was_training:
         model.eval()
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
-    # Weights that are gathered in inference mode could not be trained afterwards.
+    # FSDP could not train weights that it has gathered in inference mode.
     mode = torch.no_grad() if is_sharded(model) else device.inference_mode()
     with mode, autocast, nullcontext() if device.shapes_may_change else always_mask():
         yield
@@ -152,37 +151,40 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
         model.train()
 
 
-def lacks_a_batch(model: nn.Module, batches: int, process: int, processes: int) -> bool:
-    """Return whether a process must run an extra batch: processes that share sharded weights run equally many."""
-    # With 5 batches, process 0 of 2 runs three and process 1 two. Each pass gathers weights from all processes, so the
-    # third pass would wait forever for process 1.
+def needs_extra_batch(model: nn.Module, batches: int, process: int, processes: int) -> bool:
+    """Return whether a process must run an extra batch, so that all processes run the same number of batches.
+
+    With 5 batches, process 0 of 2 runs three batches and process 1 two. If weights are sharded, each pass gathers them
+    from all processes, so the third pass would wait forever for process 1.
+    """
     return is_sharded(model) and process >= batches % processes > 0
 
 
-def rank_and_size() -> tuple[int, int]:
-    """Return the rank of this process among the processes that evaluate together, and their number."""
+def get_rank_and_size() -> tuple[int, int]:
+    """Return the rank of this process, and the number of processes."""
     from torch import distributed
 
     is_distributed = distributed.is_available() and distributed.is_initialized()
     return (distributed.get_rank(), distributed.get_world_size()) if is_distributed else (0, 1)
 
 
-def gather_from_all(share: Item) -> list[Item]:
-    """Return the values of all processes, in the order of their ranks; all processes call it together."""
+def gather_from_all(value: Item) -> list[Item]:
+    """Return the values of all processes, in the order of their ranks; all processes must call this function."""
     from torch import distributed
 
-    _, processes = rank_and_size()
-    shares = [share] * processes
+    _, processes = get_rank_and_size()
+    values = [value] * processes
     if processes > 1:
-        distributed.all_gather_object(shares, share)
-    return shares
+        distributed.all_gather_object(values, value)
+    return values
 
 
-def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple[Collator, list[int]]:
-    """Return a collator, and the lengths by which features are sorted into batches, both as they are on most devices.
+def limit_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple[Collator, list[int]]:
+    """Return a collator that makes few shapes of batches, and the lengths to sort features by.
 
-    If a graph is compiled per shape, batches reuse the widths of the model's earlier ones, plus another if a text
-    is longer. All batches of one width are filled to the same number of rows.
+    Most devices need the collator and the lengths of the features unchanged. On a device that compiles a graph per
+    shape, batches reuse the widths of earlier batches, and a new width is added only for a longer text. All batches of
+    one width are filled to the same number of rows.
     """
     from bertkit.modeling.static_shapes import get_static_shapes, get_texts_per_row
 
@@ -196,29 +198,28 @@ def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple
         shapes.widths += (round_size(int(longest.max())),)
     texts = get_texts_per_row(model, features)
     widths = [static_width(length, shapes.widths) for length in longest.tolist()]
-    # The cost of a row is its number of texts times their width, which a batch is filled by. Windows are computed
-    # alone, so a row costs only its own windows; choices are padded to the most of any row.
+    # The cost of a row is its number of texts times their width. A row of windows costs only its own windows; a row of
+    # choices is padded to the maximum number of choices.
     counts = (lengths // longest).tolist() if texts.are_windows else [texts.max_count] * len(widths)
     costs = [count * width for count, width in zip(counts, widths, strict=True)]
     order = evaluation_rows(TOKENS_AT_ONCE, texts, device.count)
     return static_collator(collate, order, shapes.widths, texts), costs
 
 
-def sorted_batches(lengths: Sequence[int], tokens: int | None = None) -> list[list[int]]:
-    """Split rows, longest first, into batches of at most `tokens` padded tokens (or one row).
+def sorted_batches(lengths: Sequence[int], max_tokens: int | None = None) -> list[list[int]]:
+    """Split rows, longest first, into batches of at most `max_tokens` padded tokens (or one row).
 
-    Without `tokens`, a batch has as many tokens as keep this machine busy: 4,096, or on a CPU 1,024 per thread if that
-    is less.
+    By default, `max_tokens` depends on the device: 4,096, or on a CPU 1,024 per thread if that is less.
     """
-    # With one text there is nothing to batch, so skip the query of the machine.
+    # A single row does not need the query of the device.
     if len(lengths) < 2:
         return [[row] for row in range(len(lengths))]
-    return split_by_length(lengths, tokens or tokens_at_once())
+    return split_by_length(lengths, max_tokens or choose_batch_tokens())
 
 
-def tokens_at_once() -> int:
-    """Return the number of padded tokens per batch that keeps this machine busy."""
-    torch = sys.modules.get("torch")  # Exported models run without torch.
+def choose_batch_tokens() -> int:
+    """Return the number of padded tokens per batch that keeps the device busy."""
+    torch = sys.modules.get("torch")  # exported models run without torch
     if torch is None:
         return get_max_batch_tokens(available_threads().number)
     return get_max_batch_tokens(torch.get_num_threads()) if find_device().is_cpu else TOKENS_AT_ONCE

@@ -1,4 +1,4 @@
-"""Gates: what a model must score, and by how much it must not be worse than another."""
+"""Gates: scores that a model must reach, and the largest acceptable loss against another model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Ece = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class WorseGate:
-    """By how much a model must not be worse than the first.
+    """Limit on how much worse a model can be than the first.
 
     Args:
         metrics: Metrics that must not get worse; the best metric if empty.
@@ -45,8 +45,8 @@ class WorseGate:
     margin: float = 0.0
     undecided: Literal["fail", "pass"] = "fail"
 
-    def choose(self, scorer: StoredPredictionScorer, system: SystemScores) -> list[str]:
-        """Return the metrics that it is about.
+    def choose_metrics(self, scorer: StoredPredictionScorer, system: SystemScores) -> list[str]:
+        """Return the metrics to test.
 
         Raises:
             UsageError: If one of them is not scored.
@@ -59,7 +59,7 @@ class WorseGate:
 
 
 class GatedDifference(NamedTuple):
-    """Difference that a gate tests, or None if the units are too few for a test."""
+    """Difference that a gate tests, or None if there are too few units for a test."""
 
     group: str
     name: str
@@ -71,7 +71,7 @@ class GatedDifference(NamedTuple):
 def judge_scores(
     gates: GateConfig, group: str, scores: Scores, intervals: Mapping[str, Interval], ece: Ece | None, size: int
 ) -> list[Case]:
-    """Judge what a model scored by the gates of a recipe: a case per gate.
+    """Judge the scores of a model by the gates of a recipe, one case per gate.
 
     Args:
         gates: Gates of the recipe.
@@ -82,36 +82,36 @@ def judge_scores(
         size: Size of the weights in bytes.
     """
     all_scores = {**scores, "size_mb": size / 1e6} | ({"ece": ece["value"]} if ece else {})
-    ends = {**intervals} | ({"ece": ece["interval"]} if ece else {})
+    all_intervals = {**intervals} | ({"ece": ece["interval"]} if ece else {})
     cases = []
     for name, bound in gates.limits.items():
-        value, interval, is_most = all_scores.get(name), ends.get(name), is_lower_better(name)
-        requirement = f"at {'most' if is_most else 'least'} {bound:g}"
-        # With confidence, the interval must pass, not the score, so compare the end of the interval that could fail.
-        end = interval and interval[is_most] if gates.use_interval and name != "size_mb" else value
-        # A missing measurement fails its gate; otherwise a broken measurement would pass unnoticed.
-        if value is None or end is None:
+        value, interval = all_scores.get(name), all_intervals.get(name)
+        is_maximum = is_lower_better(name)
+        requirement = f"at {'most' if is_maximum else 'least'} {bound:g}"
+        # With confidence, the complete interval must pass, so compare its worse end with the bound.
+        tested_value = interval and interval[is_maximum] if gates.use_interval and name != "size_mb" else value
+        # A gate without a measurement fails; otherwise, a broken measurement would pass unnoticed.
+        if value is None or tested_value is None:
             problem = "not measured" if value is None else f"{score_text(value)} has no interval"
             cases.append(Case(group, name, "failed", f"{problem}, and {requirement} is required"))
             continue
-        reached = end <= bound if is_most else end >= bound
-        described = f"{score_text(value)}{f' (95% CI {score_text(interval)})' if interval else ''}"
-        text = (
-            f"{described}, {'' if reached else 'not '}{requirement}{' with confidence' if gates.use_interval else ''}"
-        )
-        cases.append(Case(group, name, "passed" if reached else "failed", text))
+        is_reached = tested_value <= bound if is_maximum else tested_value >= bound
+        measurement = f"{score_text(value)}{f' (95% CI {score_text(interval)})' if interval else ''}"
+        confidence = " with confidence" if gates.use_interval else ""
+        text = f"{measurement}, {'' if is_reached else 'not '}{requirement}{confidence}"
+        cases.append(Case(group, name, "passed" if is_reached else "failed", text))
     return cases
 
 
 def judge_seeds(gates: GateConfig, summary: SeedsSummary) -> list[Case]:
-    """Judge the means of several seeds; the size is one model's, and their calibration is not measured."""
+    """Judge the means over several seeds, and the size of one model; calibration is not measured."""
     size = next((model_bytes(Path(summary.folder, run.name)) for run in summary.runs if run.results), 0)
     cases = []
     for split in summary.splits:
         known_spreads = {name: spread for name, spread in split.spreads.items() if spread is not None}
         means = {name: spread.mean for name, spread in known_spreads.items()}
-        ends = {name: spread.interval for name, spread in known_spreads.items()}
-        cases += judge_scores(gates, split.split, means, ends, None, size)
+        intervals = {name: spread.interval for name, spread in known_spreads.items()}
+        cases += judge_scores(gates, split.split, means, intervals, None, size)
     return cases
 
 
@@ -123,7 +123,7 @@ def model_bytes(folder: Path) -> int:
 
 
 def judge_result(gates: GateConfig, result: EvalResult, folders: Sequence[Path] = ()) -> EvalResult:
-    """Return a result with the outcomes of its gates; the weights are in its folder, or in `folders` if given."""
+    """Return a result with the outcomes of its gates; `folders` of weights default to the result's folder."""
     if not gates.limits:
         return result
     size = sum(map(model_bytes, folders or [Path(str(result.folder))]))
@@ -132,7 +132,7 @@ def judge_result(gates: GateConfig, result: EvalResult, folders: Sequence[Path] 
 
 
 def compare_systems(scorer: StoredPredictionScorer, first: SystemScores, second: SystemScores) -> dict[str, Difference]:
-    """Compare two systems, over their seeds too where each has several."""
+    """Compare two systems on all metrics; with several seeds per system, the test also covers other seeds."""
     if len(first.row_scores) > 1:
         return compare_seeds(scorer.score, first.row_scores, second.row_scores, scorer.task.METRICS)
     return compare_paired(scorer.score, first.row_scores[0], second.row_scores[0], scorer.task.METRICS)
@@ -146,7 +146,7 @@ def judge_systems(
     extra: Extra,
     gate: WorseGate | None,
 ) -> list[Case]:
-    """Judge each system after the first by a gate, on all rows and per slice of extra columns; empty without a gate.
+    """Judge each system after the first by a gate, on all rows and per value of extra columns.
 
     Args:
         scorer: Scorer of the systems.
@@ -154,54 +154,56 @@ def judge_systems(
         systems: Name of a system -> its predictions.
         differences: Name of a system after the first -> metric -> its difference from the first.
         extra: Name of a column -> its value in each row.
-        gate: Gate to apply.
+        gate: Gate to apply, or None for an empty result.
     """
     if gate is None:
         return []
     first, *rivals = systems
-    metrics, units = gate.choose(scorer, systems[first]), count_examples(systems[first].row_scores[0])
-    tested = [
+    metrics, units = gate.choose_metrics(scorer, systems[first]), count_examples(systems[first].row_scores[0])
+    tests = [
         GatedDifference(name, metric, metric, units, differences[name][metric]) for name in rivals for metric in metrics
     ]
-    # Other metrics need not be computed in each resample of each slice.
+    # Compute only the tested metrics in each resample of each slice.
     if set(metrics) <= set(scorer.recipe.metrics):
         scorer = replace(scorer, recipe=scorer.recipe.model_copy(update={"metrics": metrics}))
     # Slices make many tests, so their p values are corrected separately from the tests on all rows.
-    tested_slices = []
+    slice_tests = []
     slices = slice_values(scorer, rows, group_rows(scorer, rows, systems[first]), extra)
     for by, name in ((by, name) for by in extra for name in rivals):
         for value, members in slices.get(by, {}).items():
-            tested_here: dict[str, Difference] = {}
+            by_metric: dict[str, Difference] = {}
             if len(members) >= MIN_UNITS:
                 indices = np.array(members)
                 parts = [
                     replace(system, row_scores=[take(arrays, indices) for arrays in system.row_scores])
                     for system in (systems[first], systems[name])
                 ]
-                tested_here = compare_systems(scorer, *parts)
-            tested_slices += [
-                GatedDifference(f"{name}, {by}", f"{value}: {metric}", metric, len(members), tested_here.get(metric))
+                by_metric = compare_systems(scorer, *parts)
+            slice_tests += [
+                GatedDifference(f"{name}, {by}", f"{value}: {metric}", metric, len(members), by_metric.get(metric))
                 for metric in metrics
             ]
-    return judge_worse(tested, gate) + judge_worse(tested_slices, gate)
+    return judge_worse(tests, gate) + judge_worse(slice_tests, gate)
 
 
-def judge_worse(tested: Sequence[GatedDifference], gate: WorseGate) -> list[Case]:
-    """Judge differences by a gate; p of several is corrected for their number."""
-    # Only tested differences are corrected: a skipped slice would make the correction stricter without a reason.
-    corrected = iter(correct_differences([gated.difference for gated in tested if gated.difference is not None]))
+def judge_worse(tests: Sequence[GatedDifference], gate: WorseGate) -> list[Case]:
+    """Judge differences by a gate; p values are corrected for the number of tests."""
+    # Skipped slices are left out of the correction, which they would make stricter without a reason.
+    differences = [test.difference for test in tests if test.difference is not None]
+    corrected_differences = iter(correct_differences(differences))
     cases = []
-    for group, name, metric, units, diff in tested:
+    for group, name, metric, units, diff in tests:
         if diff is None:
             cases.append(Case(group, name, "skipped", f"not tested: {units:,} rows, fewer than {MIN_UNITS}"))
             continue
-        diff = next(corrected)
+        diff = next(corrected_differences)
         outcome = judge_difference(diff, units, gate.margin, lower_is_better=is_lower_better(metric))
-        # "Undecided" is a separate outcome: there are too few rows to decide whether the margin holds.
+        # A difference is undecided if too few rows show whether the margin holds.
         undecided: Outcome = "failed" if gate.undecided == "fail" else "skipped"
-        ends = "no interval" if diff.interval is None else f"95% CI {diff.interval[0]:+.4f} to {diff.interval[1]:+.4f}"
+        interval = "95% CI {:+.4f} to {:+.4f}".format(*diff.interval) if diff.interval else "no interval"
         corrected_p = "" if diff.p_holm is None else f", p {p_text(diff.p_holm)} after correction"
-        text = f"{score_text(diff.first)}, then {score_text(diff.second)}: {diff.difference:+.4f} ({ends}{corrected_p})"
+        scores = f"{score_text(diff.first)}, then {score_text(diff.second)}"
+        text = f"{scores}: {diff.difference:+.4f} ({interval}{corrected_p})"
         by = f" by more than {gate.margin:g}" if gate.margin else ""
         if outcome == "undecided":
             detectable = "" if diff.detectable is None else f": {units:,} show a difference of {diff.detectable:.4f}"

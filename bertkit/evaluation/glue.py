@@ -1,4 +1,4 @@
-"""The GLUE benchmark (Wang et al. 2019): its tasks, its averages, a summary, and the files of a submission."""
+"""The GLUE benchmark (Wang et al. 2019): tasks, averages, a summary, and the files of a submission."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bertkit.recipe.records import Recipe
 from bertkit.storage.files import write_bytes
 from bertkit.tasks import Predictions
 
-_RANGE = (0.0, 5.0)  # STS-B
+_STSB_RANGE = (0.0, 5.0)
 # A fixed date in the archive, so that equal files make equal archives.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -33,8 +33,8 @@ class LeaderboardFile:
     Args:
         name: Name of the file.
         rows: Number of rows that the leaderboard requires.
-        split: Name of the rows on the Hub.
-        config: Configuration of the dataset, unless it is the one of the task.
+        split: Name of its split on the Hub.
+        config: Configuration of the dataset, if it differs from the task's.
     """
 
     name: str
@@ -49,7 +49,7 @@ class GlueTask:
 
     name: str
     metrics: tuple[str, ...]
-    """Metrics of the leaderboard, whose mean is the score of the task; the first is the metric of the BERT paper."""
+    """Metrics of the leaderboard, whose mean is the task's score; the BERT paper reports the first."""
     files: tuple[LeaderboardFile, ...]
     splits: Mapping[str, str] = field(default_factory=lambda: {"validation": "test"})
     """Validation split -> name of the corresponding test split in published scores."""
@@ -81,11 +81,12 @@ def summarize(model: str, recipes: Mapping[str, Recipe], runs: Mapping[str, SetR
     Args:
         model: Pretrained model that all runs start from.
         recipes: Task -> recipe of its run.
-        runs: Task -> its run, which is ``finished``, ``failed`` or, without rows, ``missing``. Others are ``left out``.
+        runs: Task -> its run, which is ``finished``, ``failed``, or ``missing`` if it has no rows. All other tasks are
+            ``left out``.
 
     Returns:
-        The content of ``glue.json``. Averages of models of the BERT paper are left out if no score can be compared with
-        theirs, as for demo rows.
+        The content of ``glue.json``, with the averages of the BERT paper's models unless the rows are not comparable,
+        as demo rows are not.
     """
     all_runs = [runs.get(name, SetRun(name, "left out")) for name in TASKS]
     scores = [
@@ -95,11 +96,11 @@ def summarize(model: str, recipes: Mapping[str, Recipe], runs: Mapping[str, SetR
         for score in _list_scores(TASKS[run.name], result, recipes[run.name])
     ]
     by_task = {run.name: {result.split: result.scores for result in run.results} for run in all_runs if run.results}
-    # Most tasks have the same warnings, so each warning names its tasks.
-    warned: dict[str, dict[str, None]] = {}
+    # Most tasks have the same warnings, so each warning is listed once, with its tasks.
+    tasks_by_warning: dict[str, dict[str, None]] = {}
     for run in all_runs:
         for warning in (warning for result in run.results for warning in result.warnings):
-            warned.setdefault(warning, {})[run.name] = None
+            tasks_by_warning.setdefault(warning, {})[run.name] = None
     return {
         "model": model,
         "runs": [{"task": run.name, "status": run.status, "reason": run.failure or ""} for run in all_runs],
@@ -108,12 +109,12 @@ def summarize(model: str, recipes: Mapping[str, Recipe], runs: Mapping[str, SetR
         "paper_average": paper_average(by_task),
         "missing_scores": missing_scores(by_task),
         "published_averages": published_averages() if any(score["published"] for score in scores) else {},
-        "warnings": [f"{', '.join(names)}: {warning}" for warning, names in warned.items()],
+        "warnings": [f"{', '.join(names)}: {warning}" for warning, names in tasks_by_warning.items()],
     }
 
 
 def _list_scores(task: GlueTask, result: EvalResult, recipe: Recipe) -> list[dict[str, Any]]:
-    # Published scores are for all rows of the real task, so they cannot be compared with scores on other rows.
+    # Published scores are comparable only with scores on all rows of the task.
     is_comparable = recipe.data.source != "demo" and recipe.data.limit is None
     test_split = task.splits.get(result.split, "")
     return [
@@ -143,17 +144,17 @@ def leaderboard_average(scores: Scores) -> float | None:
 
 
 def paper_average(scores: Scores) -> float | None:
-    """Compute the average of the BERT paper, or return None if a score is missing.
+    """Compute the average as in the BERT paper (Devlin et al. 2019, table 1), or return None if a score is missing.
 
-    It is the mean of nine columns: both of MNLI, F1 of MRPC and QQP, Spearman of STS-B, and no WNLI.
+    The average covers nine scores: both splits of MNLI, F1 of MRPC and QQP, Spearman of STS-B, but not WNLI, on which
+    most models are worse than the majority class.
     """
-    # Devlin et al. (2019, table 1) leave WNLI out, because the majority class beats most models there.
     columns = [(task, split) for task in TASKS.values() for split in task.splits if task.name != "wnli"]
     return _mean(_find_score(scores, task.name, split, task.metrics[0]) for task, split in columns)
 
 
 def missing_scores(scores: Scores) -> list[str]:
-    """List the missing scores of the leaderboard's average, by task, or by task and split or metric."""
+    """List the scores that the leaderboard's average lacks, as ``task``, ``task split`` or ``task metric``."""
     missing = []
     for task in TASKS.values():
         by_split = scores.get(task.name)
@@ -167,7 +168,7 @@ def missing_scores(scores: Scores) -> list[str]:
 
 
 def published_scores(recipe: Recipe, test_split: str, metric: str) -> dict[str, float]:
-    """Return model -> score on the test rows, for the models of the BERT paper whose score the recipe quotes."""
+    """Return the test scores that a recipe quotes from the BERT paper: model -> score."""
     return {
         entry.model: float(entry.scores()[metric])
         for entry in recipe.published
@@ -177,13 +178,13 @@ def published_scores(recipe: Recipe, test_split: str, metric: str) -> dict[str, 
 
 def published_averages() -> dict[str, float]:
     """Compute the averages of the BERT paper from the scores that the shipped recipes quote from it."""
-    columns: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    scores_by_model: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
     for name, task in TASKS.items():
         recipe, metric = load_recipe(name), task.metrics[0]
         for split, test_split in task.splits.items():
             for model, score in published_scores(recipe, test_split, metric).items():
-                columns.setdefault(model, {}).setdefault(name, {})[split] = {metric: score}
-    averages = {model: paper_average(scores) for model, scores in columns.items()}
+                scores_by_model.setdefault(model, {}).setdefault(name, {})[split] = {metric: score}
+    averages = {model: paper_average(scores) for model, scores in scores_by_model.items()}
     return {model: average for model, average in averages.items() if average is not None}
 
 
@@ -201,7 +202,7 @@ def _mean(scores: Iterable[float | None]) -> float | None:
 
 
 def submission_lines(task: GlueTask, file: LeaderboardFile, labels: Sequence[str], records: Predictions) -> list[str]:
-    """Return the lines of a file after its header, from predictions of `predict`.
+    """Return the lines of a file without its header, given the predictions of `bertkit predict`.
 
     Rows are sorted by their column ``idx``, if they have it.
 
@@ -211,7 +212,7 @@ def submission_lines(task: GlueTask, file: LeaderboardFile, labels: Sequence[str
     remedy = "use the test rows of GLUE"
     if len(records) != file.rows:
         raise DataError(f"{file.name} requires {file.rows:,} rows, got {len(records):,}", remedy)
-    # Predictions may come in any order; the leaderboard reads them by index, and requires each index once.
+    # The leaderboard requires each index once; predictions can have any order.
     indices = [record.get("idx", index) for index, record in enumerate(records)]
     if sorted(map(str, indices)) != sorted(map(str, range(file.rows))):
         raise DataError(f"idx is not 0 to {file.rows - 1:,} without repeats", remedy, column="idx")
@@ -224,8 +225,8 @@ def _make_cell(task: GlueTask, labels: Sequence[str], record: Mapping[str, Any])
     if not labels:
         if not math.isfinite(prediction):
             raise DataError("a prediction is not a finite number", "train with a lower learning rate")
-        # Scores of STS-B are between 0 and 5, but a regression model may predict other numbers.
-        return f"{min(max(prediction, _RANGE[0]), _RANGE[1]):.4f}"
+        # A regression model can predict numbers outside of the range of STS-B's scores.
+        return f"{min(max(prediction, _STSB_RANGE[0]), _STSB_RANGE[1]):.4f}"
     if prediction not in labels:
         raise DataError(f"the label {prediction!r} is not one of {', '.join(labels)}", "use the labels of the recipe")
     return str(prediction) if task.writes_names else str(labels.index(prediction))

@@ -1,4 +1,4 @@
-"""Held-out text: the same examples and masks for every evaluation, scored by the objective."""
+"""Scores on held-out text, with the same examples and masks in every evaluation."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 
 from bertkit.errors import DataError
 from bertkit.evaluation.forward import (
-    evaluating,
-    few_shapes,
     gather_from_all,
-    lacks_a_batch,
-    rank_and_size,
+    get_rank_and_size,
+    limit_shapes,
+    needs_extra_batch,
     sorted_batches,
+    use_eval_mode,
 )
 from bertkit.hardware.tensors import to_device
 from bertkit.modeling.info import Model
@@ -23,9 +23,9 @@ from bertkit.progress import stage
 from bertkit.tokens.features import ROW_MASK, Collator, Feature, Features
 
 
-def held_out_features(corpus: TokenizedCorpus, objective: Objective, context: PretrainContext) -> list[Feature]:
+def make_held_out_features(corpus: TokenizedCorpus, objective: Objective, context: PretrainContext) -> list[Feature]:
     """Make the features of held-out text, with the same pairs and masks in every evaluation and for every seed."""
-    # Use one seed for all runs, because other masks would give other perplexities.
+    # Other masks would give other perplexities, so all runs use the same seed.
     context = replace(context, recipe=context.recipe.replace("training", seed=0))
     examples = objective.examples(corpus, context.recipe.training.max_length, context, 0)
     if not len(examples):
@@ -34,30 +34,29 @@ def held_out_features(corpus: TokenizedCorpus, objective: Objective, context: Pr
     return [objective.feature(examples[index], None, np.random.default_rng((index,)), context) for index in indices]
 
 
-def measure(
+def score_held_out(
     model: Model, features: Features, collate: Collator, objective: Objective, precision: str
 ) -> dict[str, float]:
-    """Score a model on held-out features; several processes share the work and all get the scores."""
-    process, processes = rank_and_size()
+    """Score a model on held-out features; several processes divide the work, and all get the scores."""
+    process, processes = get_rank_and_size()
     device = next(model.parameters()).device
     totals: Totals = {}
-    collate, lengths = few_shapes(model, features, collate)
+    collate, lengths = limit_shapes(model, features, collate)
     batches = sorted_batches(lengths)
-    share = batches[process::processes]
-    fillers = batches[:1] if lacks_a_batch(model, len(batches), process, processes) else []
-    with stage("evaluation", len(share)) as advance, evaluating(model, precision):
-        for position, indices in enumerate([*share, *fillers]):
+    process_batches = batches[process::processes]
+    fillers = batches[:1] if needs_extra_batch(model, len(batches), process, processes) else []
+    with stage("evaluation", len(process_batches)) as advance, use_eval_mode(model, precision):
+        for position, indices in enumerate([*process_batches, *fillers]):
             batch = collate([features[index] for index in indices])
             # Objectives find padding by the labels and by the attention mask.
             batch.pop(ROW_MASK, None)
-            # Add up sums and counts, and divide once in `score`: a mean of the batches' means would
-            # weigh the items of small batches more.
+            # Sums and counts are divided once, in `score`. The mean of batch means would overweight small batches.
             sums = objective.accumulate(model, {name: to_device(values, device) for name, values in batch.items()})
-            # A filler keeps the processes in step; its sums count in another process.
-            if position == len(share):
+            # A filler keeps the processes in step; another process adds its sums.
+            if position == len(process_batches):
                 break
             totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
             advance(1)
-    shares = gather_from_all(totals)
-    # With fewer batches than processes some processes have no sums, but the first one always has a batch.
-    return objective.score({name: sum(share.get(name, 0.0) for share in shares) for name in shares[0]})
+    all_totals = gather_from_all(totals)
+    # With fewer batches than processes, some totals are empty, but the first process always has a batch.
+    return objective.score({name: sum(totals.get(name, 0.0) for totals in all_totals) for name in all_totals[0]})

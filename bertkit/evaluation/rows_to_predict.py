@@ -1,4 +1,4 @@
-"""Rows that a model answers: read chunk by chunk, each row as its file has it and as the task family reads it."""
+"""Rows to predict, read in chunks; each row is kept with its original columns and with canonical columns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Chunk:
     """Consecutive rows of a source."""
 
     source: str
-    """Name of the source in error messages."""
+    """Name of the file or stream, for error messages."""
     start: int
     """Index of the first row in the source."""
     originals: list[dict[str, Any]]
@@ -47,61 +47,61 @@ class Chunk:
 
 
 def open_rows(
-    saved: CheckpointInfo, source: str | Path | None, row: Row | None
+    info: CheckpointInfo, source: str | Path | None, row: Row | None
 ) -> tuple[CheckpointInfo, Iterable[Record]]:
-    """Return the rows of a file or a single row, and the checkpoint with the recipe that reads them.
+    """Return the checkpoint with a recipe that fits the rows, and the rows of a file or a single row.
 
     Raises:
         UsageError: If there is neither a file nor a row, or the row lacks a column.
     """
     if row is not None:
-        return replace(saved, recipe=_with_row_columns(row, saved.recipe, saved.task)), [(1, row)]
+        return replace(info, recipe=_with_row_columns(row, info.recipe, info.task)), [(1, row)]
     if source is None:
         raise UsageError("nothing to predict", "name a FILE, or `-`, or give --text or --row column=value")
-    return saved, read_records(find_source(source), saved.recipe.data)
+    return info, read_records(find_source(source), info.recipe.data)
 
 
-def read_chunks(saved: CheckpointInfo, records: Iterable[Record], source: str) -> Iterator[Chunk]:
+def read_chunks(info: CheckpointInfo, records: Iterable[Record], source: str) -> Iterator[Chunk]:
     """Yield rows in chunks.
 
-    A stream (``-``) cannot be repaired and read again, so the rows before a fault are yielded first.
+    A stream (``-``) cannot be corrected and read again, so the rows before an invalid row are yielded first.
 
     Raises:
         DataError: If a row or a column is wrong.
     """
-    recipe, task = saved.recipe, saved.task
-    # Rows may lack the gold column. If they have it, it is copied to the output and not read.
+    recipe, task = info.recipe, info.task
+    # Rows can lack the gold column, which is copied to the output but not read.
     columns = replace(task.COLUMNS, gold="")
-    blank, start, faults = 0, 0, list[DataError]()
+    blank_count, start, errors = 0, 0, list[DataError]()
     rows = canonical_records(records, recipe.data, columns, source)
-    rows = _until_fault(rows, faults) if source == "-" else rows
-    while lines := list(itertools.islice(rows, CHUNK_ROWS)):
-        originals, canonical = [], []
-        for line, original, row in lines:
-            with error_location(**locate_row(source, line, original)._asdict()):
-                canonical.append(task.read(row, recipe) or row)
+    rows = _until_error(rows, errors) if source == "-" else rows
+    while chunk := list(itertools.islice(rows, CHUNK_ROWS)):
+        originals, canonical_rows = [], []
+        for line_number, original, row in chunk:
+            with error_location(**locate_row(source, line_number, original)._asdict()):
+                canonical_rows.append(task.read(row, recipe) or row)
             originals.append(_rename_gold_spans(original) if columns.spans else original)
-            blank += any(is_blank(value) for name, value in row.items() if name not in columns.blank)
-        yield Chunk(source, start, originals, canonical)
-        start += len(lines)
-    for fault in faults:
-        raise fault
-    if blank:
-        log.info(f"{blank:,} rows have no text; they are predicted anyway")
+            blank_count += any(is_blank(value) for name, value in row.items() if name not in columns.blank)
+        yield Chunk(source, start, originals, canonical_rows)
+        start += len(chunk)
+    for error in errors:
+        raise error
+    if blank_count:
+        log.info(f"{blank_count:,} rows have no text; they are predicted anyway")
 
 
-def _until_fault(
-    rows: Iterable[tuple[int, dict[str, Any], Row]], faults: list[DataError]
+def _until_error(
+    rows: Iterable[tuple[int, dict[str, Any], Row]], errors: list[DataError]
 ) -> Iterator[tuple[int, dict[str, Any], Row]]:
-    """Yield rows until the end or the first fault, which is added to `faults`."""
+    """Yield rows until the first error, which is added to `errors`."""
     try:
         yield from rows
     except DataError as error:
-        faults.append(error)
+        errors.append(error)
 
 
 def _rename_gold_spans(original: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of a row, with its lists of gold spans under names that predictions do not have."""
+    """Rename the columns of gold spans, because predictions have columns of these names."""
     names = {
         name: f"gold_{name}" for name in ("spans", "entities") if isinstance(original.get(name), (list, type(None)))
     }
@@ -109,51 +109,51 @@ def _rename_gold_spans(original: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_row_columns(row: Row, recipe: Recipe, task: Task) -> Recipe:
-    """Return the recipe for a row whose columns are canonical already.
+    """Return the recipe for a row with canonical columns.
 
     Raises:
-        UsageError: If a column that the recipe needs is missing, or a column is unknown.
+        UsageError: If a required column is missing, or a column is unknown.
     """
-    columns, needed = task.COLUMNS, row_columns(task, recipe)
-    names = [*needed, "id"]
+    columns, required = task.COLUMNS, row_columns(task, recipe)
+    names = [*required, "id"]
     for name in row:
         if name in columns.optional and name not in names:
             raise UsageError(f"the model was trained without {name}", "leave it out")
         if name not in names:
             raise UsageError(f"no canonical column is called {name!r}", did_you_mean(name, names))
-    for name, instead in columns.fallback_columns.items():
-        if name in row and instead in row:
-            raise UsageError(f"{name} and {instead} are two forms of the same input", "give one of them")
-    for name in (name for name, is_needed in needed.items() if is_needed):
+    for name, fallback in columns.fallback_columns.items():
+        if name in row and fallback in row:
+            raise UsageError(f"{name} and {fallback} are two forms of the same input", "give one of them")
+    for name in (name for name, is_required in required.items() if is_required):
         if name not in row and columns.fallback_columns.get(name) not in row:
-            instead = columns.fallback_columns.get(name, name)
-            raise UsageError(f"this recipe needs {instead} too", f'--row {instead}="..."')
+            fallback = columns.fallback_columns.get(name, name)
+            raise UsageError(f"this recipe needs {fallback} too", f'--row {fallback}="..."')
     return recipe.replace("data", columns={name: name for name in row})
 
 
-def warn_of_unread(names: Iterable[str], saved: CheckpointInfo) -> None:
+def warn_of_unread(names: Iterable[str], info: CheckpointInfo) -> None:
     """Log the columns of a row that look like input but are not read by the model."""
-    recipe = saved.recipe
-    used = {column for name in row_columns(saved.task, recipe) for column in source_columns(name, recipe.data)}
+    recipe = info.recipe
+    used = {column for name in row_columns(info.task, recipe) for column in source_columns(name, recipe.data)}
     unread = [name for name in names if name not in used]
     for line in describe_unread(unread, recipe.data.model_copy(update={"ignore_columns": []}), ()):
         log.warning(f"warning: {line}")
 
 
-def find_input_files(source: str | Path | None, saved: CheckpointInfo) -> Iterator[tuple[str, Path]]:
+def find_input_files(source: str | Path | None, info: CheckpointInfo) -> Iterator[tuple[str, Path]]:
     """Yield a description and the path of each file that an output must not replace.
 
     These are the file with the rows, the data files of the recipe, and the files of the model.
     """
     if source is not None:
         yield "the file to predict", Path("/dev/stdin") if str(source) == "-" else expand_path(source)
-    data = saved.recipe.data
+    data = info.recipe.data
     if not any(map(is_remote, (data.source, *data.files.values()))):
         with suppress(BertkitError):  # The data of the recipe need not exist.
             for files in (files_by_split(data) or {}).values():
                 yield from (("a data file of the recipe", file) for file in files)
     yield "a data file of the recipe", Path(data.source)
-    folders = [member.folder for member in saved.members] or [saved.folder]
+    folders = [member.folder for member in info.members] or [info.folder]
     yield from (
         ("a file of the model folder", file) for folder in folders for file in folder.rglob("*") if file.is_file()
     )

@@ -1,4 +1,4 @@
-"""Runs of a set: their results, and the interval of their mean score. For seeds, also which of them failed."""
+"""Sets of runs, such as seeds and trials: results, intervals of mean scores, and failed seeds."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from bertkit.tokens.features import TaskContext
 
 # Stored predictions are exact, but sums of other arrays may round differently.
 _ROUNDING = 1e-6  # relative
+INSUFFICIENT = "the stored predictions are not enough to compute the score again"
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class SetRun:
         settings: Recipe key -> value, of the keys that differ between the runs.
         results: Result of each split, starting with the split that chose the best step; empty unless it is finished.
         seconds: Duration of the training.
-        failure: Why it counts as failed, or None.
+        failure: Reason why it counts as failed, or None.
         steps: Number of optimizer steps, or None unless it is finished.
     """
 
@@ -55,12 +56,12 @@ class SetRun:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is finished or has diverged."""
+        """Whether the run is finished or has diverged."""
         return self.status in ("finished", "diverged")
 
     @property
     def scores(self) -> dict[str, float | None]:
-        """Scores of the split that chose the best step, or an empty dictionary unless the run is finished."""
+        """Scores of the split that chose the best step; empty unless the run is finished."""
         return self.results[0].scores if self.results else {}
 
     def result(self, split: str) -> EvalResult:
@@ -69,7 +70,7 @@ class SetRun:
 
 
 def describe_run(folder: Path, record: RunRecord | None, settings: SweepPoint | None = None) -> SetRun:
-    """Describe the run in a folder by its record."""
+    """Return the status, results and settings of the run in a folder, given its record."""
     run = SetRun(folder.name, "waiting", settings or {})
     if record is None:
         return run
@@ -82,7 +83,7 @@ def describe_run(folder: Path, record: RunRecord | None, settings: SweepPoint | 
 
 def sort_runs(runs: Sequence[SetRun], metric: str) -> list[SetRun]:
     """Sort runs by a metric, the best first. Runs without a score come last, and equal scores keep their order."""
-    # Sorting by -score in reverse order would also reverse runs with equal scores.
+    # Negate scores instead of reversing the order, which would also reverse runs with equal scores.
     sign = 1 if is_lower_better(metric) else -1
     scores = {run.name: run.scores.get(metric) for run in runs}
     ranks = {name: math.inf if score is None else sign * score for name, score in scores.items()}
@@ -94,7 +95,7 @@ def sort_runs(runs: Sequence[SetRun], metric: str) -> list[SetRun]:
 
 @dataclass(frozen=True)
 class StoredRuns:
-    """Stored predictions of finished runs on one split, by which resampled rows are scored without a model.
+    """Stored predictions of finished runs on one split, which make it possible to score rows without a model.
 
     Args:
         folder: Folder of the set.
@@ -111,72 +112,72 @@ class StoredRuns:
     split: Split
 
     def compare(self, run: SetRun) -> tuple[RowScores, TaskContext] | None:
-        """Compare the predictions of a run with the gold values, or return None if what is stored does not suffice."""
+        """Compare the predictions of a run with the gold values, or return None if predictions lack a stored value."""
         record = self.records[run.name]
         context = with_options(self.contexts[run.name], record.get("tuned", {}))
         predictions = read_predictions(self.folder / run.name, record, self.split)
         try:
             return self.task.compare(predictions, self.split.rows, context), context
-        except KeyError:  # Some values are never written to disk, such as vectors.
+        except KeyError:  # some values, such as vectors, are never stored
             return None
 
-    def score(self, compared: tuple[RowScores, TaskContext], rows: np.ndarray) -> dict[str, float]:
-        """Score some rows, with repeats, of a compared run."""
-        arrays, context = compared
-        return self.task.score(take(arrays, rows), context)
+    def score(self, comparison: tuple[RowScores, TaskContext], rows: np.ndarray) -> dict[str, float]:
+        """Score the rows with some indices, which can repeat, given the result of `compare`."""
+        row_scores, context = comparison
+        return self.task.score(take(row_scores, rows), context)
 
     def agrees(self, run: SetRun, scores: Mapping[str, float], metric: str) -> bool:
-        """Return whether the scores of the stored predictions contain the recorded score of a run."""
-        # A custom metric may read more than what is stored, such as probabilities. In that case, its score differs.
-        recorded, score = _as_float(run.result(self.split.name).scores[metric]), scores.get(metric)
-        if score is None or math.isnan(recorded):
+        """Return whether a score computed from stored predictions equals the recorded score of a run."""
+        # The score of a custom metric differs if it depends on values that are not stored, such as probabilities.
+        recorded_score = _as_float(run.result(self.split.name).scores[metric])
+        score = scores.get(metric)
+        if score is None or math.isnan(recorded_score):
             return score is not None and math.isnan(score)
-        return math.isclose(recorded, score, rel_tol=_ROUNDING, abs_tol=1e-8)
+        return math.isclose(recorded_score, score, rel_tol=_ROUNDING, abs_tol=1e-8)
 
     def find_mean_intervals(
         self, runs: Sequence[SetRun], metrics: Sequence[str]
     ) -> dict[str, tuple[Interval, str | None]]:
-        """Compute the 95% interval of the mean score of several runs, over other runs and other rows.
+        """Compute the 95% interval of the mean score of several runs, for other runs on other rows.
 
         Returns:
             Metric -> the interval and None, or None and the reason why there is no interval.
         """
-        compared = [pair for run in runs if (pair := self.compare(run)) is not None]
-        if len(compared) < len(runs):
-            return dict.fromkeys(metrics, (None, "the stored predictions do not suffice"))
+        comparisons = [comparison for run in runs if (comparison := self.compare(run)) is not None]
+        if len(comparisons) < len(runs):
+            return dict.fromkeys(metrics, (None, INSUFFICIENT))
         if len(runs) < 2:
             return dict.fromkeys(metrics, (None, "one run has no spread"))
-        units = count_examples(compared[0][0])
-        # 1. Score all rows by the stored predictions, to check that these give the recorded scores.
-        scores = [self.score(pair, np.arange(units)) for pair in compared]
-        # 2. Resample the rows. All metrics are scored on the same resamples, and rows are compared with gold values
-        # only once.
-        resampled = resample_mean(lambda index, rows: self.score(compared[index], rows), len(runs), units)
+        units = count_examples(comparisons[0][0])
+        # 1. Score all rows, to check that stored predictions give the recorded scores.
+        scores = [self.score(comparison, np.arange(units)) for comparison in comparisons]
+        # 2. Resample the rows, which are the same for all metrics.
+        resampled = resample_mean(lambda index, rows: self.score(comparisons[index], rows), len(runs), units)
         intervals: dict[str, tuple[Interval, str | None]] = {}
         for metric in metrics:
             if metric not in resampled:
                 intervals[metric] = None, "metrics of libraries are not resampled"
                 continue
-            if not all(self.agrees(run, again, metric) for run, again in zip(runs, scores, strict=True)):
-                intervals[metric] = None, "the stored predictions do not suffice"
+            if not all(self.agrees(run, run_scores, metric) for run, run_scores in zip(runs, scores, strict=True)):
+                intervals[metric] = None, INSUFFICIENT
                 continue
-            recorded = [_as_float(run.result(self.split.name).scores[metric]) for run in runs]
-            interval = mean_interval(recorded, resampled[metric], units)
-            intervals[metric] = interval, None if interval else _explain_missing(recorded)
+            recorded_scores = [_as_float(run.result(self.split.name).scores[metric]) for run in runs]
+            interval = mean_interval(recorded_scores, resampled[metric], units)
+            intervals[metric] = interval, None if interval else _explain_missing(recorded_scores)
         return intervals
 
 
 def read_predictions(run: Path, record: RunRecord, split: Split) -> list[dict[str, Any]]:
     """Read the predictions that a finished run stored for a split, one record per row.
 
-    If they are missing or damaged, its model computes them again, and they are stored again.
+    If the file is missing or damaged, the run's model predicts the rows again, and the file is rewritten.
 
     Raises:
         ModelError: If the model is damaged too.
     """
     file = run / predictions_file(split.name)
     if not is_complete(file, record.get("predictions", {}).get(file.name)):
-        log.info(f"{file} is missing or damaged, so its predictions are computed again")
+        log.info(f"{file} is missing or damaged; computing the predictions again")
         checkpoint = find_checkpoint(load_recipe(str(run / "recipe.yaml"), {"model": str(run)})).load(calibrated=False)
         predictions = score_split(checkpoint, split).predictions
         details = checkpoint.task.details(predictions, split.rows, checkpoint.context)
@@ -209,12 +210,12 @@ class SeedsOfSplit:
     spreads: dict[str, Spread | None]
     """Metric -> summary of its scores, or None if no run has a score."""
     baseline: dict[str, float | None]
-    """Metric -> score of the baseline that reads nothing."""
+    """Metric -> score of the baseline that reads no input."""
 
 
 @dataclass(frozen=True)
 class SeedsSummary:
-    """Summary of a folder of seeds. The first split chose the best step of each run."""
+    """Summary of a folder of seeds. The first of `splits` chose the best step of each run."""
 
     recipe: str
     model: str
@@ -233,7 +234,7 @@ class SeedsSummary:
 
     @property
     def unfinished(self) -> list[SetRun]:
-        """Runs that have not ended, because another process trains them."""
+        """Runs that another process is still training."""
         return [run for run in self.runs if not run.has_ended]
 
     def to_dict(self) -> dict[str, Any]:
@@ -253,10 +254,10 @@ class SeedsSummary:
 
 
 def find_failure(run: SetRun, stored: StoredRuns, metric: str) -> str | None:
-    """Return why a seed counts as failed, or None.
+    """Return the reason why a seed counts as failed, or None.
 
-    A finished run failed if it gives every row the same answer, or scores no better than the baseline that reads
-    nothing (Mosbach et al. 2021, "On the Stability of Fine-tuning BERT", section 3).
+    A finished run has failed if it gives every row the same answer, or if its score is not better than the score of the
+    baseline that reads no input (Mosbach et al. 2021, "On the Stability of Fine-tuning BERT", section 3).
     """
     if run.status != "finished":
         return run.failure if run.status == "diverged" else None
@@ -269,14 +270,14 @@ def find_failure(run: SetRun, stored: StoredRuns, metric: str) -> str | None:
         return "It gives every row the same answer."
     if first.scores[metric] is None:
         return f"Its {metric} is undefined."
-    # The first baseline reads nothing. A baseline that reads a part of the input may be better than a good model.
+    # Only the first baseline reads no input; the others can be better than a good model.
     return find_unbeaten(first.scores, dict(list(first.baselines.items())[:1]), metric)
 
 
 def summarize_split(runs: Sequence[SetRun], stored: StoredRuns) -> SeedsOfSplit:
     """Summarize the scores of finished runs on a split, with the interval of each mean over seeds and rows."""
     results = [run.result(stored.split.name) for run in runs]
-    # All runs have the same metrics and the same baseline, so the first result has them.
+    # Metrics and baselines are the same for all runs.
     first = results[0]
     spreads = {
         metric: compute_spread(
@@ -290,13 +291,14 @@ def summarize_split(runs: Sequence[SetRun], stored: StoredRuns) -> SeedsOfSplit:
     return SeedsOfSplit(first.split, len(stored.split.rows), spreads, next(iter(first.baselines.values()), {}))
 
 
-def find_unclear(split: SeedsOfSplit, metric: str, baselines: Baselines) -> list[str]:
-    """Warn if the mean over seeds is not significantly better than the strongest baseline."""
-    spread, (name, best) = split.spreads[metric], strongest(baselines, metric)
-    if spread is None or spread.interval is None or best is None:
+def warn_if_unclear(split: SeedsOfSplit, metric: str, baselines: Baselines) -> list[str]:
+    """Return a warning if the mean over seeds is not significantly better than the strongest baseline."""
+    spread = split.spreads[metric]
+    name, baseline_score = strongest(baselines, metric)
+    if spread is None or spread.interval is None or baseline_score is None:
         return []
     low, high = spread.interval
-    if (high < best) if is_lower_better(metric) else (low > best):
+    if (high < baseline_score) if is_lower_better(metric) else (low > baseline_score):
         return []
-    baseline = f"the {best:.4f} of a baseline ({name})"
+    baseline = f"the {baseline_score:.4f} of a baseline ({name})"
     return [f"The mean {metric} of {spread.mean:.4f} is not significantly better than {baseline}."]

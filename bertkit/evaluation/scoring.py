@@ -1,4 +1,4 @@
-"""The path from a model to its scores, which training, `eval` and `predict` share."""
+"""Scoring of a model: encode rows, run the model, decode its outputs, compare them with gold values."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
     from bertkit.reports.cases import Case
 
-# Logit whose probability is 0 next to any other logit, and whose exponential is still a normal number.
-_NEVER = -500.0
+# Logit of a label that a model lacks: its probability is 0, but its exponential is still a normal number.
+_NO_LOGIT = -500.0
 
 
 @dataclass(frozen=True)
 class EvalResult:
-    """Result of a checkpoint on one split: its scores, with None for undefined scores, and their intervals."""
+    """Scores of a checkpoint on one split, None if undefined, with their intervals and baselines."""
 
     recipe: str
     model: str
@@ -66,12 +66,12 @@ class EvalResult:
     baselines: dict[str, dict[str, float | None]] = field(default_factory=dict)
     """Name of a baseline -> its scores."""
     lead: dict[str, Any] | None = None
-    """How far the model is ahead of the strongest baseline, as `bertkit.evaluation.baselines.BaselineComparison`."""
+    """Fields of the `bertkit.evaluation.baselines.BaselineComparison` with the strongest baseline."""
     undefined: dict[str, dict[str, str]] = field(default_factory=dict)
-    """``scores``, ``intervals`` or ``baselines`` -> metric -> reason why it is undefined, in all baselines."""
+    """``scores``, ``intervals`` or ``baselines`` -> metric -> reason why it is undefined (for all baselines)."""
     folder: str | None = None
     training_rows: int = 0
-    """How many of the rows are known to be training rows of the model."""
+    """Number of rows that are known to be training rows of the model."""
     source: str = ""
     warnings: list[str] = field(default_factory=list)
     data_warnings: list[str] = field(default_factory=list)
@@ -90,7 +90,7 @@ class EvalResult:
 
 @dataclass(frozen=True)
 class EvalOutput:
-    """The predictions of a split, with its features and scores; `context` has the options that were tuned on it."""
+    """Predictions and scores of a split; `context` includes the options that were tuned on the split."""
 
     predictions: Predictions
     features: Features
@@ -99,7 +99,7 @@ class EvalOutput:
     loss: float | None
     context: TaskContext
     warnings: list[str] = field(default_factory=list)
-    """Warnings for readers of the scores, such as about the calibration in force."""
+    """Warnings for readers of the scores, such as about the applied calibration."""
 
 
 def score_split(
@@ -114,17 +114,17 @@ def score_split(
 
     With `tune`, the task's options are first tuned on the split. With `alone`, each batch holds one row.
     """
-    # Training passes features that it has encoded before, whose labels the model knows.
+    # Training passes encoded features, whose labels the model always knows.
     if features is None:
         checkpoint = _add_unknown_labels(split, checkpoint)
         features = _encode_split(split, checkpoint)
     outputs, loss = run_model(checkpoint, features, f"scoring {split.name}", alone=alone)
-    scored = _score_outputs(checkpoint, split, features, outputs, loss)
-    # Tuned options change how outputs are decoded and not the outputs, so the model runs once.
-    tuned = checkpoint.task.tune(scored.predictions, split.rows, checkpoint.context) if tune else {}
-    if not tuned:
-        return scored
-    checkpoint = replace(checkpoint, context=with_options(checkpoint.context, tuned))
+    output = _score_outputs(checkpoint, split, features, outputs, loss)
+    # Tuned options change only the decoding of outputs, so the model need not run again.
+    options = checkpoint.task.tune(output.predictions, split.rows, checkpoint.context) if tune else {}
+    if not options:
+        return output
+    checkpoint = replace(checkpoint, context=with_options(checkpoint.context, options))
     return _score_outputs(checkpoint, split, features, outputs, loss)
 
 
@@ -132,35 +132,29 @@ def score_ensemble(checkpoint: Checkpoint, split: Split) -> tuple[EvalOutput, li
     """Score an ensemble as `score_split` does, and each member separately."""
     checkpoint = _add_unknown_labels(split, checkpoint)
     features = _encode_split(split, checkpoint)
-    by_member = run_members(checkpoint, features, f"scoring {split.name}")
-    outputs = _combine_outputs(checkpoint, by_member, features)
-    # The outputs of each member are known, so scoring a member runs no model again.
+    outputs_by_member = run_members(checkpoint, features, f"scoring {split.name}")
+    outputs = _combine_outputs(checkpoint, outputs_by_member, features)
     members = [
         _score_outputs(member, split, features, member_outputs, None)
-        for member, member_outputs in zip(checkpoint.members, by_member, strict=True)
+        for member, member_outputs in zip(checkpoint.members, outputs_by_member, strict=True)
     ]
     return _score_outputs(checkpoint, split, features, outputs, None), members
 
 
 def _add_unknown_labels(split: Split, checkpoint: Checkpoint) -> Checkpoint:
-    """Return a checkpoint that knows all labels of a split; those that its model lacks, it never predicts."""
-    model_labels, gold = checkpoint.context.labels, checkpoint.task.COLUMNS.gold
-    names = (
-        {name for value in split.column(gold) for name in labels_to_strs(value)}
-        if checkpoint.task.HAS_LABEL_NAMES
-        else set()
-    )
-    unknown_labels = sorted(names.difference(model_labels))
+    """Add the labels of a split that the model lacks, so that their rows count as wrong and are not an error."""
+    model_labels = checkpoint.context.labels
+    gold_values = split.column(checkpoint.task.COLUMNS.gold) if checkpoint.task.HAS_LABEL_NAMES else ()
+    unknown_labels = sorted({name for value in gold_values for name in labels_to_strs(value)}.difference(model_labels))
     if not unknown_labels:
         return checkpoint
-    # An unknown label is not an error: a row with such a label counts as wrong.
     members = tuple(_add_unknown_labels(split, member) for member in checkpoint.members)
     context = replace(checkpoint.context, labels=(*model_labels, *unknown_labels))
     return replace(checkpoint, context=context, members=members, unknown_label_count=len(unknown_labels))
 
 
 def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
-    """Encode the rows of a split; without gold labels if the model lacks some, because it could not compute a loss."""
+    """Encode the rows of a split; if the model lacks labels, encode no gold labels, which would have no loss."""
     from bertkit.tokens.feature_cache import encode_split
     from bertkit.tokens.truncation import Truncation
 
@@ -191,32 +185,32 @@ def _score_outputs(
 def _decode_outputs(
     checkpoint: Checkpoint, split: Split, features: Features, outputs: Sequence[Any]
 ) -> tuple[Predictions, list[str]]:
-    """Decode outputs, and return warnings about the calibration, which may have been fitted to these rows."""
+    """Return the predictions of a split, and warnings if the calibration was fitted to its rows."""
     task, context, calibration = checkpoint.task, checkpoint.context, checkpoint.calibration
     predictions = decode_rows(task, outputs, features, split.rows, context)
     if calibration is None:
         return predictions, []
 
-    sources, prediction_source = [predictions], np.zeros(len(predictions), dtype=np.int8)
+    sources, source_indices = [predictions], np.zeros(len(predictions), dtype=np.int8)
     for indices, options in find_calibration_rows(calibration, split.rows, task.COLUMNS.gold, context.recipe.options):
-        # A temperature looks better on the rows it was fitted to, so these rows use a fold that left them out.
-        prediction_source[indices] = len(sources)
+        # A temperature looks too good on the rows that it was fitted to, so decode them with the values of other folds.
+        source_indices[indices] = len(sources)
         sources.append(decode_rows(task, outputs, features, split.rows, with_options(context, options)))
-    replaced = offload_to_disk(sources[source][index] for index, source in enumerate(prediction_source))
-    return replaced, warn_of_calibration_rows(calibration, int(np.count_nonzero(prediction_source)), len(split.rows))
+    predictions = offload_to_disk(sources[source][index] for index, source in enumerate(source_indices))
+    return predictions, warn_of_calibration_rows(calibration, int(np.count_nonzero(source_indices)), len(split.rows))
 
 
 def decode_rows(
     task: Task, outputs: Sequence[Any], features: Features, rows: Rows, context: TaskContext
 ) -> Predictions:
-    """Decode outputs with the task family, in chunks of rows, so that memory stays bounded."""
+    """Decode outputs with the task family, in chunks of rows to limit memory."""
     if len(rows) <= IN_MEMORY:
         return task.decode(outputs, features, rows, context)
 
     from bertkit.tokens.feature_cache import get_row_indices
 
     def decode(start: int) -> list[Prediction]:
-        # Row indices of features rise, so the features of a chunk are a slice. Rows of a chunk count from 0 again.
+        # Row indices of features ascend, so the features of a chunk are a slice. `decode` needs row indices from 0.
         feature_slice = slice(*np.searchsorted(feature_rows, (start, start + IN_MEMORY)).tolist())
         chunk = [{**feature, "row": feature["row"] - start} for feature in features[feature_slice]]
         return task.decode(outputs[feature_slice], chunk, rows[start : start + IN_MEMORY], context)
@@ -228,13 +222,12 @@ def decode_rows(
 def run_model(
     checkpoint: Checkpoint, features: Features, title: str, *, alone: bool = False
 ) -> tuple[Sequence[Any], float | None]:
-    """Run the model over features with a progress line, `alone` one by one; see `bertkit.evaluation.forward.forward`.
+    """Run the model over features, and return their outputs and the loss; see `bertkit.evaluation.forward.forward`.
 
-    An ensemble combines the outputs of its members and has no loss.
+    With `alone`, each batch holds one feature. An ensemble combines the outputs of its members and has no loss.
     """
     from bertkit.evaluation.forward import forward
 
-    # Outputs are combined before they are decoded, so an ensemble is one model to all that follows.
     if checkpoint.members:
         return _combine_outputs(checkpoint, run_members(checkpoint, features, title), features), None
     collate = checkpoint.task.collator(checkpoint.context)
@@ -247,23 +240,24 @@ def run_model(
 
 
 def answer_rows(checkpoint: Checkpoint, features: Features, rows: Rows, title: str) -> list[Prediction]:
-    """Run the model over the features of rows, and return what it predicts for each, as it is written to disk."""
+    """Run the model over the features of rows, and return a prediction per row, in the format that is stored."""
     outputs, _ = run_model(checkpoint, features, title)
     return list(map(drop_private_keys, checkpoint.task.decode(outputs, features, rows, checkpoint.context)))
 
 
 def _with_logits(output: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return an output with `count` more labels, whose logits are `_NEVER`."""
+    """Return an output with `count` more labels, whose logits are `_NO_LOGIT`."""
     logits = output["logits"]
-    return {**output, "logits": np.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(0, count)], constant_values=_NEVER)}
+    widths = [(0, 0)] * (logits.ndim - 1) + [(0, count)]
+    return {**output, "logits": np.pad(logits, widths, constant_values=_NO_LOGIT)}
 
 
-def _combine_outputs(checkpoint: Checkpoint, by_member: Sequence[Outputs], features: Features) -> Sequence[Output]:
+def _combine_outputs(checkpoint: Checkpoint, member_outputs: Sequence[Outputs], features: Features) -> Sequence[Output]:
     """Combine the outputs of an ensemble's members, one list per member, into the outputs of one model."""
     combine = checkpoint.task.combine
-    assert combine is not None  # `find_members` has looked
+    assert combine is not None  # checked by `find_members`
     return offload_to_disk(
-        combine([outputs[index] for outputs in by_member], feature, checkpoint.context)
+        combine([outputs[index] for outputs in member_outputs], feature, checkpoint.context)
         for index, feature in enumerate(features)
     )
 
@@ -278,61 +272,63 @@ def run_members(checkpoint: Checkpoint, features: Features, title: str) -> list[
 
 
 def run_part(checkpoint: Checkpoint, module: nn.Module, features: Features) -> Sequence[Any]:
-    """Return the outputs of a module, such as a part of the model, for features that are prepared for training."""
+    """Return the outputs of a part of the model, for features that are prepared for training."""
     return run_model(replace(checkpoint, model=module), features, "preparing")[0]
 
 
 def explain_undefined(
     task: Task,
-    scored: EvalOutput,
+    output: EvalOutput,
     intervals: Intervals,
-    compared_baselines: Mapping[str, RowScores],
-    baselines: Mapping[str, Mapping[str, float]],
+    baselines: Mapping[str, RowScores],
+    baseline_scores: Mapping[str, Mapping[str, float]],
 ) -> dict[str, dict[str, str]]:
-    """Return why scores, intervals and baselines are undefined; see `EvalResult.undefined`."""
+    """Return the reasons why scores, intervals and baselines are undefined; see `EvalResult.undefined`."""
     reasons = {
-        "scores": why_undefined(task.METRICS, scored.scores, scored.row_scores),
+        "scores": why_undefined(task.METRICS, output.scores, output.row_scores),
         "intervals": intervals.reasons,
         "baselines": {
             name: reason
-            for baseline, row_scores in compared_baselines.items()
-            for name, reason in why_undefined(task.METRICS, baselines[baseline], row_scores).items()
-            if strongest(baselines, name)[1] is None
+            for baseline, row_scores in baselines.items()
+            for name, reason in why_undefined(task.METRICS, baseline_scores[baseline], row_scores).items()
+            if strongest(baseline_scores, name)[1] is None
         },
     }
     return {part: by_name for part, by_name in reasons.items() if by_name}
 
 
 def find_positive_label(task: Task, recipe: Recipe, labels: Sequence[str]) -> str | None:
-    """Return the second of two labels, for which classification scores f1, precision and recall; None otherwise."""
+    """Return the second of two labels, for which f1, precision and recall are computed; None for other tasks."""
     names = recipe.labels or list(labels)
     return names[1] if set(CLASSIFICATION) <= set(task.METRICS) and len(names) == 2 else None
 
 
-def measure_ece(task: Task, scored: EvalOutput, rows: Rows) -> dict[str, Any] | None:
-    """Compute the expected calibration error with its interval, or None without a gate on it or gold probabilities."""
-    if "ece" not in scored.context.recipe.gates.limits or task.gold_probabilities is None:
+def measure_ece(task: Task, output: EvalOutput, rows: Rows) -> dict[str, Any] | None:
+    """Compute the expected calibration error with its interval; None without a gate on it or gold probabilities."""
+    if "ece" not in output.context.recipe.gates.limits or task.gold_probabilities is None:
         return None
     from bertkit.metrics.reliability import describe_calibration
 
-    decisions = task.gold_probabilities(scored.predictions, rows, scored.context)
+    decisions = task.gold_probabilities(output.predictions, rows, output.context)
     return describe_calibration(decisions.probabilities, decisions.gold, decisions.rows)["ece"]
 
 
-def find_intervals(task: Task, scored: EvalOutput) -> Intervals:
+def find_intervals(task: Task, output: EvalOutput) -> Intervals:
     """Compute the 95% interval of each score over rows (of rankings, over queries).
 
     See `bertkit.metrics.intervals.find_intervals`.
     """
-    # `compare` has judged every row once, in arrays whose first axis is rows. A resample only indexes these, and no
-    # text is compared again.
+    # A resample only indexes the arrays in `row_scores`; no text is compared again.
     return intervals.find_intervals(
-        task.METRICS, scored.scores, scored.row_scores, lambda row_scores: task.score(dict(row_scores), scored.context)
+        task.METRICS,
+        output.scores,
+        output.row_scores,
+        lambda row_scores: task.score(dict(row_scores), output.context),
     )
 
 
 def read_results(results: Sequence[Mapping[str, Any]], folder: Path) -> list[EvalResult]:
-    """Return the results that a record holds, of a run that is in this folder now: it may have been moved."""
+    """Return the results in a record, with the current folder of the run, which can have been moved."""
     return [EvalResult(**{**result, "folder": str(folder)}) for result in results]
 
 
@@ -342,8 +338,8 @@ def get_split_suffix(split: str) -> str:
     >>> get_split_suffix("validation"), get_split_suffix("validation_mismatched"), get_split_suffix("test")
     ('', '_mismatched', '_test')
     """
-    rest = split.removeprefix("validation")
-    return rest if rest.startswith("_") or not rest else f"_{rest}"
+    suffix = split.removeprefix("validation")
+    return suffix if suffix.startswith("_") or not suffix else f"_{suffix}"
 
 
 def predictions_file(split: str) -> str:
@@ -352,16 +348,16 @@ def predictions_file(split: str) -> str:
 
 
 def write_predictions(folder: Path, split: Split, predictions: Predictions, details: TaskReport) -> list[str]:
-    """Write predictions.jsonl and the other files that the task family adds for a split; return their names."""
+    """Write predictions.jsonl and the task family's extra files for a split, and return the file names."""
     suffix = get_split_suffix(split.name)
     training_rows = split.training_rows
 
-    def mark(index: int) -> dict[str, bool]:
+    def describe_row(index: int) -> dict[str, bool]:
         return {"is_training_row": index in training_rows} if training_rows else {}
 
     # Records include their rows, so that `compare` and `errors` do not need the dataset.
     records = (
-        {"id": row.get("id", index), **row, **drop_private_keys(prediction), **mark(index)}
+        {"id": row.get("id", index), **row, **drop_private_keys(prediction), **describe_row(index)}
         for index, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))
     )
     files = [folder / predictions_file(split.name)]

@@ -1,4 +1,4 @@
-"""The rows of a recipe for its task family, and those that a model is trained on: noted, rejected or left out."""
+"""Splits of a recipe, and their overlap with the training rows of a model: marked, rejected or left out."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ def read_task_splits(
 
 
 OnOverlap = Literal["error", "drop", "mark"]
-"""How to handle rows to score that the model was trained on."""
+"""Handling of rows that are scored and that the model was trained on."""
 
-_RECURRING = 0.1
-"""Fraction of a named split whose texts can recur in training; 4% of CoNLL-2003's test rows do."""
+_MAX_RECURRING = 0.1
+"""Largest accepted overlap of a predefined split with training rows; 4% of CoNLL-2003's test rows overlap."""
 
 
 def find_training_rows(
     splits: Mapping[str, Split], gold: str, models: Mapping[Path, str]
 ) -> tuple[dict[str, Split], Digests, list[str]]:
-    """Find the rows that a run is trained on, or that its models were trained on before.
+    """Find the validation rows that a run is trained on, or that its initial models or teachers were trained on.
 
     Args:
         splits: ``train`` and the validation splits.
@@ -87,107 +87,106 @@ def find_training_rows(
         models: Folder -> name of the models that the run starts or learns from.
 
     Returns:
-        the splits, with these rows marked; their digests; and a warning for each model that was trained on validation
-        rows, unless these are training rows of this run too.
+        The splits with these rows marked, the digests of all training rows, and a warning for each model that was
+        trained on validation rows, unless this run is trained on the same rows.
     """
-    # Rows are identified by digests of their inputs; a second digest ignores case and whitespace.
-    today = trained = digest_trained(splits["train"].rows, gold)
+    run_digests = all_digests = digest_training_rows(splits["train"].rows, gold)
     warnings = []
     for folder, model in models.items():
-        earlier = read_digests(folder)
-        if earlier is None:
+        model_digests = read_digests(folder)
+        if model_digests is None:
             continue
-        trained = unique_digests(np.concatenate([trained, earlier]))
-        # Rows that this run trains on too are marked below; here it is those that came with the model.
+        all_digests = unique_digests(np.concatenate([all_digests, model_digests]))
+        # Warn only of rows that this run is not trained on; all of them are marked below.
         for name in filter(is_validation, splits):
-            split = mark_training_rows(splits[name], gold, earlier[~np.isin(earlier[:, 1], today[:, 1])])
+            is_new = ~np.isin(model_digests[:, 1], run_digests[:, 1])
+            split = mark_training_rows(splits[name], gold, model_digests[is_new])
             if split.training_rows:
-                share = format_fraction(len(split.training_rows), len(split.rows))
+                fraction = format_fraction(len(split.training_rows), len(split.rows))
                 example = split.locate(min(split.training_rows))
-                described = f"{share} {name} rows are rows that {model} was trained on, such as {example}."
-                warnings.append(f"{described} Scores may be too high.")
-    marked = {
-        name: mark_training_rows(split, gold, trained) if is_validation(name) else split
+                overlap = f"{fraction} {name} rows are rows that {model} was trained on, such as {example}."
+                warnings.append(f"{overlap} Scores may be too high.")
+    marked_splits = {
+        name: mark_training_rows(split, gold, all_digests) if is_validation(name) else split
         for name, split in splits.items()
     }
-    return marked, trained, warnings
+    return marked_splits, all_digests, warnings
 
 
-def count_trained(folders: Mapping[str, Path]) -> list[dict[str, str]]:
-    """Count the texts that runs were trained on, and how many each shares with the first run, as a row of settings.
+def count_training_texts(folders: Mapping[str, Path]) -> list[dict[str, str]]:
+    """Count the texts that runs were trained on, and how many each run shares with the first, as a row of a table.
 
     The list is empty if all runs were trained on the same texts, or the texts of a run are unknown.
     """
-    digests = {name: trained for name, folder in folders.items() if (trained := read_digests(folder)) is not None}
-    first, *later = folders
-    if len(digests) < len(folders) or all(np.array_equal(digests[name], digests[first]) for name in later):
+    digests = {name: texts for name, folder in folders.items() if (texts := read_digests(folder)) is not None}
+    first, *other_names = folders
+    if len(digests) < len(folders) or all(np.array_equal(digests[name], digests[first]) for name in other_names):
         return []
     row = {"setting": "texts trained on", first: f"{len(digests[first]):,}"}
-    for name in later:
-        shared = np.intersect1d(digests[name][:, 0], digests[first][:, 0])
-        row[name] = f"{len(digests[name]):,}, {len(shared):,} of them {first}'s"
+    for name in other_names:
+        shared_texts = np.intersect1d(digests[name][:, 0], digests[first][:, 0])
+        row[name] = f"{len(digests[name]):,}, {len(shared_texts):,} of them {first}'s"
     return [row]
 
 
-def resolve_overlap(saved: CheckpointInfo, splits: Mapping[str, Split], on_overlap: OnOverlap) -> dict[str, Split]:
-    """Return the splits to score with the rows marked that the checkpoint was trained on, or without them.
+def resolve_overlap(info: CheckpointInfo, splits: Mapping[str, Split], on_overlap: OnOverlap) -> dict[str, Split]:
+    """Mark, drop or reject rows that the checkpoint was trained on, and return the splits to score.
 
-    What a run was validated on, it has been warned of, so eval scores it as training did.
+    Splits that the run was validated on are never rejected, because training has scored them and warned of overlap.
 
     Raises:
-        UsageError: If the on_overlap is unknown.
-        DataError: If there are such rows and they may be neither scored nor dropped, or no other rows are left.
+        UsageError: If `on_overlap` is unknown.
+        DataError: If overlap is an error, or `drop` would leave no rows.
     """
     if on_overlap not in get_args(OnOverlap):
         raise UsageError(f"on_overlap is {on_overlap!r}", did_you_mean(on_overlap, get_args(OnOverlap)))
-    trained = read_digests(saved.folder)
-    if trained is None:
-        # Silence would look like "no row was trained on", which is not known.
-        if saved.record or (saved.folder / checkpoints.MANIFEST).is_file():
-            log.info(f"{saved.folder} was pushed without its training rows: they are not noticed among those to score")
+    training_digests = read_digests(info.folder)
+    if training_digests is None:
+        if info.record or (info.folder / checkpoints.MANIFEST).is_file():
+            log.info(f"{info.folder} was pushed without its training rows, so overlap with the scored rows is unknown")
         return dict(splits)
-    gold, data = saved.task.COLUMNS.gold, saved.record.get("identity", {}).get("data", {})
-    validated = {fingerprint for name, fingerprint in data.items() if is_validation(name)}
-    marked = {name: mark_training_rows(split, gold, trained) for name, split in splits.items()}
-    return {name: _resolve_overlap(split, on_overlap, validated) for name, split in marked.items()}
+    gold, data = info.task.COLUMNS.gold, info.record.get("identity", {}).get("data", {})
+    fingerprints = {fingerprint for name, fingerprint in data.items() if is_validation(name)}
+    marked_splits = {name: mark_training_rows(split, gold, training_digests) for name, split in splits.items()}
+    return {name: _resolve_overlap(split, on_overlap, fingerprints) for name, split in marked_splits.items()}
 
 
-def _resolve_overlap(split: Split, on_overlap: OnOverlap, validated: Collection[str]) -> Split:
+def _resolve_overlap(split: Split, on_overlap: OnOverlap, fingerprints: Collection[str]) -> Split:
     training_rows, count = split.training_rows, len(split.rows)
-    # A benchmark's test split can share texts with its training split, and scores must stay comparable; rows of a file
-    # that the user chose, or that bertkit held out, have no such excuse.
-    is_named = not split.is_held_out and split.name not in (ALL, "train")
+    # Some benchmarks share texts between training and test split, but their scores must stay comparable. Any overlap is
+    # an error for rows that the user selected or bertkit held out.
+    is_predefined = not split.is_held_out and split.name not in (ALL, "train")
     message = f"{format_fraction(len(training_rows), count)} rows to score are training rows of the model"
-    if fold_label := split.normalized_overlap_count:
-        subject = f"{fold_label:,} of them " if fold_label < len(training_rows) else ""
+    if similar_count := split.normalized_overlap_count:
+        subject = f"{similar_count:,} of them " if similar_count < len(training_rows) else ""
         message += f" ({subject}if case and whitespace are ignored)"
-    drop = "" if len(training_rows) == count else "leave these out (--on-overlap drop), "
-    remedy = f"score others (--data FILE), {drop}or have their scores marked (--on-overlap mark)"
-    is_refused = on_overlap == "error" and len(training_rows) > (_RECURRING * count if is_named else 0)
-    if (is_refused and split.fingerprint() not in validated) or (on_overlap == "drop" and not drop):
+    drop_hint = "" if len(training_rows) == count else "leave these out (--on-overlap drop), "
+    remedy = f"score others (--data FILE), {drop_hint}or have their scores marked (--on-overlap mark)"
+    is_error = on_overlap == "error" and len(training_rows) > (_MAX_RECURRING * count if is_predefined else 0)
+    if (is_error and split.fingerprint() not in fingerprints) or (on_overlap == "drop" and not drop_hint):
         raise DataError(message, remedy, **split.locate(min(training_rows))._asdict())
     if on_overlap != "drop" or not training_rows:
-        if fold_label:
+        if similar_count:
             log.info(message)
         return split
     log.info(f"{message}: they are left out")
     return split.select(index for index in range(count) if index not in training_rows)
 
 
-def splits_to_score(saved: CheckpointInfo, split: str | None, *, strict: bool = True) -> dict[str, Split]:
-    """Read the splits to score, with gold values as the checkpoint's label names.
+def splits_to_score(info: CheckpointInfo, split: str | None, *, strict: bool = True) -> dict[str, Split]:
+    """Read the splits to score, with gold values as label names of the checkpoint.
 
     Args:
-        saved: Model.
+        info: Checkpoint to score.
         split: Name of the split; by default, the validation splits.
-        strict: Reject labels that the checkpoint lacks. If the recipe declares the labels, they are always rejected.
+        strict: Whether to reject labels that the checkpoint lacks; always true if the recipe declares the labels.
     """
-    recipe, task = saved.recipe, saved.task
-    check_metrics(recipe, task.METRICS)  # Opening a model does not need them.
+    recipe, task = info.recipe, info.task
+    check_metrics(recipe, task.METRICS)
     file = unsplit_file(recipe.data)
-    is_run_file = file is not None and split != ALL and file_fingerprint(file) == saved.record.get("split_file")
+    is_run_file = file is not None and split != ALL and file_fingerprint(file) == info.record.get("split_file")
     if split is None and file and not is_run_file:
-        split = ALL  # The run held out rows of another file, so all rows of this one are new.
+        split = ALL  # the run held out rows of another file, so all rows of this file are new
     splits = read_task_splits(recipe, task, is_validation if split is None else lambda name: name == split)
     if not splits:
         remedy = "score a file with --data FILE, or leave out --split" if split else "name one with --split"
@@ -196,19 +195,19 @@ def splits_to_score(saved: CheckpointInfo, split: str | None, *, strict: bool = 
         return splits
     gold, named_splits = task.COLUMNS.gold, {}
     for name, rows in splits.items():
-        labels: Sequence[str] = saved.labels
-        if not recipe.labels:  # Declared labels define how they are counted.
+        labels: Sequence[str] = info.labels
+        if not recipe.labels:
             log_label_indices(rows.column(gold), labels)
             labels = labels if strict else add_unseen_names(labels, rows.column(gold))
-        named_splits[name] = replace_raw_labels(rows, gold, labels, recipe.data, _label_remedy(saved, rows, gold))
+        named_splits[name] = replace_raw_labels(rows, gold, labels, recipe.data, _label_remedy(info, rows, gold))
     return named_splits
 
 
-def _label_remedy(saved: CheckpointInfo, split: Split, gold: str) -> str:
-    """Return the remedy for a label that the checkpoint lacks; the names of its outputs may be placeholders."""
+def _label_remedy(info: CheckpointInfo, split: Split, gold: str) -> str:
+    """Return the remedy for a label that the checkpoint lacks; its label names can be placeholders."""
     label_names = sorted({name for value in split.column(gold) for name in labels_to_strs(value)})
-    outputs = len(saved.labels)
-    if saved.recipe.labels or (len(label_names) != outputs and list(saved.labels) != placeholder_names(outputs)):
+    outputs = len(info.labels)
+    if info.recipe.labels or (len(label_names) != outputs and list(info.labels) != placeholder_names(outputs)):
         return CORRECT
     names = list_names(label_names) if len(label_names) == outputs else "..."
     return f"if you know the meaning of its {outputs} outputs, name them in its order: --set 'model_labels=[{names}]'"
@@ -217,15 +216,15 @@ def _label_remedy(saved: CheckpointInfo, split: Split, gold: str) -> str:
 # --- Digests of training rows ---
 
 
-def digest_trained(rows: Iterable[Row], gold: str) -> Digests:
-    """Return two digests of each row that a run is trained on, (rows, 2); see `Digests`."""
-    # The two versions of each row alternate, so the digests (2 * rows,) become (rows, 2).
+def digest_training_rows(rows: Iterable[Row], gold: str) -> Digests:
+    """Return digests of each row and of its folded texts, shape (rows, 2); see `Digests`."""
+    # The versions of a row follow each other, so the shape is (2 * rows,) and becomes (rows, 2).
     both_digests = digest_rows((version for row in rows for version in (row, _fold_texts(row))), gold)
     return both_digests.reshape(-1, 2)
 
 
 def _fold_texts(value: object) -> Any:
-    """Return a row whose texts are folded: without case, whitespace and forms of Unicode."""
+    """Return a row whose texts are folded: differences of case, whitespace and Unicode forms are removed."""
     if isinstance(value, dict):
         return {name: _fold_texts(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -233,40 +232,40 @@ def _fold_texts(value: object) -> Any:
     return normalize(value) if isinstance(value, str) else value
 
 
-def mark_training_rows(split: Split, gold: str, trained: Digests) -> Split:
-    """Return a split that knows which of its rows have one of the digests, and how many only the second of two."""
-    digests = digest_trained(split.rows, gold)
-    # Column 0 is the digest of the exact row, and column 1 the digest without case and whitespace.
-    is_same, is_alike = (np.isin(digests[:, column], trained[:, column]) for column in (0, 1))
-    seen = np.flatnonzero(is_same | is_alike).tolist()
-    return replace(split, training_rows=frozenset(seen), normalized_overlap_count=int((~is_same & is_alike).sum()))
+def mark_training_rows(split: Split, gold: str, training_digests: Digests) -> Split:
+    """Mark the rows of a split that are training rows, also if they differ in case or whitespace."""
+    digests = digest_training_rows(split.rows, gold)
+    # Column 0 has the digests of exact rows, column 1 the digests of folded texts.
+    is_same, is_alike = (np.isin(digests[:, column], training_digests[:, column]) for column in (0, 1))
+    matches = np.flatnonzero(is_same | is_alike).tolist()
+    return replace(split, training_rows=frozenset(matches), normalized_overlap_count=int((~is_same & is_alike).sum()))
 
 
-def write_training_rows(folder: Path, trained: Digests) -> None:
-    """Write the digests of the rows that a run is trained on into its folder, before anything is trained on them.
+def write_training_rows(folder: Path, digests: Digests) -> None:
+    """Write the sorted digests of training rows into the folder of a run; only the main process writes.
 
-    They are sorted, eight bytes each. The main process alone writes them.
+    They must be written before the training starts, so that an interrupted run has them.
     """
     if runs.is_main_process():
-        np.save(content := io.BytesIO(), unique_digests(trained), allow_pickle=False)
+        np.save(content := io.BytesIO(), unique_digests(digests), allow_pickle=False)
         write_bytes(folder / runs.TRAINING_ROWS, content.getvalue())
 
 
-def unique_digests(trained: Digests) -> Digests:
-    """Return digests sorted and without repetition: `numpy.unique` of rows takes several times as long and as much."""
-    # [[2, 1], [1, 5], [2, 1]] is sorted to [[1, 5], [2, 1], [2, 1]]; a row is new if it differs from the row before it.
-    ordered = trained[np.lexsort((trained[:, 1], trained[:, 0]))]
-    is_new = np.append(True, (ordered[1:] != ordered[:-1]).any(axis=1))[: len(ordered)]
-    return np.asarray(ordered[is_new])
+def unique_digests(digests: Digests) -> Digests:
+    """Return sorted digests without repetition, several times faster than `numpy.unique` of rows."""
+    # [[2, 1], [1, 5], [2, 1]] is sorted to [[1, 5], [2, 1], [2, 1]]; a row is new if it differs from the previous row.
+    sorted_digests = digests[np.lexsort((digests[:, 1], digests[:, 0]))]
+    is_new = np.append(True, (sorted_digests[1:] != sorted_digests[:-1]).any(axis=1))[: len(sorted_digests)]
+    return np.asarray(sorted_digests[is_new])
 
 
 def read_digests(folder: Path) -> Digests | None:
-    """Read the digests of a run, or of the run that a checkpoint belongs to, or return None without any.
+    """Read the digests of a run's training rows, given the folder of the run or of its checkpoint, or return None.
 
     Raises:
         ModelError: If the file is damaged.
     """
-    # A symbolic link to the last checkpoint has another name than the checkpoint.
+    # Resolve symbolic links, because a link to a checkpoint can have any name.
     folder = folder.resolve()
     file = (folder.parent if folder.name.startswith("checkpoint-") else folder) / runs.TRAINING_ROWS
     if not file.is_file():

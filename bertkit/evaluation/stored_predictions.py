@@ -1,4 +1,4 @@
-"""Stored predictions of runs: read again, matched row by row, and scored by one recipe."""
+"""Stored predictions of runs: read from disk, matched row by row, and scored with one recipe."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from bertkit.storage.runs import RunRecord
 from bertkit.tasks import Answer, Prediction, Predictions, RowScores, Task, load_task
 from bertkit.tokens.features import Rows, TaskContext
 
-_AGAIN = "`bertkit eval --output DIR` writes it again"
-_ON_FILE = "`bertkit compare RUN RUN --data FILE` scores runs on a file that no run was trained on"
+_EVAL_REMEDY = "`bertkit eval --output DIR` writes it again"
+_FILE_REMEDY = "`bertkit compare RUN RUN --data FILE` scores runs on a file that no run was trained on"
 _ROUNDING = 1e-6  # relative
 
 
@@ -42,9 +42,9 @@ class StoredRun:
     Args:
         name: Path that the user gave.
         file: File of the predictions.
-        record: Record of the run or of the evaluation, empty for a single file.
+        record: Record of the run or of the evaluation; empty for a single file.
         predictions: One per row, with the columns of the row.
-        model: Folder or name of the model, empty for a single file.
+        model: Folder or name of the model; empty for a single file.
     """
 
     name: str
@@ -55,9 +55,9 @@ class StoredRun:
 
     @property
     def split(self) -> str:
-        """Split of the predictions. Without a record, the file name contains it."""
-        rest = self.file.stem.removeprefix("predictions").removeprefix("_")
-        return str(self.record.get("split", rest or "validation"))
+        """Split of the predictions, taken from the record, or else from the file name."""
+        file_split = self.file.stem.removeprefix("predictions").removeprefix("_")
+        return str(self.record.get("split", file_split or "validation"))
 
     @property
     def seed(self) -> int | None:
@@ -78,7 +78,7 @@ class StoredSystem:
 
 @dataclass(frozen=True)
 class StoredPredictionScorer:
-    """Recipe, task and labels of the first system, by which all systems of a comparison are scored."""
+    """Recipe, task and labels that all systems of a comparison are scored with."""
 
     recipe: Recipe
     task: Task
@@ -97,21 +97,24 @@ class StoredPredictionScorer:
         """Compare the predictions of a run with the gold values.
 
         Raises:
-            DataError: If the stored predictions do not suffice for the scores, or a label is unknown.
+            DataError: If a prediction has the wrong type, an unknown label or a missing key.
         """
         from pydantic import TypeAdapter, ValidationError
 
-        expected, labels = TypeAdapter(self.task.TYPES.get("prediction", Any)), set(self.labels)
+        adapter = TypeAdapter(self.task.TYPES.get("prediction", Any))
+        labels = set(self.labels)
         for row, record in enumerate(run.predictions, start=1):
             value = record["prediction"]
             try:
-                expected.validate_python(value, strict=True)
+                adapter.validate_python(value, strict=True)
             except ValidationError as error:
                 message = f"the prediction {shorten(repr(value))}: {error.errors()[0]['msg']}"
-                raise DataError(message, _AGAIN, file=run.file, row=row) from None
+                raise DataError(message, _EVAL_REMEDY, file=run.file, row=row) from None
             names = labels_to_strs(value) if self.task.HAS_LABEL_NAMES else []
-            if unknown := [name for name in names if name not in labels]:
-                message = f"the prediction {unknown[0]!r} is not one of the labels ({', '.join(self.labels[:12])})"
+            if unknown_names := [name for name in names if name not in labels]:
+                message = (
+                    f"the prediction {unknown_names[0]!r} is not one of the labels ({', '.join(self.labels[:12])})"
+                )
                 raise DataError(message, "compare models of one task", file=run.file, row=row)
         with _report_missing_keys(run, self.recipe.task):
             return self.task.compare(run.predictions, rows, self.context)
@@ -120,7 +123,7 @@ class StoredPredictionScorer:
         """Return gold and predicted answers as text, or None if the values can be shown unchanged.
 
         Raises:
-            DataError: If the stored predictions do not suffice for the answers.
+            DataError: If a prediction lacks a key.
         """
         with _report_missing_keys(run, self.recipe.task):
             return self.task.details(run.predictions, rows, self.context).answers
@@ -128,7 +131,7 @@ class StoredPredictionScorer:
 
 @contextmanager
 def _report_missing_keys(run: StoredRun, task: str) -> Iterator[None]:
-    """Raise DataError if a prediction lacks a key. Keys with an underscore are never stored."""
+    """Raise DataError if a prediction lacks a key; keys that start with an underscore are never stored."""
     try:
         yield
     except DataError as error:
@@ -142,7 +145,9 @@ def _report_missing_keys(run: StoredRun, task: str) -> Iterator[None]:
         if str(key).startswith("_"):
             message = f"the scores of {task} depend on more than the stored predictions"
             raise DataError(message, "`bertkit eval` scores each model separately", file=run.file) from None
-        raise DataError(f"the prediction has no {key!r}, which {task} needs", _AGAIN, file=run.file, row=row) from None
+        raise DataError(
+            f"the prediction has no {key!r}, which {task} needs", _EVAL_REMEDY, file=run.file, row=row
+        ) from None
 
 
 # --- Reading ---
@@ -152,23 +157,23 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
     """Read the stored predictions of a run, of a folder of seeds, or of a folder or file of `bertkit eval`.
 
     Raises:
-        UsageError: If the path is something else.
-        ModelError: If the run, or every seed, is not finished.
+        UsageError: If the path is something else, or no seed is finished.
+        ModelError: If the run or the evaluation is not finished.
         DataError: If a file of predictions is missing or damaged.
     """
     name, folder = str(path), expand_path(path)
     if folder.is_file():
         return StoredSystem(name, [StoredRun(name, folder, {}, _read_predictions(folder))])
-    record, evaluation = runs.read_record(folder), read_evaluation(folder)
-    # The record decides: a folder may hold a run, an evaluation, files without a record, or seeds, in this order.
-    made = record or evaluation
-    if made is not None:
-        if made["status"] != "finished":
-            message = f"the {'run' if record else 'evaluation'} is not finished ({made['status']})"
+    run_record = runs.read_record(folder)
+    # The folder of a run or an evaluation has a record; a folder of seeds, or of files only, has none.
+    record = run_record or read_evaluation(folder)
+    if record is not None:
+        if record["status"] != "finished":
+            message = f"the {'run' if run_record else 'evaluation'} is not finished ({record['status']})"
             raise ModelError(message, "repeat the command that started it", file=folder)
         # The model of an evaluation is in another folder.
-        run = _read_run(name, folder, made, split)
-        return StoredSystem(name, [run if record else replace(run, model=made["model"])])
+        run = _read_run(name, folder, record, split)
+        return StoredSystem(name, [run if run_record else replace(run, model=record["model"])])
     if files := sorted(folder.glob("predictions*.jsonl")):
         requested_file = folder / predictions_file(split or "validation")
         file = requested_file if split or requested_file in files else files[0]
@@ -176,7 +181,7 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
     records = {run: record for run in seed_folders(folder) if (record := runs.read_record(run))}
     finished = [run for run, record in records.items() if record["status"] == "finished"]
     if not finished:
-        message = "no seed of it is finished" if records else "neither a run folder nor stored predictions"
+        message = "none of its seeds is finished" if records else "neither a run folder nor stored predictions"
         raise UsageError(message, "name a run folder, or a file from `bertkit eval --output`", file=folder)
     unfinished = [f"{run.name} ({record['status']})" for run, record in records.items() if run not in finished]
     seeds = [_read_run(f"{path}/{run.name}", run, records[run], split) for run in finished]
@@ -185,7 +190,7 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
 
 def _read_run(name: str, folder: Path, record: RunRecord, split: str | None) -> StoredRun:
     if "results" not in record:
-        raise UsageError("the run of a pretraining has no predictions", "name runs of `bertkit finetune`", file=folder)
+        raise UsageError("a pretraining run has no predictions", "name runs of `bertkit finetune`", file=folder)
     splits = [result["split"] for result in record["results"]]
     selected = split or splits[0]
     if selected not in splits:
@@ -193,7 +198,7 @@ def _read_run(name: str, folder: Path, record: RunRecord, split: str | None) -> 
         raise DataError(f"the run has no predictions of split {selected!r}", remedy, file=folder)
     file = folder / predictions_file(selected)
     if file.is_file() and not is_complete(file, record.get("predictions", {}).get(file.name)):
-        raise DataError("the file of predictions does not match its checksum", _AGAIN, file=file)
+        raise DataError("the file of predictions does not match its checksum", _EVAL_REMEDY, file=file)
     return StoredRun(name, file, {**record, "split": selected}, _read_predictions(file), str(folder))
 
 
@@ -202,7 +207,7 @@ def _read_predictions(file: Path) -> Predictions:
         with file.open(encoding="utf-8", newline="\n") as lines:
             predictions = offload_to_disk(_parse_records(lines, file))
     except FileNotFoundError:
-        raise DataError("the file of predictions is missing", _AGAIN, file=file) from None
+        raise DataError("the file of predictions is missing", _EVAL_REMEDY, file=file) from None
     except UnicodeDecodeError:
         raise DataError("not a file of predictions", "name a file from `bertkit eval --output`", file=file) from None
     if not predictions:
@@ -219,46 +224,46 @@ def _parse_records(lines: Iterable[str], file: Path) -> Iterator[Prediction]:
         if isinstance(record, dict) and "prediction" in record:
             yield record
             continue
-        # If the first line is not an object, the file is another kind of file rather than damaged.
+        # If the first line is not an object, the file is not damaged but has another format.
         if row == 1 and not line.lstrip().startswith("{"):
             message = "not a file of predictions, which has a JSON object with `prediction` in each line"
             raise DataError(message, "name a run folder, or a file from `bertkit eval --output`", file=file)
         message = "not a stored prediction" if isinstance(record, dict) else "the line is damaged"
-        raise DataError(message, _AGAIN, file=file, row=row)
+        raise DataError(message, _EVAL_REMEDY, file=file, row=row)
 
 
 # --- Scoring ---
 
 
 def read_recipe(run: StoredRun, changes: Mapping[str, Any] | None = None) -> Recipe:
-    """Return the recipe of a run that has a record, with changes by dotted keys."""
+    """Return the recipe of a run that has a record, with changed values of dotted keys."""
     return load_recipe(str(run.file.with_name("recipe.yaml")), changes)
 
 
 def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> StoredPredictionScorer:
-    """Return the scorer for all systems: with this recipe, or with the recipe of the first run that has a record.
+    """Return the scorer for all systems, with a given recipe, or else the recipe of the first run with a record.
 
     Raises:
         UsageError: If there is neither a recipe nor a run with a record.
         DataError: If the systems have different tasks, labels or splits.
     """
-    stored = [run for system in systems for run in system.runs]
-    recorded = [run for run in stored if run.record]
+    all_runs = [run for system in systems for run in system.runs]
+    recorded_runs = [run for run in all_runs if run.record]
     if recipe is None:
-        if not recorded:
+        if not recorded_runs:
             raise UsageError("files of predictions have no recipe, so their metrics are unknown", "--recipe RECIPE")
-        recipe = read_recipe(recorded[0])
-    for run in recorded:
-        _check_run(run, recipe, recorded[0])
-    # All systems are scored by one recipe, today's code and the labels of the first, and not by scores they recorded.
-    identity = recorded[0].record["identity"] if recorded else {}
+        recipe = read_recipe(recorded_runs[0])
+    for run in recorded_runs:
+        _check_run(run, recipe, recorded_runs[0])
+    # Recorded scores are not used: one recipe, the labels of the first system and today's code score all systems.
+    identity = recorded_runs[0].record["identity"] if recorded_runs else {}
     recipe = as_recorded(recipe, identity)
     task, labels = load_task(recipe), identity.get("labels")
-    # Files without a record do not list their labels, so the labels are collected from their rows.
+    # Without a record, collect the labels from the rows.
     if task.HAS_LABEL_NAMES and not labels:
         values = (
             value
-            for run in stored
+            for run in all_runs
             for record in run.predictions
             for value in (record.get(task.COLUMNS.gold), record["prediction"])
         )
@@ -275,14 +280,14 @@ def _check_run(run: StoredRun, recipe: Recipe, first: StoredRun) -> None:
     names = [sorted(record.get("labels") or []) for record in (identity, reference)]
     if names[0] != names[1]:
         labels = " and ".join(shorten(", ".join(part)) for part in names)
-        raise DataError(f"{run.name} and {first.name} have other labels ({labels})", _ON_FILE)
+        raise DataError(f"{run.name} and {first.name} have different labels ({labels})", _FILE_REMEDY)
     if run.record["split"] != first.record["split"]:
         message = f"{run.name} has predictions of {run.record['split']}, {first.name} of {first.record['split']}"
         raise DataError(message, "name a split that both have: --split SPLIT")
 
 
 def find_changed_scores(run: StoredRun, scores: Mapping[str, float]) -> list[str]:
-    """List the metrics whose score differs from the record, because stored predictions do not determine them."""
+    """List the metrics that stored predictions do not determine, because the score differs from the record."""
     results = run.record.get("results", [])
     recorded = {result["split"]: result["scores"] for result in results}.get(run.split, {})
     return [
@@ -308,7 +313,7 @@ def read_rows(run: StoredRun, task: Task) -> Rows:
     for row, record in enumerate(run.predictions, start=1):
         for name in filter(None, (*columns.inputs, columns.gold)):
             if name not in record and columns.fallback_columns.get(name) not in record:
-                message = f"the row has no {name!r}, by which it is recognized and scored"
+                message = f"the row has no {name!r}, which is needed to match and score it"
                 raise DataError(message, "write each prediction into its row", file=run.file, row=row)
     return offload_to_disk({name: record[name] for name in names if name in record} for record in run.predictions)
 
@@ -316,62 +321,61 @@ def read_rows(run: StoredRun, task: Task) -> Rows:
 def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
     """Sort the predictions of a run into the order of the rows of another run.
 
-    Rows are the same if their inputs and gold values are. Rows that recur keep their order.
+    Rows are the same if their inputs and gold values are the same. Repeated rows keep their order.
 
     Raises:
-        DataError: If the rows are not the same; the message has the first row that differs.
+        DataError: If the rows are not the same; the message names the first different row.
     """
-    keys, required = (_digest_rows(stored, task) for stored in (run, reference))
-    if keys == required:
+    keys, reference_keys = (_digest_rows(stored_run, task) for stored_run in (run, reference))
+    if keys == reference_keys:
         return run
-    if Counter(keys) != Counter(required):
+    if Counter(keys) != Counter(reference_keys):
         raise _describe_mismatch(run, reference, task)
-    # With the keys a, b, a here and a, a, b there, the indices are {a: [0, 2], b: [1]}, and the new order is 0, 2, 1.
+    # The keys a, b, a have the indices {a: [0, 2], b: [1]}. With the reference keys a, a, b, the order is 0, 2, 1.
     indices = defaultdict(list)
     for index, key in enumerate(keys):
         indices[key].append(index)
-    return replace(run, predictions=offload_to_disk(run.predictions[indices[key].pop(0)] for key in required))
+    return replace(run, predictions=offload_to_disk(run.predictions[indices[key].pop(0)] for key in reference_keys))
 
 
 def _digest_rows(run: StoredRun, task: Task, *, gold: bool = True) -> list[bytes]:
-    """Return a digest of each row. An id can be only a row number, so it does not count."""
-    left_out = {"id"} if gold else {"id", task.COLUMNS.gold}
-    rows = ({name: value for name, value in row.items() if name not in left_out} for row in read_rows(run, task))
+    """Return a digest of each row without its id, which can be a row number."""
+    ignored_names = {"id"} if gold else {"id", task.COLUMNS.gold}
+    rows = ({name: value for name, value in row.items() if name not in ignored_names} for row in read_rows(run, task))
     return [hashlib.blake2b(json.dumps(row, sort_keys=True).encode(), digest_size=16).digest() for row in rows]
 
 
 def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> DataError:
-    keys, required = (_digest_rows(stored, task) for stored in (run, reference))
-    # The causes in the order of their likelihood: other rows, other counts of rows, the same inputs with other answers.
-    reference_keys = set(required)
-    index = next((index for index, key in enumerate(keys) if key not in reference_keys), None)
+    keys, reference_keys = (_digest_rows(stored_run, task) for stored_run in (run, reference))
+    known_keys = set(reference_keys)
+    index = next((index for index, key in enumerate(keys) if key not in known_keys), None)
+    # 1. All rows are in the reference, but not equally often.
     if index is None:
-        message = f"{len(keys):,} rows, and {reference.name} has {len(required):,}"
-        if len(keys) == len(required):
+        message = f"{len(keys):,} rows, and {reference.name} has {len(reference_keys):,}"
+        if len(keys) == len(reference_keys):
             message = f"rows recur with other counts than in {reference.name}"
-        return DataError(message, _ON_FILE, file=run.file)
-    inputs, with_inputs = (_digest_rows(stored, task, gold=False) for stored in (run, reference))
-    if inputs[index] in with_inputs:
+        return DataError(message, _FILE_REMEDY, file=run.file)
+    # 2. A row has another gold value, or is missing in the reference.
+    inputs, reference_inputs = (_digest_rows(stored_run, task, gold=False) for stored_run in (run, reference))
+    if inputs[index] in reference_inputs:
         column = task.COLUMNS.gold
-        value, expected = (
-            run.predictions[index][column],
-            reference.predictions[with_inputs.index(inputs[index])][column],
-        )
-        message = shorten(f"another {column} than in {reference.name}: {value!r} here, {expected!r} there", 300)
+        value = run.predictions[index][column]
+        other_value = reference.predictions[reference_inputs.index(inputs[index])][column]
+        message = shorten(f"another {column} than in {reference.name}: {value!r} here, {other_value!r} there", 300)
     else:
-        same = sum((Counter(keys) & Counter(required)).values())
-        message = f"not a row of {reference.name}: {same:,} of {len(keys):,} rows are the same"
-    return DataError(message, _ON_FILE, file=run.file, row=index + 1)
+        common_count = sum((Counter(keys) & Counter(reference_keys)).values())
+        message = f"not a row of {reference.name}: {common_count:,} of {len(keys):,} rows are the same"
+    return DataError(message, _FILE_REMEDY, file=run.file, row=index + 1)
 
 
 def read_column(column: str, scorer: StoredPredictionScorer, run: StoredRun, rows: Rows) -> list[Any]:
-    """Return a column of the data for each row, from the stored rows or else from the dataset of the run.
+    """Return the value of a column in each row, from the stored rows or else from the dataset of the run.
 
     Raises:
-        DataError: If there is no such column, or the dataset has other rows now.
+        DataError: If the column does not exist, or the dataset does not contain the rows.
     """
     recipe, columns = scorer.recipe, scorer.task.COLUMNS
-    # The user names a column as the file has it; the stored rows have it under its canonical name, if it was read.
+    # The user gives a column name of the data file; stored rows have canonical names.
     canonical = next((name for name, source in recipe.data.columns.items() if source == column), column)
     if canonical in rows[0]:
         return [row.get(canonical) for row in rows]
@@ -392,12 +396,10 @@ def read_column(column: str, scorer: StoredPredictionScorer, run: StoredRun, row
         return json.dumps([row.get(name) for name in (*columns.inputs, *columns.optional)], default=str)
 
     values = {key(row): row[column] for row in splits[split].rows}
-    missing = sum(key(row) not in values for row in rows)
-    if missing:
-        message = (
-            f"{missing:,} of the {len(rows):,} rows are no longer in the dataset, so --group-by {column} is unknown"
-        )
-        raise DataError(
-            message, "restore it, or leave out --group-by", file=expand_path(data.source) if data.source else None
-        )
+    missing_count = sum(key(row) not in values for row in rows)
+    if missing_count:
+        file = expand_path(data.source) if data.source else None
+        counts = f"{missing_count:,} of the {len(rows):,} rows"
+        message = f"{counts} are no longer in the dataset, so --group-by {column} is unknown"
+        raise DataError(message, "restore the dataset, or leave out --group-by", file=file)
     return [values[key(row)] for row in rows]

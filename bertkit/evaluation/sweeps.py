@@ -1,4 +1,4 @@
-"""The trials of a sweep: the best of them, the score to expect from it on other rows, and learning curves."""
+"""Trials of a sweep: the best trial, its expected score on other rows, and learning curves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from bertkit.data.rows import Split
 from bertkit.errors import UsageError
-from bertkit.evaluation.run_sets import SetRun, StoredRuns
+from bertkit.evaluation.run_sets import INSUFFICIENT, SetRun, StoredRuns
 from bertkit.metrics.intervals import Interval, count_examples
 from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.seeds import Selection, estimate_selection, expected_best, explained_fraction
@@ -24,7 +24,7 @@ _GROUPS = 3  # for a range of real numbers, whose values all differ
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """Score of training on a number of rows. The points with equal `settings` make up one learning curve."""
+    """Score after training on `limit` rows. The points with equal `settings` form a learning curve."""
 
     settings: SweepPoint
     """Searched keys and their values, except the number of rows and the seed."""
@@ -39,7 +39,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """Trials of a sweep, the best first, and how reliable the choice is."""
+    """Trials of a sweep, the best first, and the reliability of the best score."""
 
     recipe: str
     model: str
@@ -53,9 +53,9 @@ class SweepSummary:
     best: str | None
     """Run folder of the best trial, or None if no trial is finished."""
     selection: Selection | None = None
-    """Estimate for the best trial on other rows; ``chosen`` has the order of ``trials``."""
+    """Estimated score of the best trial on other rows; ``chosen`` has the order of ``trials``."""
     no_selection: str | None = None
-    """Why there is no such estimate."""
+    """Reason why `selection` is None."""
     expected_best: list[float] | None = None
     """Expected best score of 1, 2, ... trials of a random search."""
     importance: dict[str, float | None] = field(default_factory=dict)
@@ -90,33 +90,31 @@ class SweepSummary:
 
 
 def check_scored_rows(search: SweepSpace, read: Callable[[SweepPoint], Split], gold: str) -> None:
-    """Check that all points of a search are scored on the same rows; they may read different columns.
-
-    Rows are the same if they are the same lines of the same source and have the same gold values.
+    """Check that all points of a search are scored on the same rows: same source, lines and gold values.
 
     Args:
-        search: Search whose keys may change which rows are read.
-        read: Reads the training rows, and returns the rows that choose the best step.
+        search: Space of the sweep.
+        read: Function that reads the data of a point, and returns the split that chooses the best step.
         gold: Column of the gold values.
 
     Raises:
         UsageError: If two values of a key have different rows, whose scores cannot be ranked.
         DataError: If there are fewer training rows than a value requires.
     """
-    first = {axis.key: axis.extremes[0] for axis in search.axes}
+    base_point = {axis.key: axis.extremes[0] for axis in search.axes}
     for axis in search.axes:
         values = axis.values or axis.extremes
         if axis.key in ROW_KEYS:
-            # These keys leave the scored rows unchanged, but there may be too few training rows.
-            read({**first, axis.key: max(values)})
+            # Only check that there are enough training rows: these keys leave the scored rows unchanged.
+            read({**base_point, axis.key: max(values)})
             continue
-        splits = [read({**first, axis.key: value}) for value in values if axis.key.startswith("data.")]
+        splits = [read({**base_point, axis.key: value}) for value in values if axis.key.startswith("data.")]
         rows = [(split.source, split.lines, [row.get(gold) for row in split.rows]) for split in splits]
-        for value, scored in zip(values, rows, strict=False):
-            if scored != rows[0]:
-                counts = f"{len(rows[0][1]):,} and {len(scored[1]):,}"
+        for value, value_rows in zip(values, rows, strict=False):
+            if value_rows != rows[0]:
+                counts = f"{len(rows[0][1]):,} and {len(value_rows[1]):,}"
                 message = f"{name_value(values[0])} and {name_value(value)} are scored on different rows ({counts})"
-                remedy = "data.train_limit draws fewer training rows only; or start one sweep per value"
+                remedy = "to search the number of training rows, use data.train_limit; or start one sweep per value"
                 raise UsageError(f"--space {axis.key}: {message}, whose scores cannot be ranked", remedy)
 
 
@@ -127,21 +125,21 @@ def find_selection(trials: Sequence[SetRun], stored: StoredRuns, metric: str) ->
         The estimate and None, or None and the reason why it is unknown.
     """
     if len(trials) < 2:
-        return None, "one trial was not chosen among others"
-    scored = {stored.records[trial.name]["identity"]["data"]["validation"] for trial in trials}
-    if scored != {stored.split.fingerprint()}:
+        return None, "there is only one trial"
+    fingerprints = {stored.records[trial.name]["identity"]["data"]["validation"] for trial in trials}
+    if fingerprints != {stored.split.fingerprint()}:
         return None, "the trials are scored on different rows"
-    # An estimate from predictions that do not give the recorded scores would be an estimate of something else.
-    compared = []
+    # The estimate is valid only if the stored predictions give the recorded scores.
+    comparisons = []
     for trial in trials:
-        pair = stored.compare(trial)
-        if pair is None or not stored.agrees(trial, stored.task.score(*pair), metric):
-            return None, "the stored predictions do not suffice"
-        compared.append(pair)
+        comparison = stored.compare(trial)
+        if comparison is None or not stored.agrees(trial, stored.task.score(*comparison), metric):
+            return None, INSUFFICIENT
+        comparisons.append(comparison)
     selection = estimate_selection(
-        lambda model, rows: stored.score(compared[model], rows)[metric],
+        lambda model, rows: stored.score(comparisons[model], rows)[metric],
         len(trials),
-        count_examples(compared[0][0]),
+        count_examples(comparisons[0][0]),
         lower_is_better=is_lower_better(metric),
     )
     return selection, None if selection else "too few rows"
@@ -152,12 +150,12 @@ def find_curve(trials: Sequence[SetRun], stored: StoredRuns, metric: str) -> lis
     groups: dict[tuple[str, int], list[SetRun]] = {}
     for trial in trials:
         for key in trial.settings.keys() & set(ROW_KEYS):
-            # Seeds of one setting and one number of rows are one point of a curve.
+            # Trials that differ only in their seed form one point of a curve.
             groups.setdefault((name_point(_without_rows(trial)), trial.settings[key]), []).append(trial)
     points = []
     for (_, limit), group in sorted(groups.items()):
         interval = group[0].results[0].intervals.get(metric)
-        # The interval of a single run is over rows. Several seeds add the variance between them.
+        # The interval of a single run covers other rows; with several seeds, it also covers other seeds.
         if len(group) > 1:
             interval, _ = stored.find_mean_intervals(group, [metric])[metric]
         scores = _list_scores(group, metric)
@@ -166,13 +164,13 @@ def find_curve(trials: Sequence[SetRun], stored: StoredRuns, metric: str) -> lis
 
 
 def find_importance(trials: Sequence[SetRun], search: SweepSpace, metric: str) -> dict[str, float | None]:
-    """Compute the fraction of the variance of the scores that each key explains on its own."""
+    """Compute the fraction of the variance of scores that each key explains on its own."""
     scores = _list_scores(trials, metric)
     return {axis.key: explained_fraction(_group_trials(axis, trials), scores) for axis in search.axes}
 
 
-def find_expected_best(trials: Sequence[SetRun], search: SweepSpace, metric: str) -> list[float] | None:
-    """Estimate the expected best score of fewer trials, or return None unless the settings are random draws."""
+def estimate_best_scores(trials: Sequence[SetRun], search: SweepSpace, metric: str) -> list[float] | None:
+    """Estimate the expected best score of 1, 2, ... trials, or return None unless the search is random."""
     if search.method != "random" or len(trials) < 2:
         return None
     return expected_best(_list_scores(trials, metric), lower_is_better=is_lower_better(metric))
@@ -187,11 +185,10 @@ def _without_rows(trial: SetRun) -> SweepPoint:
 
 
 def _group_trials(axis: SweepDimension, trials: Sequence[SetRun]) -> list[str]:
-    """Return the group of each trial: its value, or for a real number, the third of the trials that it falls into."""
+    """Return the group of each trial: its value, or if values are a range, the third of the values that it is in."""
     values = [trial.settings[axis.key] for trial in trials]
     if axis.values:
         return list(map(name_value, values))
-    # Six trials with [0.1, 0.5, 0.2, 0.3, 0.4, 0.6] have the ranks [0, 4, 1, 2, 3, 5] and the groups [0, 2, 0, 1, 1,
-    # 2].
-    order = sorted(range(len(values)), key=values.__getitem__)
-    return [str(order.index(index) * _GROUPS // len(values)) for index in range(len(values))]
+    # The values [0.1, 0.5, 0.2, 0.3, 0.4, 0.6] have the ranks [0, 4, 1, 2, 3, 5] and the groups [0, 2, 0, 1, 1, 2].
+    sorted_indices = sorted(range(len(values)), key=values.__getitem__)
+    return [str(sorted_indices.index(index) * _GROUPS // len(values)) for index in range(len(values))]

@@ -236,7 +236,7 @@ class Abstention(NamedTuple):
     """Fraction of the answers that are right."""
 
 
-def find_abstention(confidence: np.ndarray, right: np.ndarray, precision: float) -> Abstention | None:
+def find_abstention(confidence: np.ndarray, correct: np.ndarray, precision: float) -> Abstention | None:
     """Find the threshold that answers most rows with at least this precision, wrong with probability .05 at most.
 
     Precision holds for new rows of the same distribution, with probability .95 over these rows. Twenty levels
@@ -254,23 +254,23 @@ def find_abstention(confidence: np.ndarray, right: np.ndarray, precision: float)
     thresholds = [0.0, *(float(np.nextafter(ordered[rank - 1], 2)) for rank in sorted(ranks, reverse=True) if rank)]
     for threshold in thresholds:  # in descending order of coverage
         is_answered = confidence >= threshold
-        answered, hits = int(is_answered.sum()), int(right[is_answered].sum())
+        answered, hits = int(is_answered.sum()), int(correct[is_answered].sum())
         if answered and binom.cdf(answered - hits, answered, 1 - precision) <= 0.05 / LEVELS:
             return Abstention(threshold, answered / len(confidence), hits / answered)
     return None
 
 
-def risk_coverage(confidence: np.ndarray, right: np.ndarray, points: int = LEVELS) -> list[tuple[float, float, float]]:
+def risk_coverage(confidence: np.ndarray, correct: np.ndarray, points: int = LEVELS) -> list[tuple[float, ...]]:
     """Return (coverage, precision, threshold) for `points` levels of coverage, the most confident rows first."""
     order = np.argsort(-confidence, kind="stable")
-    hits = np.cumsum(right[order])
+    hits = np.cumsum(correct[order])
     ends = sorted({max(1, round(len(order) * point / points)) for point in range(1, points + 1)})
     return [(end / len(order), float(hits[end - 1] / end), float(confidence[order][end - 1])) for end in ends]
 
 
-def area_under_risk(confidence: np.ndarray, right: np.ndarray) -> float:
+def area_under_risk(confidence: np.ndarray, correct: np.ndarray) -> float:
     """Compute the mean fraction of wrong rows over all levels of coverage, in steps of a row (Geifman et al. 2019)."""
-    hits = np.cumsum(right[np.argsort(-confidence, kind="stable")])
+    hits = np.cumsum(correct[np.argsort(-confidence, kind="stable")])
     return float(np.mean(1 - hits / np.arange(1, len(hits) + 1)))
 
 

@@ -52,8 +52,8 @@ EVALUATE_PREFIX = "evaluate:"
 
 def count_right(gold: np.ndarray, predicted: np.ndarray) -> tuple[int, int]:
     """Count the rows whose labels are all right, and all rows."""
-    right = (gold == predicted).reshape(len(gold), -1).all(axis=1)
-    return int(right.sum()), len(right)
+    correct = (gold == predicted).reshape(len(gold), -1).all(axis=1)
+    return int(correct.sum()), len(correct)
 
 
 def accuracy(gold: np.ndarray, predicted: np.ndarray) -> float:

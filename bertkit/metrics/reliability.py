@@ -35,7 +35,7 @@ class LabelScore:
 
 
 def calibration_errors(
-    confidence: np.ndarray, right: np.ndarray, weights: np.ndarray | None = None
+    confidence: np.ndarray, correct: np.ndarray, weights: np.ndarray | None = None
 ) -> dict[str, float]:
     """Compute the differences between confidence and accuracy.
 
@@ -46,7 +46,7 @@ def calibration_errors(
 
     Args:
         confidence: Probability of the selected label, (decisions,).
-        right: Whether that label is right, 0 or 1, (decisions,).
+        correct: Whether that label is correct, 0 or 1, (decisions,).
         weights: Number of times that each decision counts, (decisions,); 1 by default.
 
     Two decisions share the bin of 0.95, and half of them are right; 0.75 and 0.65 have other bins. The mean of
@@ -67,7 +67,7 @@ def calibration_errors(
         is_filled = sizes > 0
         sizes = sizes[is_filled]
         means, shares = (
-            np.bincount(bins, weights * values, minlength=BINS)[is_filled] / sizes for values in (confidence, right)
+            np.bincount(bins, weights * values, minlength=BINS)[is_filled] / sizes for values in (confidence, correct)
         )
         errors[name] = float((sizes * np.abs(means - shares)).sum() / total)
     chance = shares * (1 - shares) / np.maximum(sizes - 1, 1)
@@ -91,7 +91,7 @@ def describe_calibration(
     order = np.argsort(probabilities.max(axis=1))
     probabilities, gold = probabilities[order], gold[order]
     names, row_ids = np.unique(rows[order], return_inverse=True)
-    confidence, right = probabilities.max(axis=1), (probabilities.argmax(axis=1) == gold).astype(float)
+    confidence, correct = probabilities.max(axis=1), (probabilities.argmax(axis=1) == gold).astype(float)
     losses = gold_losses(probabilities, gold)
 
     def weigh(row_indices: np.ndarray) -> np.ndarray:
@@ -99,7 +99,7 @@ def describe_calibration(
         return np.bincount(row_indices, minlength=len(names))[row_ids].astype(float)
 
     def score(row_indices: np.ndarray) -> dict[str, float]:
-        return calibration_errors(confidence, right, weigh(row_indices))
+        return calibration_errors(confidence, correct, weigh(row_indices))
 
     def lose(row_indices: np.ndarray) -> dict[str, float]:
         return {"nll": float(np.average(losses, weights=weigh(row_indices)))}

@@ -160,8 +160,8 @@ def _rank_run(rows: Sequence[Mapping[str, Any]], start: int, score: Score) -> np
     for begin in range(0, len(rows), _BLOCK):
         indices = np.arange(begin, min(begin + _BLOCK, len(rows)))
         scores = np.asarray(score(start + indices, start + candidates))
-        right = scores[np.arange(len(indices)), column[indices]]
-        better = scores > right[:, None]
+        positive_scores = scores[np.arange(len(indices)), column[indices]]
+        better = scores > positive_scores[:, None]
         for line, index in enumerate(indices.tolist()):
             better[line, list(columns_by_anchor[rows[index]["anchor"]])] = False
         ranks.append(1 + better.sum(axis=1))

@@ -182,10 +182,10 @@ def count_errors(row_scores: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.n
         row_scores: ``entities`` (rows, types, 3), or else ``tags`` (rows, tags, 3): what is right, gold and predicted.
     """
     if "entities" in row_scores:
-        right, gold, predicted = row_scores["entities"].sum(axis=1).T
-        return gold + predicted - 2 * right, gold + predicted
-    right, gold, _ = row_scores["tags"].sum(axis=1).T
-    return gold - right, gold
+        correct, gold, predicted = row_scores["entities"].sum(axis=1).T
+        return gold + predicted - 2 * correct, gold + predicted
+    correct, gold, _ = row_scores["tags"].sum(axis=1).T
+    return gold - correct, gold
 
 
 def show_wrong_words(
@@ -196,7 +196,7 @@ def show_wrong_words(
     The confidence is the highest probability of a wrong tag, or None if no probability is known.
     """
     tagged = zip(words, gold, tags, probabilities, strict=True)
-    wrong = [(word, right, tag, value or 0.0) for word, right, tag, value in tagged if right not in (None, tag)]
+    wrong = [(word, gold_tag, tag, value or 0) for word, gold_tag, tag, value in tagged if gold_tag not in (None, tag)]
     with_gold, with_tags = (" ".join(f"{entry[0]}/{entry[side]}" for entry in wrong) for side in (1, 2))
     return with_gold, with_tags, not wrong, max((entry[3] for entry in wrong), default=None) or None
 
@@ -221,14 +221,14 @@ def count_outcomes(gold: Iterable[Span], predicted: Iterable[Span]) -> Counter[s
     [('missed', 1), ('spurious', 1), ('wrong boundary', 1)]
     """
     gold_spans, predicted_spans = set(gold), set(predicted)
-    right = gold_spans & predicted_spans
+    correct = gold_spans & predicted_spans
     counts: Counter[str] = Counter()
     # Sort by words, because the order of a set of texts differs between processes. Among overlapping gold entities,
     # an entity with the same words comes first, then one with the same type.
-    unpaired = sorted(gold_spans - right, key=lambda span: span[1:])
-    if right:
-        counts["right"] = len(right)
-    for entity_type, start, end in sorted(predicted_spans - right, key=lambda span: span[1:]):
+    unpaired = sorted(gold_spans - correct, key=lambda span: span[1:])
+    if correct:
+        counts["right"] = len(correct)
+    for entity_type, start, end in sorted(predicted_spans - correct, key=lambda span: span[1:]):
         overlapping = [span for span in unpaired if span[1] < end and start < span[2]]
         same_words = [span for span in overlapping if span[1:] == (start, end)]
         candidates = same_words or [span for span in overlapping if span[0] == entity_type] or overlapping
@@ -264,11 +264,11 @@ def count_spans(pairs: Sequence[tuple[Sequence[Span], Sequence[Span]]], types: S
 
 def ratios(counts: np.ndarray) -> dict[str, np.ndarray]:
     """Compute precision, recall and F1 of (right, gold, predicted) in the last axis; 0 where undefined."""
-    right, gold, predicted = np.moveaxis(counts, -1, 0)
+    correct, gold, predicted = np.moveaxis(counts, -1, 0)
     return {
-        "precision": right / np.maximum(predicted, 1),
-        "recall": right / np.maximum(gold, 1),
-        "f1": 2 * right / np.maximum(gold + predicted, 1),
+        "precision": correct / np.maximum(predicted, 1),
+        "recall": correct / np.maximum(gold, 1),
+        "f1": 2 * correct / np.maximum(gold + predicted, 1),
     }
 
 

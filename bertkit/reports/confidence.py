@@ -20,11 +20,11 @@ from bertkit.reports.text import score_text
 _POINTS = 100  # points per curve
 
 
-def draw_reliability(confidence: np.ndarray, right: np.ndarray) -> Markup:
+def draw_reliability(confidence: np.ndarray, correct: np.ndarray) -> Markup:
     """Draw accuracy over confidence, both of shape (decisions,)."""
     points, (_, inverse, counts) = [], np.unique(find_bins(confidence), return_inverse=True, return_counts=True)
     for index, count in enumerate(counts.tolist()):
-        mean, share = confidence[inverse == index].mean(), right[inverse == index].mean()
+        mean, share = confidence[inverse == index].mean(), correct[inverse == index].mean()
         hover = f"confidence {mean:.3f}, accuracy {share:.3f}, {count:,} decisions"
         # A bin with few decisions is far from the diagonal by chance; its whisker shows how far that can be.
         ends = wilson_interval(round(share * count), count)
@@ -32,24 +32,24 @@ def draw_reliability(confidence: np.ndarray, right: np.ndarray) -> Markup:
     return svg.scatter(points, name="Reliability diagram", x="confidence", y="accuracy", guide=((0, 0), (1, 1)))
 
 
-def draw_risk(confidence: np.ndarray, right: np.ndarray) -> tuple[float, Markup] | None:
+def draw_risk(confidence: np.ndarray, correct: np.ndarray) -> tuple[float, Markup] | None:
     """Draw the fraction of wrong answers over the answered fraction, most confident first; None if nothing is wrong.
 
     The mean of that fraction is returned with the picture.
 
     Args:
         confidence: Confidence in the answer of each row, (rows,).
-        right: Whether the answer is right, 0 or 1, (rows,).
+        correct: Whether the answer is correct, 0 or 1, (rows,).
     """
-    if right.all():
+    if correct.all():
         return None
     curve = [
-        (coverage, 1 - precision) for coverage, precision, _ in calibration.risk_coverage(confidence, right, _POINTS)
+        (coverage, 1 - precision) for coverage, precision, _ in calibration.risk_coverage(confidence, correct, _POINTS)
     ]
-    error = float(1 - right.mean())
+    error = float(1 - correct.mean())
     # A model whose confidence means nothing has the horizontal line: its risk is the same at every coverage.
     lines = {"by confidence": curve, "at random": [(0.0, error), (1.0, error)]}
-    area = calibration.area_under_risk(confidence, right)
+    area = calibration.area_under_risk(confidence, correct)
     return area, svg.line_chart(lines, name="Risk and coverage", x="share answered")
 
 
@@ -57,7 +57,7 @@ CALIBRATION_PAGE = "calibration.html"
 
 
 def write_calibration_page(
-    folder: Path, result: Mapping[str, Any], confidence: Mapping[str, np.ndarray], right: np.ndarray
+    folder: Path, result: Mapping[str, Any], confidence: Mapping[str, np.ndarray], correct: np.ndarray
 ) -> None:
     """Write calibration.html into the folder of a model.
 
@@ -65,13 +65,13 @@ def write_calibration_page(
         folder: Folder of the model.
         result: Fields of a `bertkit.workflows.calibrate.CalibrationResult`.
         confidence: ``before`` and ``after`` -> probability of the selected label, (decisions,).
-        right: Whether that label is right, (decisions,).
+        correct: Whether that label is correct, (decisions,).
     """
     pictures = []
     for side, values in confidence.items():
-        pictures.append((f"Reliability {side}", draw_reliability(values, right)))
+        pictures.append((f"Reliability {side}", draw_reliability(values, correct)))
     # A model abstains from rows, so decisions on single labels or entities have no such curve.
-    risk = draw_risk(confidence["after"], right) if result["per"] == "row" else None
+    risk = draw_risk(confidence["after"], correct) if result["per"] == "row" else None
     if risk is not None:
         pictures.append((f"Risk and coverage · mean risk {score_text(risk[0])}", risk[1]))
     page = folder / CALIBRATION_PAGE

@@ -24,10 +24,10 @@ class Example:
     gold: AnswerValue
     predicted: AnswerValue
     probabilities: dict[str, float] | None = None
-    right: bool | None = None
-    """Whether the prediction counts as right, if comparing it with the gold answer is not enough."""
+    correct: bool | None = None
+    """Whether the prediction counts as correct, if comparing it with the gold answer is not enough."""
     confidence: float | None = None
-    marked: tuple[str, list[LabeledSpan], list[LabeledSpan]] | None = None
+    highlighted: tuple[str, list[LabeledSpan], list[LabeledSpan]] | None = None
     """A text with its gold and its predicted spans, if these are the answers."""
 
 
@@ -71,7 +71,7 @@ def find_labeled(examples: Sequence[Example], labels: Sequence[str]) -> list[Lab
     answers = []
     for example in examples:
         gold, predicted = ([value] if isinstance(value, str) else value for value in (example.gold, example.predicted))
-        if example.right is None and isinstance(gold, list) and isinstance(predicted, list):
+        if example.correct is None and isinstance(gold, list) and isinstance(predicted, list):
             sets = frozenset(gold), frozenset(predicted)
             # A list that repeats a name is a sequence of tags, and not a set of labels.
             if sets[0] | sets[1] <= label_names and len(sets[0]) == len(gold) and len(sets[1]) == len(predicted):
@@ -97,9 +97,9 @@ def find_mistakes(
 
     None means that no answers can be compared.
     """
-    answered, note = [example for example in examples if example.right is not None], "confidence {:.3f}"
+    answered, note = [example for example in examples if example.correct is not None], "confidence {:.3f}"
     if answered:
-        wrong = [(-1.0 if e.confidence is None else e.confidence, e) for e in answered if not e.right]
+        wrong = [(-1.0 if e.confidence is None else e.confidence, e) for e in answered if not e.correct]
     elif named:
         wrong = [(get_confidence(e, gold, predicted), e) for e, gold, predicted in named if gold != predicted]
     elif measured:

@@ -215,8 +215,8 @@ def _draw_risk(facts: ReportData) -> tuple[float, Markup] | None:
     """Draw the fraction of wrong answers over the fraction that is answered, if each has a confidence."""
     if facts.decisions:
         return draw_risk(*facts.decisions[1:]) if facts.decisions[0] != "label" else None
-    pairs: list[tuple[Any, Any]] = [(example.confidence, example.right) for example in facts.examples]
-    if not pairs or not all(right is not None and is_finite(confidence) for confidence, right in pairs):
+    pairs: list[tuple[Any, Any]] = [(example.confidence, example.correct) for example in facts.examples]
+    if not pairs or not all(correct is not None and is_finite(confidence) for confidence, correct in pairs):
         return None
     return draw_risk(*np.array(pairs, dtype=float).T)
 
@@ -229,8 +229,8 @@ def _list_predictions(
     # Ids of rows in a file can repeat, so objects are compared.
     wrong_ids = {id(example) for example, _ in wrong}
     verdict = "" if mistakes is None else "right"
-    right = [(example, verdict) for example in examples if id(example) not in wrong_ids]
-    return [*((example, ", ".join(filter(None, ("wrong", note)))) for example, note in wrong), *right][:MAX_ROWS]
+    correct_rows = [(example, verdict) for example in examples if id(example) not in wrong_ids]
+    return [*((example, ", ".join(filter(None, ("wrong", note)))) for example, note in wrong), *correct_rows][:MAX_ROWS]
 
 
 def _draw_numbers(measured: Sequence[NumberAnswer]) -> tuple[str, Markup] | None:

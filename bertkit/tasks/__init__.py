@@ -119,9 +119,9 @@ class Answer:
 
     gold: str
     predicted: str
-    right: bool
+    correct: bool
     confidence: float | None = None
-    marked: tuple[str, list[LabeledSpan], list[LabeledSpan]] | None = None
+    highlighted: tuple[str, list[LabeledSpan], list[LabeledSpan]] | None = None
     """A text with its gold and its predicted spans, where these are the answers."""
 
 
@@ -137,7 +137,7 @@ class TaskReport:
     """One per row, or None if the gold value and ``prediction`` can be shown unchanged."""
     warnings: list[str] = field(default_factory=list)
     entity_verdicts: list[tuple[float, bool]] | None = None
-    """Probability of each predicted entity and whether it is right; None if a row is one answer."""
+    """Probability of each predicted entity and whether it is correct; None if a row is one answer."""
 
 
 class TaskDefaults(Protocol):

@@ -362,7 +362,7 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
     entity_verdicts = [
         (entity["probability"], span in gold)
         for answer, record in zip(answers, predictions, strict=True)
-        for _, gold, predicted in ([answer.marked] if answer.marked else ())
+        for _, gold, predicted in ([answer.highlighted] if answer.highlighted else ())
         for entity in record.get("entities", ())
         if (span := (entity["start"], entity["end"], entity["type"])) in predicted and entity["probability"] is not None
     ]
@@ -474,5 +474,5 @@ def _show_entities(row: Row, tags: list[str], confidence: Sequence[float]) -> An
     errors = [min(confidence[i:j]) for (_, i, j), span in zip(words, predicted, strict=True) if span not in gold]
     gold_text, predicted_text = entities.list_spans(gold, text), entities.list_spans(predicted, text)
     in_gold, in_predicted = ([(start, end, name) for name, start, end in spans] for spans in (gold, predicted))
-    marked = (text, in_gold, in_predicted)
-    return Answer(gold_text, predicted_text, set(gold) == set(predicted), max(errors, default=None) or None, marked)
+    highlighted = (text, in_gold, in_predicted)
+    return Answer(gold_text, predicted_text, set(gold) == set(predicted), max(errors, default=0) or None, highlighted)

@@ -362,11 +362,11 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
     for row, record in zip(rows, predictions, strict=True):
         gold, answered, confidences = [], [], []
         for _, question in _questions_to_read(row, context.recipe):
-            right = row["answers"][question.name]
+            answer = row["answers"][question.name]
             predicted = read_answer(question, record["prediction"][question.name]) or 0
             probabilities = _probabilities(question, record)
-            verdicts.setdefault((question.name, question.type), []).append((right == predicted, max(probabilities)))
-            gold.append(f"{question.name}: {question.options[right]}")
+            verdicts.setdefault((question.name, question.type), []).append((answer == predicted, max(probabilities)))
+            gold.append(f"{question.name}: {question.options[answer]}")
             answered.append(f"{question.name}: {question.options[predicted]}")
             confidences.append(max(probabilities))
         answers.append(Answer("; ".join(gold), "; ".join(answered), gold == answered, min(confidences, default=None)))

@@ -209,10 +209,10 @@ def _score_words(row_scores: RowScores) -> dict[int, dict[str, Any]]:
     # Counts per sense, (senses,). A sense belongs to one word, so rows are counted once for all words.
     size = 1 + max(int(row_scores[side].max()) for side in ("gold", "predicted"))
     gold, predicted = (np.bincount(row_scores[side], minlength=size) for side in ("gold", "predicted"))
-    right = np.bincount(row_scores["gold"][row_scores["gold"] == row_scores["predicted"]], minlength=size)
+    correct = np.bincount(row_scores["gold"][row_scores["gold"] == row_scores["predicted"]], minlength=size)
     # The gold senses [0, 0, 1, 2], predicted as [0, 1, 1, 2], have the counts [2, 1, 1], [1, 2, 1] and [1, 1, 1] right,
     # so F1 is [2/3, 2/3, 1]. With senses 0 and 1 of one word, its macro F1 is 2/3.
-    f1 = 2 * right / np.maximum(gold + predicted, 1)
+    f1 = 2 * correct / np.maximum(gold + predicted, 1)
     word_of_sense = np.full(size, -1)
     # -1 marks a sense that does not occur, and so does not count.
     for side in ("predicted", "gold"):
@@ -222,7 +222,7 @@ def _score_words(row_scores: RowScores) -> dict[int, dict[str, Any]]:
         occurring = np.flatnonzero(word_of_sense == word)
         rows = int(gold[occurring].sum())
         scores[word] = {
-            "accuracy": float(right[occurring].sum() / rows),
+            "accuracy": float(correct[occurring].sum() / rows),
             "f1_macro": float(f1[occurring].mean()),
             "most frequent": float(gold[occurring].max() / rows),
             "rows": rows,
@@ -267,8 +267,8 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
     answers = []
     for row, record in zip(rows, predictions, strict=True):
         scores = record.get("sense_scores", {}).values() if method == "fine_tuned" else ()
-        right = row["sense"] == record["prediction"]
-        answers.append(Answer(row["sense"], record["prediction"], right, max(scores, default=None)))
+        correct = row["sense"] == record["prediction"]
+        answers.append(Answer(row["sense"], record["prediction"], correct, max(scores, default=None)))
     senses = _senses(context)
     names = list(senses)
     table = []

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import BertkitError, RecipeError, UsageError
-from bertkit.evaluation.held_out import held_out_features
+from bertkit.evaluation.held_out import make_held_out_features
 from bertkit.metrics.baselines import Baselines, find_unbeaten
 from bertkit.pretraining.objectives import load_objective
 from bertkit.progress import log
@@ -205,7 +205,7 @@ def _check_inputs(job: Ablation) -> dict[str, dict[str, int]]:
         inputs = read_pretrain_data(recipe, job.encoder_folder(variant))
         with _suggest_output(job):
             runs.check_run_folder(inputs.plan.folder, inputs.plan.identity)
-        held_out_features(inputs.corpus["validation"], inputs.objective, inputs.context)
+        make_held_out_features(inputs.corpus["validation"], inputs.objective, inputs.context)
     return rows
 
 

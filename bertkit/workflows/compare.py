@@ -15,7 +15,7 @@ from bertkit.evaluation.checkpoint import CheckpointInfo, find_checkpoint
 from bertkit.evaluation.differences import Changes, SystemScores, find_changes
 from bertkit.evaluation.gates import WorseGate, compare_systems, judge_systems
 from bertkit.evaluation.scoring import decode_rows, find_positive_label, run_model
-from bertkit.evaluation.splits import count_trained, resolve_overlap, splits_to_score
+from bertkit.evaluation.splits import count_training_texts, resolve_overlap, splits_to_score
 from bertkit.evaluation.stored_predictions import (
     StoredPredictionScorer,
     StoredRun,
@@ -134,7 +134,7 @@ def compare(
     positive = find_positive_label(scorer.task, scorer.recipe, scorer.labels)
     notes += [*metric_notes, *describe_positive_label(scorer.recipe.metrics, positive)]
     if gate:
-        gate.choose(
+        gate.choose_metrics(
             scorer, system_scores[0]
         )  # An unknown metric is an error before the resampling, which takes longer.
     notes += [f"{system.name}: left out {', '.join(system.unfinished)}." for system in systems if system.unfinished]
@@ -170,7 +170,7 @@ def compare(
         systems=[_describe_system(scorer, *parts) for parts in zip(names, systems, system_scores, strict=True)],
         differences=corrected,
         changes=changes,
-        settings=count_trained({name: run.file.parent for name, run in first_runs.items()})
+        settings=count_training_texts({name: run.file.parent for name, run in first_runs.items()})
         + list_settings({name: run.record for name, run in first_runs.items()}),
         notes=notes,
         folders={

@@ -12,7 +12,7 @@ from typing import Any
 from bertkit.data.checks import describe_lacking
 from bertkit.data.rows import Split
 from bertkit.data.sources import as_recorded, is_validation, unsplit_file
-from bertkit.evaluation.baselines import compare_baselines, make_result, read_learned
+from bertkit.evaluation.baselines import compare_baselines, make_result, read_baselines
 from bertkit.evaluation.benchmarks import write_eval_results
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, find_members
@@ -186,7 +186,7 @@ def score_splits(
 ) -> list[EvalResult]:
     """Score a loaded checkpoint on splits, and write predictions and scores into the folder, if there is one."""
     # 1. Read the baselines from the training of the model, because the scored rows must not influence them.
-    recipe, task, baselines = info.recipe, checkpoint.task, read_learned(info)
+    recipe, task, baselines = info.recipe, checkpoint.task, read_baselines(info)
     output = folder if runs.is_main_process() else None
     record = None if output is None else begin_evaluation(output, info)
     results, labels, files = [], list(checkpoint.context.labels), list[str]()

@@ -117,7 +117,7 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     if getattr(checkpoint.model, "reads", "text") in ("texts", "sparse"):
         for name in baselines.scores:
             output = evaluator.score(name, checkpoint)
-            baselines.baseline_rows[name][_UNTRAINED_BASELINE] = output.row_scores
+            baselines.row_scores[name][_UNTRAINED_BASELINE] = output.row_scores
             baselines.scores[name][_UNTRAINED_BASELINE] = output.scores
 
     # 3. Train. After `fit`, the model has the weights of the best step. Tasks with a frozen encoder compute its vectors

@@ -18,7 +18,7 @@ from bertkit.evaluation.baselines import (
     ScoredBaselines,
     find_missing_labels,
     make_result,
-    write_learned,
+    write_baselines,
 )
 from bertkit.evaluation.benchmarks import write_eval_results
 from bertkit.evaluation.calibration import warn_of_tuned
@@ -96,7 +96,7 @@ def save_results(
     }
 
     # 1. Make one result per split, for the record, the report, the card and the command.
-    outcome = _Outcome(data, fit_result, outputs, details, baselines.baseline_rows, seconds, compared_models)
+    outcome = _Outcome(data, fit_result, outputs, details, baselines.row_scores, seconds, compared_models)
     outcome.results.extend(_make_result(outcome, name) for name in outputs)
 
     # 2. Write the checkpoint, predictions and scores. After a kill, the run is unfinished, and writes them again.
@@ -119,7 +119,7 @@ def save_results(
         round(seconds, 3),
         tuned=_get_tuned_options(data, context.recipe),
         tokenizer=tokenizer_settings(context.tokenizer),
-        baselines=write_learned(folder, baselines.learned),
+        baselines=write_baselines(folder, baselines.state),
         results=[as_portable_record(result) for result in outcome.results],
         predictions=list_files(folder, prediction_files),
         truncated=dict(truncation),

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from bertkit.compression.compare_teacher import compare_with_teacher
-from bertkit.evaluation.held_out import held_out_features, measure
+from bertkit.evaluation.held_out import make_held_out_features, score_held_out
 from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.baselines import Baselines, find_unbeaten
 from bertkit.modeling.info import Model, get_loading_info
@@ -80,11 +80,11 @@ def _train_and_save(data: PretrainData, run: Run) -> PretrainResult:
     # 3. Train with the Trainer of fine-tuning. The objective defines the batches, the loss and the score that selects
     #    the best step.
     batches = PretrainBatches(data.corpus["train"], objective, context, make_budget(recipe.training))
-    features = held_out_features(data.corpus["validation"], objective, context)
+    features = make_held_out_features(data.corpus["validation"], objective, context)
     collate = objective.collator(context)
 
     def compute_metrics(model: Model, step: int) -> dict[str, float]:
-        return measure(model, features, collate, objective, machine.precision)
+        return score_held_out(model, features, collate, objective, machine.precision)
 
     job = TrainingJob(
         model=model,

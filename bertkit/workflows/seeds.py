@@ -15,9 +15,9 @@ from bertkit.evaluation.run_sets import (
     StoredRuns,
     describe_run,
     find_failure,
-    find_unclear,
     sort_runs,
     summarize_split,
+    warn_if_unclear,
 )
 from bertkit.metrics.registry import describe_positive_label
 from bertkit.modeling.tokenizer import load_tokenizer
@@ -208,7 +208,7 @@ def _summarize_runs(runset: SeedRuns, names: Sequence[str]) -> SeedsSummary:
             splits = [summarize_split(finished, replace(stored, split=split)) for split in validation]
             result = finished[0].result(data.validation.name)
             warnings += describe_positive_label(result.scores, result.positive_label)
-            warnings += find_unclear(splits[0], metric, result.baselines)
+            warnings += warn_if_unclear(splits[0], metric, result.baselines)
     # Runs with equal scores keep their order, so the best seed is the lowest seed with the best score.
     best = next((run for run in sort_runs(finished, metric) if run.scores.get(metric) is not None), None)
     return SeedsSummary(

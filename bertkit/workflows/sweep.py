@@ -15,8 +15,8 @@ from bertkit.evaluation.run_sets import SetRun, StoredRuns, describe_run, sort_r
 from bertkit.evaluation.sweeps import (
     SweepSummary,
     check_scored_rows,
+    estimate_best_scores,
     find_curve,
-    find_expected_best,
     find_importance,
     find_selection,
 )
@@ -293,7 +293,7 @@ def _summarize_trials(job: Sweep) -> SweepSummary:
             best=finished[0].name if finished else None,
             selection=selection,
             no_selection=reason,
-            expected_best=find_expected_best(finished, job.search, metric),
+            expected_best=estimate_best_scores(finished, job.search, metric),
             importance=find_importance(finished, job.search, metric),
             curve=find_curve(finished, stored, metric),
             unfinished=max(job.search.trials, len(trials)) - sum(trial.has_ended for trial in trials),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from bertkit.analysis.attention import HeadRow
+from bertkit.analysis.attention import EncodedRow
 
 
 def make_row(ids, spans=(), heads=(), relations=()):
     """Return a row of [CLS] 2, some ids, and [SEP] 3; spans count from the first of these ids."""
-    return HeadRow(
+    return EncodedRow(
         feature={"input_ids": [2, *ids, 3]},
         text=slice(1, 1 + len(ids)),
-        spans=[(start + 1, end + 1) for start, end in spans],
+        word_spans=[(start + 1, end + 1) for start, end in spans],
         heads=list(heads),
         relations=list(relations),
     )

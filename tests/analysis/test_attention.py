@@ -22,11 +22,11 @@ from bertkit.analysis.attention import (
     attend,
     describe_head,
     encode_rows,
-    find_hits,
+    find_correct_heads,
+    get_word_attention,
     load_attention_model,
     measure_heads,
     roll_out,
-    words_attention,
 )
 from bertkit.analysis.syntax import ParsedRow, parse_row
 from bertkit.data.files import read_records
@@ -114,7 +114,7 @@ def test_words_of_conllu_have_heads_and_relations(tmp_path):
     row = parse_row(record, "text", "a.conllu")
     assert row == ParsedRow(["Goods", "is"], [2, 0], ["nsubj", "root"])
     (encoded,) = encode_rows([row], make_tokenizer(), 12)
-    assert encoded.spans == [(1, 3), (3, 4)]  # good ##s, is
+    assert encoded.word_spans == [(1, 3), (3, 4)]  # good ##s, is
     assert (encoded.text, len(encoded)) == (slice(1, 4), 5)
     assert (encoded.heads, encoded.relations) == ([2, 0], ["nsubj", "root"])
 
@@ -136,7 +136,7 @@ def test_texts_and_words_without_relations():
         ["[CLS]", "a", "film", "[SEP]"],
         ["[CLS]", "a", "[SEP]"],
     ]
-    assert found[1].spans == [(1, 2)]
+    assert found[1].word_spans == [(1, 2)]
 
 
 # --- Patterns ---
@@ -186,17 +186,17 @@ def test_patterns_are_those_of_a_plain_loop():
     weights = draw_attention(ROWS)
     counter = PatternCounter(ROWS, Names())
     counter.add(ROWS, weights)
-    for measured in counter.measured():
+    for measured in counter.measure_heads():
         expected, uniform, tokens = recount(ROWS, weights, measured.layer, measured.head)
-        assert counter.tokens == tokens
+        assert counter.token_count == tokens
         assert measured.shares == pytest.approx({name: expected[name] for name in PATTERNS}, abs=1e-6)
-        assert counter.uniform() == pytest.approx({name: uniform[name] for name in PATTERNS})
+        assert counter.compute_uniform() == pytest.approx({name: uniform[name] for name in PATTERNS})
         assert measured.entropy == pytest.approx(expected["entropy"], abs=1e-5)
         assert measured.normalized_entropy == pytest.approx(expected["normalized"], abs=1e-5)
     parts = PatternCounter(ROWS, Names())
     for number, row in enumerate(ROWS):
         parts.add([row], [layer[number : number + 1] for layer in weights])
-    for part, whole in zip(parts.measured(), counter.measured(), strict=True):
+    for part, whole in zip(parts.measure_heads(), counter.measure_heads(), strict=True):
         assert part.shares == pytest.approx(whole.shares)
 
 
@@ -212,10 +212,10 @@ def test_a_head_is_described_by_what_gets_half_of_its_attention():
 def test_a_word_attends_by_the_mean_and_is_attended_to_by_the_sum_of_its_tokens():
     row = make_row([7, 8, 9, 10], spans=[(0, 1), (1, 3), (3, 4)])
     weights = draw_attention([row], layers=1, heads=2)[0][0]
-    found = words_attention(weights, row.spans)
+    found = get_word_attention(weights, row.word_spans)
     for head in range(2):
-        for one, (start, end) in enumerate(row.spans):
-            for two, (first, last) in enumerate(row.spans):
+        for one, (start, end) in enumerate(row.word_spans):
+            for two, (first, last) in enumerate(row.word_spans):
                 sums = [sum(weights[head, i, j].item() for j in range(first, last)) for i in range(start, end)]
                 assert found[head, one, two].item() == pytest.approx(sum(sums) / len(sums), abs=1e-6)
 
@@ -240,8 +240,8 @@ def make_rows(count):
 
 def predict(weights, row, word, direction):
     """Return the other word to which a word attends most, or which attends to it most."""
-    attention = words_attention(weights, row.spans).tolist()
-    others = [other for other in range(len(row.spans)) if other != word]
+    attention = get_word_attention(weights, row.word_spans).tolist()
+    others = [other for other in range(len(row.word_spans)) if other != word]
     if direction == DIRECTIONS[0]:
         return max(others, key=lambda other: attention[word][other])
     return max(others, key=lambda other: attention[other][word])
@@ -253,13 +253,13 @@ def test_accuracies_are_those_of_a_plain_loop_over_the_other_half(monkeypatch):
     weights = draw_attention(rows)
     # one head looks at the syntactic head of each obj
     for number, row in enumerate(rows):
-        for word, (start, end) in enumerate(row.spans):
+        for word, (start, end) in enumerate(row.word_spans):
             if row.relations[word] == "obj":
                 weights[1][number, 2, start:end] = 0
-                weights[1][number, 2, start:end, row.spans[row.heads[word] - 1][0]] = 1
+                weights[1][number, 2, start:end, row.word_spans[row.heads[word] - 1][0]] = 1
     counter = RelationCounter()
     counter.add(list(range(40)), rows, weights)
-    found = {score.relation: score for score in counter.scores(seed=3)}
+    found = {score.relation: score for score in counter.compute_scores(seed=3)}
     assert {ALL, "obj", "det", "punct"} == set(found)
     assert (found["obj"].layer, found["obj"].head, found["obj"].accuracy) == (1, 2, 1.0)
     assert found["obj"].direction == DIRECTIONS[0]
@@ -286,13 +286,13 @@ def test_words_without_tokens_or_syntactic_heads_are_passed_over():
     counter = RelationCounter()
     counter.add([0], [row], draw_attention([row]))
     assert counter.relations == ["obj"] and counter.distances == [2]
-    assert counter.scores() == []  # too few
+    assert counter.compute_scores() == []  # too few
 
 
 def test_a_word_is_no_candidate_for_itself():
     attention = torch.tensor([[[[0.9, 0.1, 0.0], [0.0, 0.9, 0.1], [0.2, 0.0, 0.8]]]])
-    assert find_hits(attention, [0, 1], [1, 2])[:, 0, 0].tolist() == [[True, False], [True, False]]
-    assert find_hits(attention, [0], [2])[:, 0, 0].tolist() == [[False, True]]
+    assert find_correct_heads(attention, [0, 1], [1, 2])[:, 0, 0].tolist() == [[True, False], [True, False]]
+    assert find_correct_heads(attention, [0], [2])[:, 0, 0].tolist() == [[False, True]]
 
 
 # --- All heads ---

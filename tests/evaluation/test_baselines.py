@@ -17,8 +17,8 @@ from bertkit.evaluation.baselines import (
     find_missing_labels,
     find_warnings,
     fit_and_score,
-    read_learned,
-    write_learned,
+    read_baselines,
+    write_baselines,
 )
 from bertkit.metrics.intervals import bootstrap_intervals
 from bertkit.tasks import text_classification as task
@@ -38,7 +38,7 @@ def test_baselines_are_scored_on_each_split_as_a_model_is():
         "test": {"most frequent label": {"accuracy": 0.0}},
     }
     # no word is in two rows
-    assert scored.learned == {"most frequent label": 1, "linear model over TF-IDF": None}
+    assert scored.state == {"most frequent label": 1, "linear model over TF-IDF": None}
 
 
 def saved(folder: Path, checksum: str | None = None, name: str = "text_classification") -> SimpleNamespace:
@@ -48,18 +48,18 @@ def saved(folder: Path, checksum: str | None = None, name: str = "text_classific
 
 def test_what_was_fitted_is_read_as_it_was_written_or_not_at_all(tmp_path, caplog):
     learned = {"most frequent label": 1, "text alone": {"intercept": [0.25]}}
-    checksum = write_learned(tmp_path, learned)
-    assert read_learned(saved(tmp_path, checksum)) == learned
-    assert read_learned(saved(tmp_path)) is None  # a plain checkpoint
-    assert read_learned(saved(tmp_path, checksum, "text_regression")) is None
+    checksum = write_baselines(tmp_path, learned)
+    assert read_baselines(saved(tmp_path, checksum)) == learned
+    assert read_baselines(saved(tmp_path)) is None  # a plain checkpoint
+    assert read_baselines(saved(tmp_path, checksum, "text_regression")) is None
     caplog.set_level("INFO", "bertkit")
     for content in (json.dumps({**learned, "most frequent label": 0}), "{"):
         (tmp_path / BASELINES_FILE).write_text(content)
-        assert read_learned(saved(tmp_path, checksum)) is None
+        assert read_baselines(saved(tmp_path, checksum)) is None
         assert "is missing or changed, so baselines are not scored" in caplog.text
         caplog.clear()
     (tmp_path / BASELINES_FILE).unlink()  # An export has no such file.
-    assert read_learned(saved(tmp_path, checksum)) is None
+    assert read_baselines(saved(tmp_path, checksum)) is None
     assert "baselines.json is missing or changed, so baselines are not scored" in caplog.text
 
 

@@ -77,7 +77,7 @@ def log(caplog):
 def test_a_precision_and_a_coverage_become_options(log):
     options = choose_thresholds(ONE, load_recipe("classify"), 0.95, 0.8)
     assert 0.6 < options["abstain_below"] <= 0.9 and options["set_above"] == 0.4
-    assert "75.0% of the 200 rows remain, and 100.0% of these are right" in log.messages[0]
+    assert "75.0% of the 200 rows remain, and 100.0% of these are correct" in log.messages[0]
     assert log.messages[1] == "coverage 0.8: prediction_set has each label of probability 0.4000 or more"
 
 

@@ -15,10 +15,10 @@ from tests.kills import slow_unless
 
 def test_evaluation_batches_hold_every_row_once_within_the_budget():
     lengths = np.random.default_rng(0).integers(1, 100, 500).tolist()
-    batches = sorted_batches(lengths, tokens=400)
+    batches = sorted_batches(lengths, max_tokens=400)
     assert sorted(row for batch in batches for row in batch) == list(range(500))
     assert all(len(batch) * max(lengths[row] for row in batch) <= 400 for batch in batches)
-    assert sorted_batches([500], tokens=400) == [[0]]
+    assert sorted_batches([500], max_tokens=400) == [[0]]
 
 
 def test_outputs_come_in_the_order_of_the_rows_and_the_loss_is_the_mean_of_all_labels():

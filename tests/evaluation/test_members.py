@@ -64,5 +64,5 @@ def test_an_ensemble_is_scored_with_its_members_beside_it(tmp_path, trained):
     both = next(iter(predict(recipe, row={"text": "a good film"})))
     assert both["probabilities"] == pytest.approx(single["probabilities"])
     write_summary(folder / SEEDS, {"runs": entries[:1]})
-    with pytest.raises(ModelError, match="at least two finished runs, and there is 1"):
+    with pytest.raises(ModelError, match="at least two finished runs, got 1"):
         find_members(recipe)

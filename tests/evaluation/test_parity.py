@@ -52,7 +52,7 @@ def test_only_lengths_that_the_model_reads_are_timed():
 def test_no_ratio_is_kept_of_times_that_do_not_repeat(monkeypatch):
     rounds = ([[24.4e-3], [4e-3], [4e-3]], [[1e-3]] * 3)
     monkeypatch.setattr(parity, "time_interleaved", lambda *_: [Timing(of_one) for of_one in rounds])
-    monkeypatch.setattr(parity, "_TIMED", ((1, 16),))
+    monkeypatch.setattr(parity, "_TIMED_SHAPES", ((1, 16),))
     (row,) = tabulate_latency(None, None, INPUTS, 100, 16)
     assert row == {"texts": 1, "tokens": 16, "torch": 4.0, "exported": 1.0, "spread": 5.1, "times_as_fast": None}
 

@@ -9,14 +9,15 @@ import pytest
 
 from bertkit.data.rows import Split
 from bertkit.evaluation.run_sets import (
+    INSUFFICIENT,
     SeedsOfSplit,
     SetRun,
     StoredRuns,
     describe_run,
     find_failure,
-    find_unclear,
     sort_runs,
     summarize_split,
+    warn_if_unclear,
 )
 from bertkit.evaluation.scoring import EvalResult
 from bertkit.metrics.seeds import compute_spread
@@ -109,7 +110,7 @@ def test_stored_predictions_give_the_spread_and_the_interval(tmp_path, recipe):
     described[1] = describe_run(tmp_path / "seed-2", records["seed-2"])
     changed = summarize_split(described, stored).spreads
     assert changed["f1"].interval is None
-    assert changed["f1"].no_interval == "the stored predictions do not suffice"
+    assert changed["f1"].no_interval == INSUFFICIENT
     assert changed["accuracy"].interval == (low, high)
 
 
@@ -125,7 +126,7 @@ def test_stored_predictions_give_the_spread_and_the_interval(tmp_path, recipe):
 )
 def test_a_mean_that_its_baseline_explains_is_told(metric, interval, least, is_told):
     spread = compute_spread([0.34, 0.35], interval=interval)
-    lines = find_unclear(SeedsOfSplit("validation", 9, {metric: spread}, {}), metric, {"words": {metric: least}})
+    lines = warn_if_unclear(SeedsOfSplit("validation", 9, {metric: spread}, {}), metric, {"words": {metric: least}})
     assert [f"is not significantly better than the {least:.4f} of a baseline (words)" in line for line in lines] == (
         [True] if is_told else []
     )

@@ -45,7 +45,7 @@ def test_texts_with_other_line_separators_are_read_as_they_were(tmp_path, mark):
     [
         ({"task": "text_regression"}, "has the task text_regression, not text_classification"),
         ({"split": "test"}, "has no predictions of split 'test'"),
-        ({"labels": ["a", "b"]}, "have other labels"),
+        ({"labels": ["a", "b"]}, "have different labels"),
     ],
 )
 def test_runs_of_other_tasks_labels_or_splits_are_refused(facts, message, tmp_path):

@@ -10,13 +10,13 @@ import pytest
 
 from bertkit.data.rows import Split
 from bertkit.errors import DataError, UsageError
-from bertkit.evaluation.run_sets import SetRun, StoredRuns, describe_run, sort_runs
+from bertkit.evaluation.run_sets import INSUFFICIENT, SetRun, StoredRuns, describe_run, sort_runs
 from bertkit.evaluation.scoring import EvalResult
 from bertkit.evaluation.sweeps import (
     CurvePoint,
     check_scored_rows,
+    estimate_best_scores,
     find_curve,
-    find_expected_best,
     find_importance,
     find_selection,
 )
@@ -133,8 +133,8 @@ def test_the_choice_is_scored_on_rows_that_did_not_choose(tmp_path, recipe, spli
         find_selection(trials, dataclasses.replace(stored, records=other_rows), "accuracy")[1],
     ]
     assert reasons == [
-        "one trial was not chosen among others",
-        "the stored predictions do not suffice",
+        "there is only one trial",
+        INSUFFICIENT,
         "the trials are scored on different rows",
     ]
 
@@ -167,6 +167,6 @@ def test_keys_are_weighed_by_their_values_and_ranges_by_thirds():
     trials = [trial_of(n, 0.5 + 0.1 * (n >= 6), a=16 if n % 2 else 32, b=n / 12) for n in range(12)]
     shares = find_importance(trials, search, "accuracy")
     assert shares["a"] == 0 and 0.5 < shares["b"] < 1
-    assert find_expected_best(trials, search, "accuracy")[0] == pytest.approx(0.55)
+    assert estimate_best_scores(trials, search, "accuracy")[0] == pytest.approx(0.55)
     grid = parse_sweep_space("grid", ["a=16,32"], None)
-    assert find_expected_best(trials, grid, "accuracy") is None
+    assert estimate_best_scores(trials, grid, "accuracy") is None

@@ -13,7 +13,7 @@ import pytest
 from bertkit.data.checks import format_fraction
 from bertkit.data.rows import Split
 from bertkit.errors import DataError, UsageError
-from bertkit.evaluation.splits import digest_trained, find_training_rows, resolve_overlap, write_training_rows
+from bertkit.evaluation.splits import digest_training_rows, find_training_rows, resolve_overlap, write_training_rows
 from tests.conftest import toy_rows, write_csv
 
 
@@ -28,7 +28,7 @@ def split_of(numbers, name: str = "validation", **facts) -> Split:
 
 def saved(folder, record=None):
     """A checkpoint whose run was trained on the texts from 0 to 99."""
-    write_training_rows(folder, digest_trained(rows_of(range(100)), "label"))
+    write_training_rows(folder, digest_training_rows(rows_of(range(100)), "label"))
     task = SimpleNamespace(COLUMNS=SimpleNamespace(gold="label"))
     return SimpleNamespace(folder=folder, task=task, record=record or {})
 

@@ -15,7 +15,7 @@ def example(gold, predicted, **more) -> Example:
 
 def test_rows_are_compared_by_name_only_if_all_names_are_labels():
     one, several = example("a", "b"), example(["a"], ["a", "b"])
-    others = [example("a", "c"), example(["a", "a"], ["b"]), example(1.0, 2.0), example("a", "b", right=True)]
+    others = [example("a", "c"), example(["a", "a"], ["b"]), example(1.0, 2.0), example("a", "b", correct=True)]
     assert find_labeled([one, several, *others], ["a", "b"]) == [(one, {"a"}, {"b"}), (several, {"a"}, {"a", "b"})]
 
 
@@ -31,7 +31,7 @@ def test_rows_that_cannot_be_compared_have_no_mistakes():
 
 
 def test_the_family_decides_what_is_right():
-    rows = [example("Ada", "Ada.", right=True), example("Ada", "Bob", right=False, confidence=0.75)]
+    rows = [example("Ada", "Ada.", correct=True), example("Ada", "Bob", correct=False, confidence=0.75)]
     assert mistakes_of(rows, []) == [(rows[1], "confidence 0.750")]
 
 

@@ -295,7 +295,7 @@ def test_mistakes_come_most_confident_first(tmp_path: Path) -> None:
 def test_entities_are_marked_in_their_sentence(tmp_path: Path) -> None:
     text = "Ada Lovelace wrote <b>" + " to" * 200 + " Bo"
     gold, predicted = [(0, 12, "PER"), (len(text) - 2, len(text), "PER")], [(0, 12, "PER"), (13, 18, "LOC")]
-    one = Example("7", [("text", text)], "a", "b", right=False, marked=(text, gold, predicted))
+    one = Example("7", [("text", text)], "a", "b", correct=False, highlighted=(text, gold, predicted))
     page, parsed = report(tmp_path, replace(BARE, examples=[one], next_commands=["bertkit eval 'runs/x y'"]))
     assert re.findall(MARK, page) == [
         ("good", "PER, characters 0:12", "Ada Lovelace"),

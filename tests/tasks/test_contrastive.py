@@ -111,7 +111,7 @@ def test_scores_are_those_of_a_loop():
     assert task.score(task.compare(predictions, rows, context), context) == pytest.approx(expected)
     details = task.details(predictions, rows, setup_of(**{"options.dimensions": [8]}))
     assert details.tables["by dimension"][0]["mrr@10"] == pytest.approx(expected["mrr@10"])
-    assert [answer.right for answer in details.answers] == [rank == 1 for rank in ranks]
+    assert [answer.correct for answer in details.answers] == [rank == 1 for rank in ranks]
 
 
 def test_baselines_guess_and_count_words():

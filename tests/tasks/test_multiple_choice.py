@@ -260,7 +260,7 @@ def test_scores_and_details_by_hand():
         {"choices": "2", "accuracy": 0.5, "by chance": 0.5, "rows": 2},
         {"choices": "3", "accuracy": 1.0, "by chance": pytest.approx(1 / 3), "rows": 2},
     ]
-    assert [(each.gold, each.predicted, each.right) for each in details.answers][1] == ("a", "b", False)
+    assert [(each.gold, each.predicted, each.correct) for each in details.answers][1] == ("a", "b", False)
 
 
 def test_the_baseline_is_the_most_frequent_place_that_a_row_has():

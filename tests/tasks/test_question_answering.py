@@ -425,7 +425,7 @@ def test_the_files_of_questions_that_all_have_answers():
     assert details.files["predictions.json"] == {"0": "good", "1": "film"}
     assert sorted(details.files) == ["nbest_predictions.json", "predictions.json"]
     assert all(span["text"] for span in details.files["nbest_predictions.json"]["0"])
-    assert [(answer.gold, answer.predicted, answer.right) for answer in details.answers] == [
+    assert [(answer.gold, answer.predicted, answer.correct) for answer in details.answers] == [
         ("good", "good", True),
         ("bad", "film", False),
     ]

@@ -52,7 +52,7 @@ def test_scores_are_those_of_a_loop():
     assert 0.1 < expected["recall@1"] < 0.95
     assert task.score(task.compare(predictions, rows, context), context) == pytest.approx(expected)
     answers = task.details(predictions, rows, context).answers
-    assert [answer.right for answer in answers] == [rank == 1 for rank in ranks]
+    assert [answer.correct for answer in answers] == [rank == 1 for rank in ranks]
     chance = task.baselines({}, rows, context)["chance"]
     assert np.isnan(task.score(task.compare(chance, rows, context), context)["query_active_dims"])
 

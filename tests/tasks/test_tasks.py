@@ -81,7 +81,7 @@ def test_a_family_of_ones_own_goes_from_rows_to_scores(recipe, context):
     assert task.score(row_scores, context) == {"mean_absolute_error": 0.5, "accuracy": 0.5}
     learned = task.fit_baselines([{"label": 2}, {"label": 1}, {"label": 2}], context)
     assert task.baselines(learned, rows, context) == {"most frequent": [{"prediction": 2}] * 2}
-    assert [answer.right for answer in task.details(predictions, rows, context).answers] == [True, False]
+    assert [answer.correct for answer in task.details(predictions, rows, context).answers] == [True, False]
 
 
 def test_a_family_of_ones_own_loads_a_model_with_its_head(recipe, context, tiny_model):

@@ -400,7 +400,7 @@ def test_a_report_marks_entities_by_the_characters_of_the_text_or_of_its_words()
     words = {"tokens": ["Ada", "sang", "Bo"], "tags": ["B-PER", "O", None]}
     tags = [["O", "B-LOC", "O", "B-PER", "O", "O"], ["O", "B-PER", "B-PER"]]
     answers = task.details([{"prediction": side} for side in tags], [spans, words], setup_of()).answers
-    assert [answer.marked for answer in answers] == [
+    assert [answer.highlighted for answer in answers] == [
         (text, [(4, 9, "LOC")], [(4, 9, "LOC"), (11, 14, "PER")]),
         ("Ada sang Bo", [(0, 3, "PER")], [(4, 8, "PER")]),
     ]
@@ -411,7 +411,7 @@ def test_a_wrong_entity_is_shown_with_the_probability_of_its_least_certain_word(
     wrong = {"prediction": ["B-LOC", "B-PER", "B-LOC"], "word_probabilities": [0.9, 0.4, None]}
     right = {"prediction": ["B-PER", "O", "O"], "word_probabilities": [0.9, 0.4, None]}
     answers = task.details([wrong, right], [row, row], setup_of()).answers
-    assert [(a.gold, a.predicted, a.right, a.confidence) for a in answers] == [
+    assert [(a.gold, a.predicted, a.correct, a.confidence) for a in answers] == [
         ("Ada (PER)", "Ada (LOC), saw (PER)", False, 0.9),
         ("Ada (PER)", "Ada (PER)", True, None),
     ]
@@ -421,7 +421,7 @@ def test_tags_of_all_words_are_not_marked():
     details = task.details(
         [{"prediction": ["N"]}], [{"tokens": ["a"], "tags": ["V"]}], setup_of(["N", "V"], scheme="none")
     )
-    assert [answer.marked for answer in details.answers] == [None]
+    assert [answer.highlighted for answer in details.answers] == [None]
 
 
 @given(tagged_rows(NER, valid=True).filter(lambda rows: any_spans(*rows)))
@@ -902,7 +902,7 @@ def test_spans_are_scored_by_characters(texts, data):
         {"f1": 2 * right / max(1, gold + found), "precision": right / max(1, found), "recall": right / max(1, gold)}
     )
     shown = task.details(answers, rows, context).answers
-    assert [answer.right for answer in shown] == [
+    assert [answer.correct for answer in shown] == [
         {tuple(span) for span in row["spans"]}
         == {(span["start"], span["end"], span["label"]) for span in answer["spans"]}
         for row, answer in zip(rows, answers, strict=True)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from bertkit.evaluation.baselines import ScoredBaselines
-from bertkit.evaluation.forward import few_shapes, sorted_batches
+from bertkit.evaluation.forward import limit_shapes, sorted_batches
 from bertkit.hardware.device import Device
 from bertkit.modeling.heads.mixins import find_windows
 from bertkit.modeling.static_shapes import get_texts_per_row
@@ -202,9 +202,9 @@ def test_a_run_of_rows_of_any_lengths_compiles_at_most_twelve_graphs(monkeypatch
                 adds_up = adds_up or len(micro_batches) > 1
         scored = set()
         others = [texts_of(random, int(random.integers(1, 400)), 300, way) for _ in range(3)]
-        few_shapes(model, max(others, key=most_texts), collate)  # texts of one task have as many texts at most
+        limit_shapes(model, max(others, key=most_texts), collate)  # texts of one task have as many texts at most
         for features in others:
-            of_split, lengths = few_shapes(model, features, collate)
+            of_split, lengths = limit_shapes(model, features, collate)
             for numbers in sorted_batches(lengths, TOKENS_AT_ONCE):
                 scored.add(shape_of(of_split([features[number] for number in numbers])))
         of_optimizer, of_numbers = (

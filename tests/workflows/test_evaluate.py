@@ -264,7 +264,7 @@ def test_eval_writes_predictions_where_asked(run, trained):
 def test_eval_replaces_neither_the_predictions_of_a_run_nor_the_rows_to_score(run, trained, tmp_path):
     before = (trained / "predictions.jsonl").read_bytes()
     ended = run("eval", "classify", "--model", trained, "--data", trained.parent, "--output", trained)
-    assert (ended.code, "the folder of a run, whose predictions would be lost" in ended.last) == (2, True)
+    assert (ended.code, "the folder contains a run, whose predictions would be lost" in ended.last) == (2, True)
     assert (trained / "predictions.jsonl").read_bytes() == before
     file = write_jsonl(tmp_path / "predictions_all.jsonl", toy_rows(5, seed=1))
     ended = run("eval", "classify", "--model", trained, "--data", file, "--output", tmp_path)

@@ -51,7 +51,7 @@ def test_each_trial_is_an_ordinary_run_and_only_missing_ones_are_trained(run, ti
         compared = run("compare", "both/trial-0001", "both/trial-0002")
         assert (compared.code, "does not match its checksum" in compared.last) == (3, True)
         repaired = run("sweep", *common, *RATES, "--output", "both")
-        assert "is missing or damaged, so its predictions are computed again" in repaired.err
+        assert "is missing or damaged; computing the predictions again" in repaired.err
         assert (repaired.code, repaired.out, predictions.read_bytes()) == (0, again.out, whole)
     other = run("sweep", *common, *RATES, "--output", "both", "--max-length", 9)
     assert (other.code, "holds trials of another sweep (recipe.training.max_length: " in other.last) == (2, True)

@@ -87,11 +87,11 @@ def test_held_out_text_is_masked_at_15_percent_whatever_the_recipe_says(objectiv
 
 @pytest.mark.parametrize("objective", BOTH, ids=name_of)
 def test_the_seed_changes_what_is_trained_on_but_not_what_is_scored(objective, corpus):
-    from bertkit.evaluation.held_out import held_out_features
+    from bertkit.evaluation.held_out import make_held_out_features
 
     setups = [make_setup(name_of(objective), seed=seed) for seed in (1, 2)]
     trained = [objective.examples(corpus, LENGTH, context, 0).bounds.tolist() for context in setups]
-    scored = [held_out_features(corpus, objective, context) for context in setups]
+    scored = [make_held_out_features(corpus, objective, context) for context in setups]
     assert trained[0] != trained[1]
     for first, second in zip(*scored, strict=True):
         assert all(np.array_equal(first[name], second[name]) for name in first)

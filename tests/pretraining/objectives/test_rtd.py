@@ -15,7 +15,7 @@ from torch.nn import functional
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
 
 from bertkit.errors import RecipeError
-from bertkit.evaluation.held_out import measure
+from bertkit.evaluation.held_out import score_held_out
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.heads.pretraining import ElectraPair, make_generator_config, sample_tokens
 from bertkit.pretraining.objectives import PretrainContext, rtd
@@ -207,7 +207,7 @@ def test_an_evaluation_repeats_itself_and_disturbs_no_randomness(context):
     model = make_model(context)
     features = make_features(context, make_corpus(), progress=None)
     before = torch.get_rng_state()
-    first, second = (measure(model, features, rtd.collator(context), rtd, "fp32") for _ in range(2))
+    first, second = (score_held_out(model, features, rtd.collator(context), rtd, "fp32") for _ in range(2))
     assert first == second
     assert torch.equal(before, torch.get_rng_state())
 
@@ -242,7 +242,7 @@ def test_a_toy_grammar_is_learned():
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     held_out = make_corpus(60, seed=9)
-    scores = measure(model, make_features(context, held_out, progress=None), collate, rtd, "fp32")
+    scores = score_held_out(model, make_features(context, held_out, progress=None), collate, rtd, "fp32")
     assert np.log(scores["perplexity"]) < unigram_loss(corpus, held_out, context.config.vocab_size) - 1
     assert scores["f1"] > 0.85
     assert scores["replaced_share"] > 0.02
