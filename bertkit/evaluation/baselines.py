@@ -25,8 +25,8 @@ from bertkit.evaluation.scoring import (
     find_positive_label,
     measure_ece,
 )
-from bertkit.metrics.baselines import find_unbeaten, strongest
-from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_examples, take
+from bertkit.metrics.baselines import find_baseline_warning, find_best_baseline
+from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, select_units
 from bertkit.metrics.registry import describe_positive_label, is_lower_better
 from bertkit.progress import log
 from bertkit.storage.files import null_for_nan, to_json, write_json
@@ -119,7 +119,7 @@ def compare_with_baselines(
 ) -> BaselineComparison | None:
     """Compare a model with the best baseline, or return None without baselines or if a score is undefined."""
     scores = score_baselines(task, baseline_rows, scored.context)
-    name, baseline_score = strongest(scores, metric)
+    name, baseline_score = find_best_baseline(scores, metric)
     if baseline_score is None or not math.isfinite(scored.scores[metric]):
         return None
     sign = -1 if is_lower_better(metric) else 1
@@ -127,10 +127,10 @@ def compare_with_baselines(
     # Both are scored on the same resample, so rows that are hard for both do not widen the interval.
     def score(rows: np.ndarray) -> dict[str, float]:
         sides = (scored.row_scores, baseline_rows[name])
-        model, baseline = (task.score(take(side, rows), scored.context)[metric] for side in sides)
+        model, baseline = (task.score(select_units(side, rows), scored.context)[metric] for side in sides)
         return {"difference": sign * (model - baseline), "baseline": baseline}
 
-    units = count_examples(scored.row_scores)
+    units = count_units(scored.row_scores)
     intervals = bootstrap_intervals(score, units)
     difference, interval = score(np.arange(units))["difference"], intervals["difference"]
     # Without an interval, each resample of several rows has the same difference.
@@ -171,7 +171,7 @@ def make_result(
         scores=null_for_nan(scored.scores),
         rows=len(split.rows),
         seconds=0.0,
-        intervals=intervals.ends,
+        intervals=intervals.bounds,
         interval_methods=intervals.methods,
         positive_label=positive,
         lower_is_better=list(filter(is_lower_better, scored.scores)),
@@ -219,7 +219,7 @@ def find_warnings(
     if lead is None or lead.is_clear:
         return warnings
     # 2. A score below the baseline's is one message, and a higher one that could be chance another.
-    text = find_unbeaten(scored.scores, {lead.baseline: {lead.metric: lead.score}}, lead.metric)
+    text = find_baseline_warning(scored.scores, {lead.baseline: {lead.metric: lead.score}}, lead.metric)
     if text is None:
         scores = (scored.scores[lead.metric], lead.score)
         score, baseline = (f"{value:,.{4 if abs(value) < 100 else 1}f}" for value in scores)

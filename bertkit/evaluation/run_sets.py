@@ -14,10 +14,10 @@ import numpy as np
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.scoring import EvalResult, predictions_file, read_results, score_split, write_predictions
-from bertkit.metrics.baselines import Baselines, find_unbeaten, strongest
-from bertkit.metrics.intervals import Interval, count_examples, take
+from bertkit.metrics.baselines import Baselines, find_baseline_warning, find_best_baseline
+from bertkit.metrics.intervals import Interval, count_units, select_units
 from bertkit.metrics.registry import is_lower_better
-from bertkit.metrics.seeds import Spread, compute_spread, mean_interval, resample_mean
+from bertkit.metrics.seeds import Spread, compute_spread, mean_interval, resample_means
 from bertkit.progress import log
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.space import SweepPoint
@@ -123,7 +123,7 @@ class StoredRuns:
     def score(self, compared: tuple[RowScores, TaskContext], rows: np.ndarray) -> dict[str, float]:
         """Score some rows, with repeats, of a compared run."""
         arrays, context = compared
-        return self.task.score(take(arrays, rows), context)
+        return self.task.score(select_units(arrays, rows), context)
 
     def agrees(self, run: SetRun, scores: Mapping[str, float], metric: str) -> bool:
         """Return whether the scores of the stored predictions contain the recorded score of a run."""
@@ -146,12 +146,12 @@ class StoredRuns:
             return dict.fromkeys(metrics, (None, "the stored predictions do not suffice"))
         if len(runs) < 2:
             return dict.fromkeys(metrics, (None, "one run has no spread"))
-        units = count_examples(compared[0][0])
+        units = count_units(compared[0][0])
         # 1. Score all rows by the stored predictions, to check that these give the recorded scores.
         scores = [self.score(pair, np.arange(units)) for pair in compared]
         # 2. Resample the rows. All metrics are scored on the same resamples, and rows are compared with gold values
         # only once.
-        resampled = resample_mean(lambda index, rows: self.score(compared[index], rows), len(runs), units)
+        resampled = resample_means(lambda index, rows: self.score(compared[index], rows), len(runs), units)
         intervals: dict[str, tuple[Interval, str | None]] = {}
         for metric in metrics:
             if metric not in resampled:
@@ -270,7 +270,7 @@ def find_failure(run: SetRun, stored: StoredRuns, metric: str) -> str | None:
     if first.scores[metric] is None:
         return f"Its {metric} is undefined."
     # The first baseline reads nothing. A baseline that reads a part of the input may be better than a good model.
-    return find_unbeaten(first.scores, dict(list(first.baselines.items())[:1]), metric)
+    return find_baseline_warning(first.scores, dict(list(first.baselines.items())[:1]), metric)
 
 
 def summarize_split(runs: Sequence[SetRun], stored: StoredRuns) -> SeedsOfSplit:
@@ -292,7 +292,7 @@ def summarize_split(runs: Sequence[SetRun], stored: StoredRuns) -> SeedsOfSplit:
 
 def find_unclear(split: SeedsOfSplit, metric: str, baselines: Baselines) -> list[str]:
     """Warn if the mean over seeds is not significantly better than the strongest baseline."""
-    spread, (name, best) = split.spreads[metric], strongest(baselines, metric)
+    spread, (name, best) = split.spreads[metric], find_best_baseline(baselines, metric)
     if spread is None or spread.interval is None or best is None:
         return []
     low, high = spread.interval

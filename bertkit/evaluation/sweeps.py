@@ -9,9 +9,9 @@ from typing import Any
 from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.run_sets import SetRun, StoredRuns
-from bertkit.metrics.intervals import Interval, count_examples
+from bertkit.metrics.intervals import Interval, count_units
 from bertkit.metrics.registry import is_lower_better
-from bertkit.metrics.seeds import Selection, estimate_selection, expected_best, explained_fraction
+from bertkit.metrics.seeds import Selection, estimate_expected_best, estimate_selection, explained_fraction
 from bertkit.recipe.space import SweepDimension, SweepPoint, SweepSpace, name_point, name_value
 from bertkit.storage.run_sets import parse_run_index
 
@@ -141,7 +141,7 @@ def find_selection(trials: Sequence[SetRun], stored: StoredRuns, metric: str) ->
     selection = estimate_selection(
         lambda model, rows: stored.score(compared[model], rows)[metric],
         len(trials),
-        count_examples(compared[0][0]),
+        count_units(compared[0][0]),
         lower_is_better=is_lower_better(metric),
     )
     return selection, None if selection else "too few rows"
@@ -175,7 +175,7 @@ def find_expected_best(trials: Sequence[SetRun], search: SweepSpace, metric: str
     """Estimate the expected best score of fewer trials, or return None unless the settings are random draws."""
     if search.method != "random" or len(trials) < 2:
         return None
-    return expected_best(_list_scores(trials, metric), lower_is_better=is_lower_better(metric))
+    return estimate_expected_best(_list_scores(trials, metric), lower_is_better=is_lower_better(metric))
 
 
 def _list_scores(trials: Sequence[SetRun], metric: str) -> list[float]:

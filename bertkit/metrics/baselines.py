@@ -18,10 +18,10 @@ Baselines = Mapping[str, Scores]
 _FOLDS, _LEAST = 5, 20
 
 
-def strongest(baselines: Baselines, metric: str) -> tuple[str, float | None]:
+def find_best_baseline(baselines: Baselines, metric: str) -> tuple[str, float | None]:
     """Return the name and the score of the baseline that is best at a metric, or an empty name and None.
 
-    >>> strongest({"mean": {"loss": 0.5}, "words": {"loss": 0.25}}, "loss")
+    >>> find_best_baseline({"mean": {"loss": 0.5}, "words": {"loss": 0.25}}, "loss")
     ('words', 0.25)
     """
     sign = -1 if is_lower_better(metric) else 1
@@ -30,15 +30,15 @@ def strongest(baselines: Baselines, metric: str) -> tuple[str, float | None]:
     return max(finite.items(), key=lambda item: sign * item[1], default=("", None))
 
 
-def strongest_scores(baselines: Baselines) -> dict[str, float | None]:
+def find_best_baseline_scores(baselines: Baselines) -> dict[str, float | None]:
     """Return the score of the strongest baseline for each metric that any of them has."""
     metrics = dict.fromkeys(metric for scores in baselines.values() for metric in scores)
-    return {metric: strongest(baselines, metric)[1] for metric in metrics}
+    return {metric: find_best_baseline(baselines, metric)[1] for metric in metrics}
 
 
 def tabulate(baselines: Baselines) -> list[dict[str, Any]]:
     """Return the rows of a table of baselines; empty for a single baseline, whose score is shown with the model's."""
-    metrics = strongest_scores(baselines)
+    metrics = find_best_baseline_scores(baselines)
     if len(baselines) < 2:
         return []
     return [
@@ -50,14 +50,14 @@ def tabulate(baselines: Baselines) -> list[dict[str, Any]]:
     ]
 
 
-def find_unbeaten(scores: Scores, baselines: Baselines, metric: str) -> str | None:
+def find_baseline_warning(scores: Scores, baselines: Baselines, metric: str) -> str | None:
     """Return a warning that names the strongest baseline if a score does not beat it, or None.
 
-    >>> find_unbeaten({"f1": 0.5}, {"most frequent label": {"f1": 0.5}}, "f1")
+    >>> find_baseline_warning({"f1": 0.5}, {"most frequent label": {"f1": 0.5}}, "f1")
     'The f1 of 0.5000 is no better than the 0.5000 of a baseline (most frequent label).'
     """
     score = scores.get(metric)
-    name, best = strongest(baselines, metric)
+    name, best = find_best_baseline(baselines, metric)
     if score is None or best is None or not math.isfinite(score):
         return None
     sign = -1 if is_lower_better(metric) else 1
@@ -68,7 +68,7 @@ def find_unbeaten(scores: Scores, baselines: Baselines, metric: str) -> str | No
     return f"The {metric} of {score:,.{digits}f} is no better than the {best:,.{digits}f} of a baseline ({name})."
 
 
-def predict_by_length(lengths: Sequence[tuple[int, int]], labels: Sequence[int]) -> float | None:
+def measure_length_accuracy(lengths: Sequence[tuple[int, int]], labels: Sequence[int]) -> float | None:
     """Compute the accuracy of a decision tree that knows only both lengths of a pair, by 5-fold cross-validation.
 
     Pairs with the same two lengths, in either order, share a fold, so no pair is predicted from its equals.

@@ -9,7 +9,7 @@ lies in the gap with the best F1. A set that is to hold the gold label of three 
 >>> yes, gold = np.array([0.9, 0.75, 0.5, 0.25]), np.array([1, 0, 1, 0])
 >>> temper(as_pairs(yes), 2.0)[:, 1].round(3).tolist(), tune_threshold(yes, gold)
 ([0.75, 0.634, 0.5, 0.366], 0.375)
->>> set_threshold(as_pairs(yes)[np.arange(4), gold], 0.75)
+>>> find_set_threshold(as_pairs(yes)[np.arange(4), gold], 0.75)
 0.25
 """
 
@@ -111,7 +111,7 @@ def describe_temperature(temperature: Temperature) -> str:
     return f"{temperature:.4g}"
 
 
-def temper_each(probabilities: np.ndarray, temperature: float) -> np.ndarray:
+def temper_labels(probabilities: np.ndarray, temperature: float) -> np.ndarray:
     """Apply `temper` to probabilities of labels that are independent of each other."""
     return probabilities if temperature == 1 else temper(as_pairs(probabilities), temperature)[..., 1]
 
@@ -132,7 +132,7 @@ def fit_temperature(probabilities: np.ndarray, gold: np.ndarray) -> float:
 
     # The likelihood is a concave function of 1 / temperature, so there is one minimum.
     optimum = minimize_scalar(
-        lambda power: gold_losses(temper(probabilities, math.exp(-power)), gold).mean(),
+        lambda power: compute_gold_losses(temper(probabilities, math.exp(-power)), gold).mean(),
         bounds=(-math.log(20), math.log(20)),
         method="bounded",
         options={"xatol": 1e-4},
@@ -169,7 +169,7 @@ def fit_folds(decisions: Decisions, groups: np.ndarray, labels: int) -> list[Fol
     Decisions with equal `groups`, (decisions,), are in one fold. Several labels per row are ordered row by row.
     """
     parts = []
-    for is_held_out in folds(groups):
+    for is_held_out in split_folds(groups):
         rest = decisions.select(~is_held_out)
         temperature, is_multi = fit_temperatures(rest), decisions.per == "label"
         thresholds = tune_thresholds(temper_decisions(rest, temperature)[:, 1], rest.gold, labels) if is_multi else []
@@ -177,7 +177,7 @@ def fit_folds(decisions: Decisions, groups: np.ndarray, labels: int) -> list[Fol
     return parts
 
 
-def temper_across(decisions: Decisions, fits: Sequence[Fold]) -> np.ndarray:
+def temper_folds(decisions: Decisions, fits: Sequence[Fold]) -> np.ndarray:
     """Apply to each fold of the decisions the temperature that was fitted to the others."""
     tempered = np.empty_like(decisions.probabilities)
     for fold in fits:
@@ -185,7 +185,7 @@ def temper_across(decisions: Decisions, fits: Sequence[Fold]) -> np.ndarray:
     return tempered
 
 
-def folds(groups: np.ndarray) -> list[np.ndarray]:
+def split_folds(groups: np.ndarray) -> list[np.ndarray]:
     """Split rows at random into folds of complete groups; return a mask per fold, (rows,)."""
     names, group_ids = np.unique(groups, return_inverse=True)
     # The groups a, b, a, c have the ids [0, 1, 0, 2]. Both rows of a are in one fold, which is drawn for the group.
@@ -193,7 +193,7 @@ def folds(groups: np.ndarray) -> list[np.ndarray]:
     return [fold[group_ids] == fold_id for fold_id in range(fold.max() + 1)]
 
 
-def gold_losses(probabilities: np.ndarray, gold: np.ndarray) -> np.ndarray:
+def compute_gold_losses(probabilities: np.ndarray, gold: np.ndarray) -> np.ndarray:
     """Compute the negative log likelihood of each gold label, (decisions,)."""
     likelihood = probabilities[np.arange(len(gold)), gold]
     return np.asarray(-np.log(np.maximum(likelihood, np.finfo(float).tiny)))
@@ -274,7 +274,7 @@ def area_under_risk(confidence: np.ndarray, right: np.ndarray) -> float:
     return float(np.mean(1 - hits / np.arange(1, len(hits) + 1)))
 
 
-def set_threshold(gold_probabilities: np.ndarray, coverage: float) -> float:
+def find_set_threshold(gold_probabilities: np.ndarray, coverage: float) -> float:
     """Find the minimum probability of a label in a prediction set, such that sets hold the gold label often enough.
 
     Split conformal prediction with 1 - probability as the score (Sadinle et al. 2019): the set of a new row holds its
@@ -287,7 +287,9 @@ def set_threshold(gold_probabilities: np.ndarray, coverage: float) -> float:
     return 0.0 if rank > rows else float(np.sort(gold_probabilities)[::-1][rank - 1])
 
 
-def measure_sets(probabilities: np.ndarray, gold: np.ndarray, rows: np.ndarray, coverage: float) -> dict[str, Any]:
+def measure_prediction_sets(
+    probabilities: np.ndarray, gold: np.ndarray, rows: np.ndarray, coverage: float
+) -> dict[str, Any]:
     """Measure prediction sets for a coverage on rows that fitted neither the temperature nor the threshold.
 
     The arguments are the fields of `Decisions`, with one decision per row.
@@ -297,11 +299,11 @@ def measure_sets(probabilities: np.ndarray, gold: np.ndarray, rows: np.ndarray, 
         sets, and ``single``, the fraction of sets with one label.
     """
     held, sizes = np.empty(len(gold), dtype=bool), np.empty(len(gold), dtype=int)
-    for is_held_out in folds(rows):
+    for is_held_out in split_folds(rows):
         rest = ~is_held_out
         tempered = temper(probabilities, fit_temperature(probabilities[rest], gold[rest]))
         gold_values = tempered[np.arange(len(gold)), gold]
-        threshold = set_threshold(gold_values[rest], coverage)
+        threshold = find_set_threshold(gold_values[rest], coverage)
         # A set without any label gets the most probable one.
         threshold_of_row = np.minimum(threshold, tempered[is_held_out].max(axis=1))
         held[is_held_out] = gold_values[is_held_out] >= threshold_of_row
@@ -317,7 +319,7 @@ def measure_sets(probabilities: np.ndarray, gold: np.ndarray, rows: np.ndarray, 
     }
 
 
-def decide(probabilities: np.ndarray, names: Sequence[Any], option: Callable[[str], Any]) -> dict[str, Any]:
+def apply_options(probabilities: np.ndarray, names: Sequence[Any], option: Callable[[str], Any]) -> dict[str, Any]:
     """Return the fields that options add to a prediction: ``abstain``, and ``prediction_set``, most probable first."""
     added: dict[str, Any] = {}
     if option("abstain_below") is not None:

@@ -71,31 +71,33 @@ def ratio_metric(counts: Counts, to_score: Callable[[float], float] = float, **d
     return Metric(compute, counts, to_score, **declared)
 
 
-def computed_elsewhere(row_scores: RowScores) -> float:
+def raise_not_computed(row_scores: RowScores) -> float:
     """Raise an error: the score belongs to a library or to the family's own `score`."""
     raise NotImplementedError("no function of this record computes the score")
 
 
-def why_undefined(metrics: Collection[str], scores: Mapping[str, float], row_scores: RowScores) -> dict[str, str]:
+def find_undefined_reasons(
+    metrics: Collection[str], scores: Mapping[str, float], row_scores: RowScores
+) -> dict[str, str]:
     """Return the reason of each score that is not a finite number, by its name."""
     undefined = [name for name, score in scores.items() if not math.isfinite(score)]
     return {name: find_metric(metrics, name).explain(row_scores) for name in undefined}
 
 
-UNDECLARED = Metric(computed_elsewhere)
+UNDECLARED_METRIC = Metric(raise_not_computed)
 """Record of a score that no table declares, such as a metric of the `evaluate` package."""
 
 
 def find_metric(metrics: Collection[str], name: str) -> Metric:
-    """Return the record of a metric, or `UNDECLARED` if a family lists names only, or does not have it."""
-    return metrics.get(name, UNDECLARED) if isinstance(metrics, Mapping) else UNDECLARED
+    """Return the record of a metric, or `UNDECLARED_METRIC` if a family lists names only, or does not have it."""
+    return metrics.get(name, UNDECLARED_METRIC) if isinstance(metrics, Mapping) else UNDECLARED_METRIC
 
 
 @dataclass(frozen=True)
 class Intervals:
     """The 95% interval of each metric, or None for a metric without an interval."""
 
-    ends: dict[str, Interval] = field(default_factory=dict)
+    bounds: dict[str, Interval] = field(default_factory=dict)
     methods: dict[str, str] = field(default_factory=dict)
     """Metric -> ``Wilson`` or ``bootstrap``."""
     reasons: dict[str, str] = field(default_factory=dict)
@@ -114,19 +116,19 @@ def find_intervals(
         score: Computes the scores of resampled predictions.
         samples: Number of resamples.
     """
-    intervals, units = Intervals(), count_examples(row_scores)
+    intervals, units = Intervals(), count_units(row_scores)
     records = {name: find_metric(metrics, name) for name in scores}
     counts = {name: metric.counts(row_scores) for name, metric in records.items()}
     resampled: dict[str, Interval] = {}
     # All metrics are computed from the same resamples, which are drawn only if one of them needs them.
     if any(metric.is_score and counts[name] is None for name, metric in records.items()):
-        resampled = bootstrap_intervals(lambda rows: score(take(row_scores, rows)), units, samples=samples)
+        resampled = bootstrap_intervals(lambda rows: score(select_units(row_scores, rows)), units, samples=samples)
     for name, metric in records.items():
         if (counted := counts[name]) is not None:
             low, high = wilson_interval(*counted)
-            intervals.ends[name], intervals.methods[name] = (metric.to_score(low), metric.to_score(high)), "Wilson"
+            intervals.bounds[name], intervals.methods[name] = (metric.to_score(low), metric.to_score(high)), "Wilson"
             continue
-        ends = intervals.ends[name] = resampled.get(name) if metric.is_score else None
+        ends = intervals.bounds[name] = resampled.get(name) if metric.is_score else None
         if ends:
             intervals.methods[name] = "bootstrap"
         elif not metric.is_score:
@@ -309,25 +311,25 @@ def combine_intervals(terms: Sequence[tuple[float, float, Interval]]) -> Interva
     return total - math.sqrt(below), total + math.sqrt(above)
 
 
-def f1_from_share(share: float) -> float:
+def f1_from_jaccard(share: float) -> float:
     """Return F1, given the fraction of gold or predicted items that are both.
 
-    >>> f1_from_share(0.5) == 2 * 1 / (2 * 1 + 1)
+    >>> f1_from_jaccard(0.5) == 2 * 1 / (2 * 1 + 1)
     True
     """
     return 2 * share / (1 + share)
 
 
-def percent(share: float) -> float:
+def to_percent(share: float) -> float:
     """Return a fraction in percent."""
     return 100 * share
 
 
-def count_examples(row_scores: RowScores) -> int:
+def count_units(row_scores: RowScores) -> int:
     """Return the number of units: rows or queries."""
     return len(next(iter(row_scores.values())))
 
 
-def take(row_scores: RowScores, indices: np.ndarray) -> dict[str, np.ndarray]:
+def select_units(row_scores: RowScores, indices: np.ndarray) -> dict[str, np.ndarray]:
     """Return the arrays at some units."""
     return {name: values[indices] for name, values in row_scores.items()}

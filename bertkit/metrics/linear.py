@@ -62,7 +62,7 @@ def find_words(text: str) -> dict[str, float]:
     return dict.fromkeys(_WORD.findall(text[:_MAX_CHARACTERS].lower()), 1.0)
 
 
-def describe_pairs(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, float]]]:
+def find_pair_features(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, float]]]:
     """Return the features of baselines for pairs: words of either text, and shared words; empty for single texts."""
     if not rows or not all("text_pair" in row for row in rows):
         return {}
@@ -71,7 +71,7 @@ def describe_pairs(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str
     return {"text alone": first, "text_pair alone": second, "shared words": shared}
 
 
-def sample(rows: Sequence[Any], max_rows: int = _MAX_ROWS) -> list[Any]:
+def sample_rows(rows: Sequence[Any], max_rows: int = _MAX_ROWS) -> list[Any]:
     """Return evenly spaced rows, because rows are often in the order of their labels."""
     count = min(len(rows), max_rows)
     return [rows[index * len(rows) // count] for index in range(count)]
@@ -129,7 +129,7 @@ def _as_matrix(features: Sequence[Features], names: Sequence[str]) -> csr_array:
     return DictVectorizer().fit([dict.fromkeys(names, 1.0)]).transform(features)
 
 
-def row_limit(outputs: int) -> int:
+def get_max_rows(outputs: int) -> int:
     """Return the number of rows to fit a model with `outputs` outputs to, such that it takes some seconds."""
     return min(_MAX_ROWS, max(1000, _MAX_TARGETS // outputs))
 

@@ -15,9 +15,9 @@ from bertkit.metrics.intervals import (
     RowScores,
     Score,
     bootstrap_intervals,
-    count_examples,
+    count_units,
     find_metric,
-    take,
+    select_units,
     wilson_interval,
 )
 
@@ -66,12 +66,12 @@ def compare_paired(
         metrics: Table of the task family, by which numbers that are not scores are left out.
         samples: Number of permutations; there are as many resamples as for any interval.
     """
-    units = count_examples(first)
+    units = count_units(first)
     scores, second_scores = score(first), score(second)
     names = _comparable(scores, metrics)
 
     def subtract(rows: np.ndarray) -> dict[str, float]:
-        before, after = score(take(first, rows)), score(take(second, rows))
+        before, after = score(select_units(first, rows)), score(select_units(second, rows))
         return {name: after[name] - before[name] for name in names}
 
     intervals = bootstrap_intervals(subtract, units)
@@ -80,7 +80,7 @@ def compare_paired(
     differences = {}
     for name in names:
         difference, interval = float(second_scores[name] - scores[name]), intervals[name]
-        error = None if interval is None else standard_error(interval)
+        error = None if interval is None else to_standard_error(interval)
         differences[name] = Difference(
             first=float(scores[name]),
             second=float(second_scores[name]),
@@ -88,7 +88,7 @@ def compare_paired(
             interval=interval,
             p=p_values[name],
             test=test,
-            rows_needed=None if error is None else rows_for_power(difference, error, units),
+            rows_needed=None if error is None else compute_rows_needed(difference, error, units),
             detectable=None if error is None else _DETECTABLE * error,
             mcnemar=mcnemar(*discordant[name]) if name in discordant else None,
         )
@@ -100,12 +100,12 @@ def _comparable(scores: Mapping[str, float], metrics: Collection[str]) -> list[s
     return [name for name in scores if find_metric(metrics, name).is_score]
 
 
-def swap(
+def swap_units(
     first: RowScores, second: RowScores, indices: np.ndarray
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return copies of both sides whose units at `indices` have changed sides.
 
-    >>> first, second = swap({"right": np.array([0, 0, 1])}, {"right": np.array([1, 1, 1])}, np.array([1]))
+    >>> first, second = swap_units({"right": np.array([0, 0, 1])}, {"right": np.array([1, 1, 1])}, np.array([1]))
     >>> first["right"].tolist(), second["right"].tolist()
     ([0, 1, 1], [1, 0, 1])
     """
@@ -115,9 +115,9 @@ def swap(
     return first_copy, second_copy
 
 
-def find_changed(first: RowScores, second: RowScores) -> np.ndarray:
+def find_differing_units(first: RowScores, second: RowScores) -> np.ndarray:
     """Find the units that two systems judge differently, in any of the arrays; shape (units that differ,)."""
-    differs = np.zeros(count_examples(first), dtype=bool)
+    differs = np.zeros(count_units(first), dtype=bool)
     for name, values in first.items():
         is_nan = values != values  # NaN equals NaN here
         unequal = (values != second[name]) & ~(is_nan & (second[name] != second[name]))
@@ -147,7 +147,7 @@ def permutation_test(
     >>> permutation_test(lambda side: {"accuracy": float(side["right"].mean())}, first, second)
     ({'accuracy': 0.5}, 'exact permutation')
     """
-    changed = find_changed(first, second)
+    changed = find_differing_units(first, second)
     exact = len(changed) < 60 and 2 ** len(changed) <= samples
     before, after = score(first), score(second)
     observed = np.array([abs(after[name] - before[name]) for name in before])
@@ -157,7 +157,9 @@ def permutation_test(
     # The bits of an assignment are the units that change sides: 2 is [0, 1] for two units.
     for assignment in range(total):
         flips = assignment >> np.arange(len(changed)) & 1 if exact else rng.integers(0, 2, size=len(changed))
-        new_first, new_second = (score(row_scores) for row_scores in swap(first, second, changed[flips.astype(bool)]))
+        new_first, new_second = (
+            score(row_scores) for row_scores in swap_units(first, second, changed[flips.astype(bool)])
+        )
         differences = np.array([abs(new_second[name] - new_first[name]) for name in before])
         # An undefined difference counts against the systems; sums that differ only by rounding are equal.
         count += ~(differences < observed - _ROUNDING * np.maximum(observed, 1))
@@ -176,11 +178,13 @@ def count_discordant(
 
     Such a metric is the fraction of right units: its record counts hits among all units.
     """
-    hits = [count_right(names, side, metrics) for side in (first, second)]
+    hits = [count_correct_units(names, side, metrics) for side in (first, second)]
     shares = [name for name in hits[0] if name in hits[1]]
     losses, wins = dict.fromkeys(shares, 0), dict.fromkeys(shares, 0)
-    for unit in find_changed(first, second) if shares else ():
-        before, after = (count_right(shares, take(side, np.array([unit])), metrics) for side in (first, second))
+    for unit in find_differing_units(first, second) if shares else ():
+        before, after = (
+            count_correct_units(shares, select_units(side, np.array([unit])), metrics) for side in (first, second)
+        )
         for name in shares:
             losses[name] += before[name] > after[name]
             wins[name] += after[name] > before[name]
@@ -189,10 +193,10 @@ def count_discordant(
     return {name: (losses[name], wins[name]) for name in shares if gains[name] == wins[name] - losses[name]}
 
 
-def count_right(names: Iterable[str], row_scores: RowScores, metrics: Collection[str]) -> dict[str, int]:
+def count_correct_units(names: Iterable[str], row_scores: RowScores, metrics: Collection[str]) -> dict[str, int]:
     """Count the units that are right, for each metric that is their share; such a metric exists for a single unit."""
     counts = {name: find_metric(metrics, name).counts(row_scores) for name in names}
-    units = count_examples(row_scores)
+    units = count_units(row_scores)
     return {name: counted[0] for name, counted in counts.items() if counted is not None and counted[1] == units}
 
 
@@ -224,7 +228,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def correct_differences(differences: Sequence[Difference]) -> list[Difference]:
+def apply_holm(differences: Sequence[Difference]) -> list[Difference]:
     """Set `p_holm` of differences that are tested together; a single test needs no correction."""
     if len(differences) < 2:
         return list(differences)
@@ -260,13 +264,13 @@ def judge_difference(
     return "passed" if low > -margin or not margin else "undecided"
 
 
-def standard_error(interval: tuple[float, float]) -> float:
+def to_standard_error(interval: tuple[float, float]) -> float:
     """Compute the standard error that corresponds to the width of a 95% interval."""
     low, high = interval
     return (high - low) / (2 * _QUANTILE)
 
 
-def rows_for_power(difference: float, error: float, rows: int) -> int | None:
+def compute_rows_needed(difference: float, error: float, rows: int) -> int | None:
     """Compute how many rows would show a true difference of this size in 80 % of all cases, at p < .05.
 
     Returns None if the difference is 0 or undefined.
@@ -274,7 +278,7 @@ def rows_for_power(difference: float, error: float, rows: int) -> int | None:
     A standard error shrinks with the square root of the rows, and the difference must be z(.975) + z(.8) = 2.80 of
     them (Lachin 1981, equation 1, for a paired difference; Card et al. 2020 on systems of language processing).
 
-    >>> rows_for_power(0.02, 0.01, 1000)
+    >>> compute_rows_needed(0.02, 0.01, 1000)
     1963
     """
     if not difference or not math.isfinite(difference):
@@ -306,12 +310,14 @@ def compare_seeds(
         samples: Number of resamples of the units.
     """
     systems = (first, second)
-    units = count_examples(first[0])
+    units = count_units(first[0])
     observed = [[score(row_scores) for row_scores in system] for system in systems]
     rng = np.random.default_rng(0)
     draws = [rng.integers(0, units, size=units) for _ in range(samples)]
     # All seeds of both systems are scored on the same draws, which keeps the comparison paired by rows.
-    resampled = [[[score(take(row_scores, rows)) for rows in draws] for row_scores in system] for system in systems]
+    resampled = [
+        [[score(select_units(row_scores, rows)) for rows in draws] for row_scores in system] for system in systems
+    ]
     differences = {}
     for name in _comparable(observed[0][0], metrics):
         scores = [np.array([seed[name] for seed in system]) for system in observed]

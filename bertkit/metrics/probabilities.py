@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.metrics.tags import most_probable_valid, repair
+from bertkit.metrics.tags import decode_viterbi, repair_tags
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -45,7 +45,7 @@ def vote(probabilities: np.ndarray, thresholds: np.ndarray | None) -> np.ndarray
     return np.asarray(choose_labels((votes + tie)[None], None)[0])
 
 
-def tag_probabilities(logits: np.ndarray, names: Sequence[str], temperature: float) -> np.ndarray:
+def compute_tag_probabilities(logits: np.ndarray, names: Sequence[str], temperature: float) -> np.ndarray:
     """Compute the probability of each tag for each word, (words, tags), from logits divided by a temperature.
 
     A word without tokens, whose logits are NaN, is O with probability 1, so that it is a step on the path of Viterbi.
@@ -68,12 +68,12 @@ def choose_tags(probabilities: np.ndarray, names: Sequence[str], decoding: str) 
         decoding: ``greedy``, ``repair`` (for tags that break IOB2) or ``constrained`` (the most probable valid path).
     """
     if decoding == "constrained":
-        label_ids = most_probable_valid(probabilities, names)
+        label_ids = decode_viterbi(probabilities, names)
     else:
         label_ids = probabilities.argmax(axis=1).tolist() if len(probabilities) else []
     tags = [names[label_id] for label_id in label_ids]
     likely = [float(probabilities[word, label_id]) for word, label_id in enumerate(label_ids)]
-    return repair(tags) if decoding == "repair" else tags, likely
+    return repair_tags(tags) if decoding == "repair" else tags, likely
 
 
 Output = Mapping[str, Any]
@@ -102,10 +102,10 @@ def mean_probabilities(outputs: Sequence[Output], *_: object) -> dict[str, Any]:
     return {"logits": _log_mean(logs)}
 
 
-def mean_of_each_label(outputs: Sequence[Output], *_: object) -> dict[str, Any]:
+def mean_label_probabilities(outputs: Sequence[Output], *_: object) -> dict[str, Any]:
     """Return logits, (labels,), whose sigmoid is the mean of the models' probabilities of each label.
 
-    >>> both = mean_of_each_label([{"logits": np.array([0.0])}, {"logits": np.array([np.log(3)])}])
+    >>> both = mean_label_probabilities([{"logits": np.array([0.0])}, {"logits": np.array([np.log(3)])}])
     >>> (1 / (1 + np.exp(-both["logits"]))).tolist()
     [0.625]
     """

@@ -20,11 +20,11 @@ from bertkit.errors import DataError, RecipeError, UnavailableError, did_you_mea
 from bertkit.metrics import retrieval, squad, tags
 from bertkit.metrics.intervals import (
     NOT_FINITE,
-    UNDECLARED,
+    UNDECLARED_METRIC,
     Metric,
     RowScores,
-    computed_elsewhere,
-    f1_from_share,
+    f1_from_jaccard,
+    raise_not_computed,
     ratio_metric,
 )
 from bertkit.recipe.plugins import custom_code_error, load_custom, untrusted_code_error
@@ -50,7 +50,7 @@ EVALUATE_PREFIX = "evaluate:"
 """Prefix of metrics of the `evaluate` package; families list it if these metrics are to have intervals."""
 
 
-def count_right(gold: np.ndarray, predicted: np.ndarray) -> tuple[int, int]:
+def count_correct_rows(gold: np.ndarray, predicted: np.ndarray) -> tuple[int, int]:
     """Count the rows whose labels are all right, and all rows."""
     right = (gold == predicted).reshape(len(gold), -1).all(axis=1)
     return int(right.sum()), len(right)
@@ -58,7 +58,7 @@ def count_right(gold: np.ndarray, predicted: np.ndarray) -> tuple[int, int]:
 
 def accuracy(gold: np.ndarray, predicted: np.ndarray) -> float:
     """Return the fraction of rows whose labels are all right."""
-    hits, rows = count_right(gold, predicted)
+    hits, rows = count_correct_rows(gold, predicted)
     return hits / rows
 
 
@@ -171,7 +171,7 @@ def _count_hits(name: str, gold: np.ndarray, predicted: np.ndarray) -> tuple[int
 
 
 def _count_decisions(gold: np.ndarray, predicted: np.ndarray) -> tuple[int, int] | None:
-    return count_right(gold, predicted) if gold.ndim == 1 else None
+    return count_correct_rows(gold, predicted) if gold.ndim == 1 else None
 
 
 def _correlate(name: str, gold: np.ndarray, predicted: np.ndarray) -> float:
@@ -199,8 +199,8 @@ def _by_values(function: Callable[[np.ndarray, np.ndarray], T]) -> Callable[[Row
 
 
 CLASSIFICATION: Mapping[str, Metric] = {
-    "accuracy": ratio_metric(_by_values(count_right)),
-    "f1": Metric(_by_values(f1), _by_values(partial(_count_hits, "f1")), f1_from_share),
+    "accuracy": ratio_metric(_by_values(count_correct_rows)),
+    "f1": Metric(_by_values(f1), _by_values(partial(_count_hits, "f1")), f1_from_jaccard),
     "f1_macro": Metric(_by_values(f1_macro)),
     "f1_micro": Metric(_by_values(f1_micro), _by_values(_count_decisions)),
     "f1_weighted": Metric(_by_values(f1_weighted)),
@@ -237,7 +237,7 @@ QUESTIONS: Mapping[str, Metric] = {
     "accuracy": Metric(_by_answers(accuracy)),
     "f1_macro": Metric(_by_answers(f1_macro)),
     **{
-        name: Metric(partial(retrieval.mean_known, name), lower_is_better=True, undefined="no question has a score")
+        name: Metric(partial(retrieval.nan_mean, name), lower_is_better=True, undefined="no question has a score")
         for name in ("mean_absolute_error", "ranked_probability_score")
     },
 }
@@ -249,21 +249,21 @@ BESIDE_SCORES = ("ece", "size_mb")
 _LIBRARY_ERRORS = ("mse", "mae", "mape", "smape", "mase", "wer", "cer", "brier_score", "mean_perplexity")
 """Scores of metrics of the `evaluate` package, which does not state their direction."""
 
-_ERROR = Metric(computed_elsewhere, lower_is_better=True)
+_ERROR = Metric(raise_not_computed, lower_is_better=True)
 _DECLARED: Mapping[str, Metric] = {
     **VALUES,
     **QUESTIONS,
     **tags.METRICS,
     **squad.METRICS,
-    **retrieval.RANKINGS,
-    **retrieval.PARTNERS,
+    **retrieval.RERANKING,
+    **retrieval.RETRIEVAL,
     **retrieval.ACTIVE_DIMENSIONS,
     **dict.fromkeys(("loss", "perplexity", *BESIDE_SCORES, *_LIBRARY_ERRORS), _ERROR),
 }
 """Metrics of all families: a name that several of them share is the same kind of score in all of them."""
 
 
-def find_declared(metric: str) -> Metric:
+def find_metric_by_name(metric: str) -> Metric:
     """Return the record of a metric of any family, for readers of scores who do not know the family.
 
     A custom function states its direction in its attribute ``lower_is_better``, once a recipe has loaded it.
@@ -271,8 +271,8 @@ def find_declared(metric: str) -> Metric:
     if is_custom(metric):
         module, _, name = metric.rpartition(".")
         function = getattr(sys.modules.get(module), name, None)
-        return _ERROR if getattr(function, "lower_is_better", False) else UNDECLARED
-    return _DECLARED.get(metric, UNDECLARED)
+        return _ERROR if getattr(function, "lower_is_better", False) else UNDECLARED_METRIC
+    return _DECLARED.get(metric, UNDECLARED_METRIC)
 
 
 def is_lower_better(metric: str) -> bool:
@@ -281,7 +281,7 @@ def is_lower_better(metric: str) -> bool:
     >>> is_lower_better("accuracy"), is_lower_better("perplexity")
     (False, True)
     """
-    return find_declared(metric).lower_is_better
+    return find_metric_by_name(metric).lower_is_better
 
 
 def with_direction(metric: str) -> str:

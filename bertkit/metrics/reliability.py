@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bertkit.metrics.calibration import gold_losses
+from bertkit.metrics.calibration import compute_gold_losses
 from bertkit.metrics.intervals import bootstrap_intervals, half_sample_intervals
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ def describe_calibration(
     probabilities, gold = probabilities[order], gold[order]
     names, row_ids = np.unique(rows[order], return_inverse=True)
     confidence, right = probabilities.max(axis=1), (probabilities.argmax(axis=1) == gold).astype(float)
-    losses = gold_losses(probabilities, gold)
+    losses = compute_gold_losses(probabilities, gold)
 
     def weigh(row_indices: np.ndarray) -> np.ndarray:
         # A row that is drawn twice counts twice, (decisions,); nothing is copied.
@@ -169,10 +169,10 @@ def quantile_bins(values: Sequence[int], bins: int = 6) -> list[tuple[int, int]]
     return list(zip(starts, ends, strict=True))
 
 
-def thin(items: Sequence[T], max_items: int) -> list[T]:
+def sample_evenly(items: Sequence[T], max_items: int) -> list[T]:
     """Return at most `max_items` items, evenly spaced, with the first and the last item.
 
-    >>> thin(range(10), 4)
+    >>> sample_evenly(range(10), 4)
     [0, 3, 6, 9]
     """
     if len(items) <= max_items:

@@ -79,22 +79,22 @@ def _sum_discounted(gains: np.ndarray) -> float:
 
 def average_queries(scores: RowScores) -> dict[str, float]:
     """Average each score over the queries that have something relevant."""
-    return {name: mean_known(name, scores) for name in scores}
+    return {name: nan_mean(name, scores) for name in scores}
 
 
-def mean_known(name: str, row_scores: RowScores) -> float:
+def nan_mean(name: str, row_scores: RowScores) -> float:
     """Return the mean of the values of an array that are not NaN, or NaN if all are."""
     values = row_scores[name][~np.isnan(row_scores[name])]
     return float(values.mean()) if values.size else math.nan
 
 
-RANKINGS: Mapping[str, Metric] = {name: Metric(partial(mean_known, name)) for name in ("ndcg@10", "mrr@10", "map")}
+RERANKING: Mapping[str, Metric] = {name: Metric(partial(nan_mean, name)) for name in ("ndcg@10", "mrr@10", "map")}
 """Metrics of rerankers, over arrays of shape (queries,) as `score_rankings` returns them."""
 
 
 def query_intervals(scores: RowScores, *, samples: int = 1000) -> Intervals:
     """Compute the 95% interval of each average over resampled queries."""
-    return find_intervals(RANKINGS, average_queries(scores), scores, average_queries, samples=samples)
+    return find_intervals(RERANKING, average_queries(scores), scores, average_queries, samples=samples)
 
 
 def _count_found(max_rank: int, row_scores: RowScores) -> tuple[int, int]:
@@ -112,7 +112,7 @@ def _mean_reciprocal_rank(row_scores: RowScores) -> float:
     return float(np.where(row_scores["rank"] <= 10, 1 / row_scores["rank"], 0).mean())
 
 
-PARTNERS: Mapping[str, Metric] = {
+RETRIEVAL: Mapping[str, Metric] = {
     "mrr@10": Metric(_mean_reciprocal_rank),
     "recall@1": ratio_metric(partial(_count_found, 1)),
     "recall@10": ratio_metric(partial(_count_found, 10)),
@@ -121,7 +121,7 @@ PARTNERS: Mapping[str, Metric] = {
 """Metrics of texts that belong together, over the ``rank`` of each positive and whether it ``beats`` negatives."""
 
 ACTIVE_DIMENSIONS: Mapping[str, Metric] = {
-    name: Metric(partial(mean_known, name), lower_is_better=True, undefined="a baseline has no vectors")
+    name: Metric(partial(nan_mean, name), lower_is_better=True, undefined="a baseline has no vectors")
     for name in ("query_active_dims", "document_active_dims")
 }
 """Sizes of sparse vectors: the mean number of dimensions that are not 0."""
@@ -134,7 +134,7 @@ Score = Callable[[Any, Any], Any]
 """Scores of some anchors with some positives, given their row indices: (anchors, positives)."""
 
 
-def partner_ranks(rows: Sequence[Mapping[str, Any]], score: Score) -> np.ndarray:
+def rank_positives(rows: Sequence[Mapping[str, Any]], score: Score) -> np.ndarray:
     """Rank each row's positive among the different positives of the rows, 1 for the best: (rows,).
 
     A positive of the same anchor in another row is not a candidate. More than 10,000 rows are ranked in blocks of
@@ -168,12 +168,12 @@ def _rank_run(rows: Sequence[Mapping[str, Any]], start: int, score: Score) -> np
     return np.concatenate(ranks)
 
 
-def chance_ranks(count: int) -> np.ndarray:
+def draw_chance_ranks(count: int) -> np.ndarray:
     """Draw the ranks of random guessing among `count` candidates, the same ones in every call: (count,)."""
     return np.random.default_rng(0).integers(1, min(count, _MAX_ROWS) + 1, size=count)
 
 
-def word_ranks(rows: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, list[list[float]]]:
+def rank_by_words(rows: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, list[list[float]]]:
     """Rank positives by the words that they share with the anchor, rare ones weighing more (TF-IDF).
 
     Returns:
@@ -191,7 +191,7 @@ def word_ranks(rows: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, list[list
     vectors = counts.transform([text for texts in row_texts for text in texts]).tocsr()
     starts = np.cumsum([0, *map(len, row_texts)])
     positives = vectors[starts[:-1]]
-    ranks = partner_ranks(rows, lambda first, second: (anchors[first] @ positives[second].T).toarray())
+    ranks = rank_positives(rows, lambda first, second: (anchors[first] @ positives[second].T).toarray())
     lines = np.repeat(np.arange(len(rows)), np.diff(starts))
     shared = np.asarray(anchors[lines].multiply(vectors).sum(axis=1)).ravel()
     return ranks, [row_scores.tolist() for row_scores in np.split(shared, starts[1:-1])]

@@ -26,7 +26,7 @@ class Spread:
     median: float
     maximum: float
     expected_best: list[float]
-    """Expected best score of 1, 2, ... runs; see `expected_best`."""
+    """Expected best score of 1, 2, ... runs; see `estimate_expected_best`."""
     interval: Interval = None
     """95% interval of the mean over seeds and rows together; see `mean_interval`."""
     no_interval: str | None = None
@@ -51,20 +51,20 @@ def compute_spread(
         minimum=min(finite),
         median=statistics.median(finite),
         maximum=max(finite),
-        expected_best=expected_best(finite, lower_is_better=lower_is_better),
+        expected_best=estimate_expected_best(finite, lower_is_better=lower_is_better),
         interval=interval,
         no_interval=no_interval,
     )
 
 
-def expected_best(scores: Sequence[float], *, lower_is_better: bool = False) -> list[float]:
+def estimate_expected_best(scores: Sequence[float], *, lower_is_better: bool = False) -> list[float]:
     """Estimate the expected best score of 1, 2, ... runs from the scores of some.
 
     Dodge et al. 2019 ("Show Your Work") estimate it from draws with replacement, which is too low. This is the unbiased
     estimate of Tang et al. 2020 ("Showing Your Work Doesn't Always Work", equation 6): the mean over all choices of k
     runs, in which the i-th lowest score is the best of C(i - 1, k - 1).
 
-    >>> expected_best([0.0, 1.0, 0.5])
+    >>> estimate_expected_best([0.0, 1.0, 0.5])
     [0.5, 0.8333333333333334, 1.0]
     """
     sign = -1 if lower_is_better else 1
@@ -77,7 +77,7 @@ def expected_best(scores: Sequence[float], *, lower_is_better: bool = False) -> 
     return best
 
 
-def resample_mean(
+def resample_means(
     score: Callable[[int, np.ndarray], dict[str, float]], seeds: int, rows: int, *, samples: int = 500
 ) -> dict[str, np.ndarray]:
     """Score resampled rows with all runs, and return each metric's mean over the runs in each resample, (samples,).
@@ -109,7 +109,7 @@ def mean_interval(scores: Sequence[float], resampled: np.ndarray, rows: int) -> 
 
     Args:
         scores: Scores of the runs on all rows, at least two.
-        resampled: Means over these runs on resampled rows, as `resample_mean` returns them.
+        resampled: Means over these runs on resampled rows, as `resample_means` returns them.
         rows: Number of rows.
 
     Returns:

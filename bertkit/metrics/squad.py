@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError
-from bertkit.metrics.intervals import Metric, RowScores, percent
+from bertkit.metrics.intervals import Metric, RowScores, to_percent
 from bertkit.recipe.sections import Row
 
 _ROUNDING = 1e-9  # sums of F1 that differ by less are equally good
@@ -30,7 +30,7 @@ def normalize(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def exact_and_f1(gold: str, predicted: str, *, no_answer: bool) -> tuple[float, float]:
+def compare_answers(gold: str, predicted: str, *, no_answer: bool) -> tuple[float, float]:
     """Compute whether two answers are the same once normalized (0 or 1), and the F1 of their words.
 
     Args:
@@ -46,7 +46,7 @@ def exact_and_f1(gold: str, predicted: str, *, no_answer: bool) -> tuple[float, 
     return exact, 2 * common / (len(gold_words) + len(predicted_words)) if common else 0.0
 
 
-def score_answer(golds: Sequence[str], predicted: str, *, no_answer: bool) -> tuple[float, float]:
+def score_question(golds: Sequence[str], predicted: str, *, no_answer: bool) -> tuple[float, float]:
     """Compute exact match and F1, each against the gold answer that scores highest.
 
     With `no_answer`, gold answers that consist of punctuation and articles do not count, and a question without any
@@ -54,17 +54,17 @@ def score_answer(golds: Sequence[str], predicted: str, *, no_answer: bool) -> tu
     """
     if no_answer:
         golds = [gold for gold in golds if normalize(gold)] or [""]
-    pairs = [exact_and_f1(gold, predicted, no_answer=no_answer) for gold in golds]
+    pairs = [compare_answers(gold, predicted, no_answer=no_answer) for gold in golds]
     return max(exact for exact, _ in pairs), max(f1 for _, f1 in pairs)
 
 
 def score_answers(golds: Sequence[Sequence[str]], texts: Sequence[str], *, no_answer: bool) -> np.ndarray:
     """Compute exact match and F1 of each question's text, shape (2, questions)."""
     pairs = zip(golds, texts, strict=True)
-    return np.array([score_answer(gold, text, no_answer=no_answer) for gold, text in pairs]).reshape(-1, 2).T
+    return np.array([score_question(gold, text, no_answer=no_answer) for gold, text in pairs]).reshape(-1, 2).T
 
 
-def best_threshold(
+def find_best_threshold(
     scores: np.ndarray, empty: np.ndarray, null_odds: np.ndarray, has_answer: np.ndarray
 ) -> tuple[float, float]:
     """Find the best threshold of `null_odds` above which to predict no answer (`evaluate-v2.0.py`, find_best_thresh).
@@ -82,7 +82,7 @@ def best_threshold(
         the best mean score in [0, 1], and the lowest threshold that has it.
 
     >>> right, has_answer = np.array([1.0, 1.0, 0.0, 0.0]), np.array([True, True, False, True])
-    >>> best_threshold(right, np.zeros(4, bool), np.array([-5.0, -2.0, -1.0, 3.0]), has_answer)  # answer the first two
+    >>> find_best_threshold(right, np.zeros(4, bool), np.array([-5.0, -2.0, -1.0, 3.0]), has_answer)
     (0.75, -2.0)
     """
     # Gain in the sum of scores if a question is answered instead of left open. The cumulative sum in the order of
@@ -120,13 +120,13 @@ def _declare_mean(column: str, has_answer: bool | None = None) -> Metric:
         return (int(values.sum()), len(values)) if is_binary else None
 
     undefined = "no question has an answer" if has_answer else "every question has an answer"
-    return Metric(compute, count, percent, undefined=undefined)
+    return Metric(compute, count, to_percent, undefined=undefined)
 
 
 def _find_best(column: str, row_scores: RowScores) -> tuple[float, float]:
     """Find the best mean of a column of the best spans, and the threshold that has it."""
     columns = (row_scores[name] for name in (column, "span_empty", "null_odds", "has_answer"))
-    return best_threshold(*columns)
+    return find_best_threshold(*columns)
 
 
 METRICS: Mapping[str, Metric] = {
@@ -136,9 +136,9 @@ METRICS: Mapping[str, Metric] = {
     "HasAns_f1": _declare_mean("f1", True),
     "NoAns_exact": _declare_mean("exact", False),
     "NoAns_f1": _declare_mean("f1", False),
-    "best_exact": Metric(lambda row_scores: 100 * _find_best("span_exact", row_scores)[0], to_score=percent),
+    "best_exact": Metric(lambda row_scores: 100 * _find_best("span_exact", row_scores)[0], to_score=to_percent),
     "best_exact_thresh": Metric(lambda row_scores: _find_best("span_exact", row_scores)[1], is_score=False),
-    "best_f1": Metric(lambda row_scores: 100 * _find_best("span_f1", row_scores)[0], to_score=percent),
+    "best_f1": Metric(lambda row_scores: 100 * _find_best("span_f1", row_scores)[0], to_score=to_percent),
     "best_f1_thresh": Metric(lambda row_scores: _find_best("span_f1", row_scores)[1], is_score=False),
 }
 """Metrics of the official evaluation in percent, and its thresholds.
@@ -148,7 +148,7 @@ They are computed from ``exact`` and ``f1`` in [0, 1], ``has_answer``, ``null_od
 """
 
 
-def question_name(row: Row) -> str:
+def question_prefix(row: Row) -> str:
     """Return a prefix for a message that names a question by its id; empty without an id."""
     return f"question {row['id']}: " if "id" in row else ""
 
@@ -170,7 +170,7 @@ def read_answers(row: Row) -> tuple[list[str], list[int]]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            message = f"{question_name(row)}the answers are not valid JSON"
+            message = f"{question_prefix(row)}the answers are not valid JSON"
             raise DataError(message, "correct them", column="answers") from None
     if isinstance(value, str):
         value = {"text": [value], "answer_start": [_find_start(row, value)]} if value.strip() else []
@@ -185,7 +185,7 @@ def read_answers(row: Row) -> tuple[list[str], list[int]]:
             raise ValueError
         starts = [int(start) for start in starts]
     except (TypeError, ValueError, KeyError, OverflowError):
-        message = f"{question_name(row)}the answers are not in the form of SQuAD"
+        message = f"{question_prefix(row)}the answers are not in the form of SQuAD"
         remedy = 'write {"text": ["..."], "answer_start": [17]}'
         raise DataError(message, remedy, column="answers") from None
     visible = [_check_start(row, text, start) for text, start in zip(texts, starts, strict=True)]
@@ -195,9 +195,9 @@ def read_answers(row: Row) -> tuple[list[str], list[int]]:
 def _check_start(row: Row, text: str, start: int) -> int:
     """Check that the answer begins at `start`, and return the index of its first visible character."""
     if not text.strip():
-        raise DataError(f"{question_name(row)}an answer has no text", "leave it out", column="answers")
+        raise DataError(f"{question_prefix(row)}an answer has no text", "leave it out", column="answers")
     if start < 0 or not row["context"].startswith(text, start):
-        message = f"{question_name(row)}{describe_mismatch(row['context'], text, start)}"
+        message = f"{question_prefix(row)}{describe_mismatch(row['context'], text, start)}"
         raise DataError(message, "correct it", column="answers")
     return start + len(text) - len(text.lstrip())
 
@@ -215,7 +215,7 @@ def _find_start(row: Row, text: str) -> int:
     remedy = "add its answer_start"
     if not count:
         message, remedy = f"the answer {text[:60]!r} is not in the context", "copy it from there"
-    raise DataError(question_name(row) + message, remedy, column="answers")
+    raise DataError(question_prefix(row) + message, remedy, column="answers")
 
 
 def describe_mismatch(context: str, text: str, start: int) -> str:

@@ -54,10 +54,10 @@ def find_strict_spans(tags: Sequence[str]) -> list[Span]:
     return [(entity_type, start, end) for entity_type, start, end in find_spans(tags) if tags[start][0] == "B"]
 
 
-def entity_types(labels: Sequence[str]) -> list[str]:
+def list_entity_types(labels: Sequence[str]) -> list[str]:
     """List the types of the entity tags among labels.
 
-    >>> entity_types(["O", "B-PER", "I-PER", "B-LOC"])
+    >>> list_entity_types(["O", "B-PER", "I-PER", "B-LOC"])
     ['PER', 'LOC']
     """
     return list(dict.fromkeys(label[2:] for label in labels if label != "O"))
@@ -79,29 +79,29 @@ def count_tags(rows: Iterable[Mapping[str, Any]], labels: Sequence[str]) -> tupl
     return labels.index(tag_counts.most_common(1)[0][0]), word_tags
 
 
-def word_spans(tags: Sequence[str]) -> list[Span]:
+def find_word_spans(tags: Sequence[str]) -> list[Span]:
     """Return every word as a separate span, so that tags which mark no entities are counted in the same way.
 
-    >>> word_spans(["DET", "NOUN"])
+    >>> find_word_spans(["DET", "NOUN"])
     [('DET', 0, 1), ('NOUN', 1, 2)]
     """
     return [(tag, word, word + 1) for word, tag in enumerate(tags)]
 
 
-def drop_unlabelled(gold: Sequence[str | None], predicted: Sequence[str]) -> TagPair:
+def drop_unlabeled(gold: Sequence[str | None], predicted: Sequence[str]) -> TagPair:
     """Return gold and predicted tags of the labeled words, whose gold tag is not None.
 
-    >>> drop_unlabelled(["B-PER", None], ["O", "O"])
+    >>> drop_unlabeled(["B-PER", None], ["O", "O"])
     (['B-PER'], ['O'])
     """
     pairs = [(gold_tag, tag) for gold_tag, tag in zip(gold, predicted, strict=True) if gold_tag is not None]
     return [gold_tag for gold_tag, _ in pairs], [tag for _, tag in pairs]
 
 
-def word_offsets(words: Sequence[str]) -> list[tuple[int, int]]:
+def find_word_offsets(words: Sequence[str]) -> list[tuple[int, int]]:
     """Return the first and last + 1 character of each word in the text that joins them by one space.
 
-    >>> word_offsets(["a", "bcd"])
+    >>> find_word_offsets(["a", "bcd"])
     [(0, 1), (2, 5)]
     """
     # Count every word with the space after it; the word itself ends one character earlier.
@@ -126,7 +126,7 @@ def describe_entities(
     return entities
 
 
-def as_spans(described: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def to_annotations(described: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return described entities as annotation tools read them: start, end, label and score of each."""
     return [
         {"start": entity["start"], "end": entity["end"], "label": entity["type"], "score": entity["probability"]}
@@ -164,10 +164,10 @@ def locate_spans(spans: Iterable[Span], offsets: Sequence[tuple[int, int]]) -> l
     return [(entity_type, offsets[first][0], offsets[last - 1][1]) for entity_type, first, last in spans]
 
 
-def list_spans(spans: Iterable[Span], text: str) -> str:
+def format_spans(spans: Iterable[Span], text: str) -> str:
     """Write spans of characters as text, each with its type.
 
-    >>> list_spans([("PER", 0, 12)], "Ada Lovelace wrote"), list_spans([], "a")
+    >>> format_spans([("PER", 0, 12)], "Ada Lovelace wrote"), format_spans([], "a")
     ('Ada Lovelace (PER)', 'none')
     """
     return ", ".join(f"{text[start:end]} ({entity_type})" for entity_type, start, end in spans) or "none"
@@ -188,7 +188,7 @@ def count_errors(row_scores: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.n
     return gold - right, gold
 
 
-def show_wrong_words(
+def describe_wrong_words(
     words: Sequence[str], gold: Sequence[str | None], tags: Sequence[str], probabilities: Sequence[float | None]
 ) -> tuple[str, str, bool, float | None]:
     """Return wrongly tagged words with gold and with predicted tags, whether all tags are right, and the confidence.
@@ -201,10 +201,10 @@ def show_wrong_words(
     return with_gold, with_tags, not wrong, max((entry[3] for entry in wrong), default=None) or None
 
 
-def predicted_spans(gold: Sequence[str | None], tags: Sequence[str]) -> list[Span]:
+def find_labeled_spans(gold: Sequence[str | None], tags: Sequence[str]) -> list[Span]:
     """Return the spans of predicted tags without those that have a word without a gold tag.
 
-    >>> predicted_spans(["B-PER", None], ["B-LOC", "B-PER"])
+    >>> find_labeled_spans(["B-PER", None], ["B-LOC", "B-PER"])
     [('LOC', 0, 1)]
     """
     return [span for span in find_spans(tags) if None not in gold[span[1] : span[2]]]
@@ -262,7 +262,7 @@ def count_spans(pairs: Sequence[tuple[Sequence[Span], Sequence[Span]]], types: S
     return counts
 
 
-def ratios(counts: np.ndarray) -> dict[str, np.ndarray]:
+def compute_ratios(counts: np.ndarray) -> dict[str, np.ndarray]:
     """Compute precision, recall and F1 of (right, gold, predicted) in the last axis; 0 where undefined."""
     right, gold, predicted = np.moveaxis(counts, -1, 0)
     return {
@@ -274,14 +274,14 @@ def ratios(counts: np.ndarray) -> dict[str, np.ndarray]:
 
 def _ratio(name: str, key: str, counts: RowScores) -> float:
     """Compute precision, recall or F1 over the spans of all rows and types."""
-    return float(ratios(counts[key].sum(axis=(0, 1)))[name])
+    return float(compute_ratios(counts[key].sum(axis=(0, 1)))[name])
 
 
 def _f1_macro(counts: RowScores) -> float:
     # (types, 3) over all rows. A type that is neither gold nor predicted has no F1, and as 0 it would lower the mean.
     by_type = counts["entities" if "entities" in counts else "tags"].sum(axis=0)
     occurring = by_type[by_type[:, 1:].any(axis=1)]
-    return float(ratios(occurring)["f1"].mean()) if len(occurring) else 0.0
+    return float(compute_ratios(occurring)["f1"].mean()) if len(occurring) else 0.0
 
 
 METRICS: Mapping[str, Metric] = {
@@ -390,10 +390,10 @@ def find_invalid_tag(tags: Sequence[str | None], scheme: str = "iob2") -> int | 
     return None
 
 
-def repair(tags: Sequence[str]) -> list[str]:
+def repair_tags(tags: Sequence[str]) -> list[str]:
     """Make tags valid IOB2: an ``I-`` that continues no entity begins one. The spans stay the same.
 
-    >>> repair(["I-PER", "I-PER", "I-LOC", "O"])
+    >>> repair_tags(["I-PER", "I-PER", "I-LOC", "O"])
     ['B-PER', 'I-PER', 'B-LOC', 'O']
     """
     repaired: list[str] = []
@@ -413,7 +413,7 @@ def to_iob2(tags: Sequence[str], scheme: str) -> list[str]:
     (['B-PER', 'I-PER', 'B-PER', 'O'], ['B-X', 'I-X', 'B-X'])
     """
     if scheme == "iob1":
-        return repair(tags)
+        return repair_tags(tags)
     if scheme == "bioes":
         prefixes = {"S": "B", "U": "B", "E": "I", "L": "I"}
         return [tag if tag == "O" else prefixes.get(tag[0], tag[0]) + tag[1:] for tag in tags]
@@ -455,7 +455,7 @@ def normalize_tags(tags: Sequence[str | None], words: Sequence[str], scheme: str
     return [None if tag is None else new for tag, new in zip(tags, to_iob2(filled_tags, scheme), strict=True)]
 
 
-def most_probable_valid(probabilities: np.ndarray, labels: Sequence[str]) -> list[int]:
+def decode_viterbi(probabilities: np.ndarray, labels: Sequence[str]) -> list[int]:
     """Return the label ids of the most probable sequence of tags that is valid IOB2 (Viterbi 1967).
 
     Args:
@@ -465,7 +465,7 @@ def most_probable_valid(probabilities: np.ndarray, labels: Sequence[str]) -> lis
     The best tag of each word separately would be ``I-PER`` twice, which is not valid. The best valid path is ``B-PER
     I-PER``, with the probability 0.3 * 0.7:
 
-    >>> most_probable_valid(np.array([[0.3, 0.3, 0.4], [0.2, 0.1, 0.7]]), ["O", "B-PER", "I-PER"])
+    >>> decode_viterbi(np.array([[0.3, 0.3, 0.4], [0.2, 0.1, 0.7]]), ["O", "B-PER", "I-PER"])
     [1, 2]
     """
     if not len(probabilities):

@@ -34,7 +34,7 @@ from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import expand_path
 from bertkit.storage.hub.models import find_run, get_recipe_file
 from bertkit.storage.runs import run_folder
-from bertkit.tasks import row_columns
+from bertkit.tasks import get_input_columns
 from bertkit.workflows.evaluate import score_splits
 from bertkit.workflows.finetune import finetune as finetune_recipe
 from bertkit.workflows.predict import answer, load_to_predict
@@ -205,7 +205,7 @@ class LoadedModel:
 
     def _read_rows(self, rows: DataFrame | Rows) -> list[dict[str, Any]]:
         task = self.saved.task
-        inputs = [name for name, is_needed in row_columns(task, self.recipe).items() if is_needed]
+        inputs = [name for name, is_needed in get_input_columns(task, self.recipe).items() if is_needed]
         return as_records(rows, inputs, task.COLUMNS)
 
     def _saved_for(self, names: tuple[str, ...]) -> CheckpointInfo:
@@ -213,7 +213,7 @@ class LoadedModel:
         # Programs call `predict` for one row after the other, and a warning once per row would be noise.
         if names not in self._by_columns:
             saved = self.saved
-            data = map_canonical_names(names, [*row_columns(saved.task, saved.recipe), "id"], saved.recipe.data)
+            data = map_canonical_names(names, [*get_input_columns(saved.task, saved.recipe), "id"], saved.recipe.data)
             reader = replace(saved, recipe=saved.recipe.model_copy(update={"data": data}))
             warn_of_unread(names, reader)
             self._by_columns[names] = reader

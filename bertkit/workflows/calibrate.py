@@ -61,7 +61,7 @@ class CalibrationResult:
     These three are absent if no threshold reaches the precision. If questions have types, each ``type`` has entries."""
     risk_coverage: list[dict[str, float]] = field(default_factory=list)
     prediction_sets: list[dict[str, Any]] = field(default_factory=list)
-    """Requested coverages (``asked``) with the results of `bertkit.metrics.calibration.measure_sets`."""
+    """Requested coverages (``asked``) with the results of `bertkit.metrics.calibration.measure_prediction_sets`."""
     training_rows: int = 0
 
 
@@ -126,7 +126,7 @@ def calibrate(
         groups = digests[row_indices]
         folds = metrics.fit_folds(decisions, groups, len(labels))
         temperature = metrics.fit_temperatures(decisions)
-        tempered, across = metrics.temper_decisions(decisions, temperature), metrics.temper_across(decisions, folds)
+        tempered, across = metrics.temper_decisions(decisions, temperature), metrics.temper_folds(decisions, folds)
         is_right = tempered.argmax(axis=1) == gold
         thresholds, f1 = None, None
         # A family that decides each label separately gets one threshold per label, if F1 rises on the held-out folds.
@@ -209,7 +209,7 @@ def _measure_by_type(
             point = metrics.find_abstention(confidence[indices], right[indices], precision)
             measured["abstention"].append({**type_field, "asked": precision, **(point._asdict() if point else {})})
         for coverage in coverages:
-            sets = metrics.measure_sets(selected.probabilities, selected.gold, groups[indices], coverage)
+            sets = metrics.measure_prediction_sets(selected.probabilities, selected.gold, groups[indices], coverage)
             measured["prediction_sets"].append({**type_field, "asked": coverage, **sets})
     if by_type:
         independent = np.concatenate(list(by_type.values()))

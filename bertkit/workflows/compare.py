@@ -28,8 +28,8 @@ from bertkit.evaluation.stored_predictions import (
     read_rows,
     read_system,
 )
-from bertkit.metrics.intervals import count_examples, find_intervals
-from bertkit.metrics.paired import Difference, correct_differences
+from bertkit.metrics.intervals import count_units, find_intervals
+from bertkit.metrics.paired import Difference, apply_holm
 from bertkit.metrics.registry import describe_positive_label
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
@@ -151,7 +151,7 @@ def compare(
     # With several systems, some p-value is low by chance. So the tests of a metric are corrected together (Holm 1979).
     corrected: dict[str, dict[str, Difference]] = {name: {} for name in differences}
     for metric in differences[names[1]]:
-        family = correct_differences([by_metric[metric] for by_metric in differences.values()])
+        family = apply_holm([by_metric[metric] for by_metric in differences.values()])
         for name, difference in zip(differences, family, strict=True):
             corrected[name][metric] = difference
 
@@ -162,7 +162,7 @@ def compare(
         task=scorer.recipe.task,
         split=on or systems[0].runs[0].split,
         rows=len(rows),
-        units=count_examples(sides[0].row_scores[0]),
+        units=count_units(sides[0].row_scores[0]),
         best_metric=scorer.recipe.best_metric,
         systems=[_describe_system(scorer, *parts) for parts in zip(names, systems, sides, strict=True)],
         differences=corrected,
@@ -226,7 +226,7 @@ def _describe_system(
         return ComparedSystem(name, [run.seed for run in system.runs], scores, {}, seed_scores)
     row_scores = side.row_scores[0]
     intervals = find_intervals(scorer.task.METRICS, per_run[0], row_scores, scorer.score)
-    return ComparedSystem(name, [system.runs[0].seed], scores, intervals.ends)
+    return ComparedSystem(name, [system.runs[0].seed], scores, intervals.bounds)
 
 
 def _short_names(names: Sequence[str]) -> list[str]:

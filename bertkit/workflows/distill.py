@@ -130,7 +130,7 @@ def _compare_models(
                 disk_bytes=weight_bytes(folder),
                 **pace._asdict(),
                 scores=null_for_nan(model_scored.scores),
-                intervals=intervals.ends,
+                intervals=intervals.bounds,
                 interval_methods=intervals.methods,
                 **({} if checkpoint is student else _find_differences(task, scored, model_scored)),
             )

@@ -25,8 +25,8 @@ from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import EvalOutput, EvalResult, get_split_suffix, write_predictions
 from bertkit.metrics.baselines import tabulate
-from bertkit.metrics.intervals import why_undefined
-from bertkit.metrics.linear import sample
+from bertkit.metrics.intervals import find_undefined_reasons
+from bertkit.metrics.linear import sample_rows
 from bertkit.metrics.registry import describe_positive_label
 from bertkit.modeling.info import Model
 from bertkit.recipe.records import Recipe
@@ -142,7 +142,7 @@ def _make_result(outcome: _Outcome, name: str) -> EvalResult:
     warnings = _find_warnings(data, fit_result) + scored.warnings
     if name == data.validation.name:
         warnings += warn_of_tuned(_tuned(data, scored.context.recipe))
-    undefined = why_undefined(data.task.METRICS, scored.scores, scored.row_scores)
+    undefined = find_undefined_reasons(data.task.METRICS, scored.scores, scored.row_scores)
     if name == data.validation.name and metric in undefined:
         warnings.append(f"{metric} is undefined ({undefined[metric]}): the step with the lowest loss was chosen.")
     # A score no better than a baseline gets a remedy.
@@ -324,7 +324,7 @@ def _examples(outcome: _Outcome) -> list[Example]:
             make_example(index, rows[index], gold, scored.predictions[index], answers[index] if answers else None),
             text=[(column, _as_text(column, value)) for column, value in without_answer(rows[index], gold).items()],
         )
-        for index in sample(range(len(rows)), _MAX_EXAMPLES)
+        for index in sample_rows(range(len(rows)), _MAX_EXAMPLES)
     ]
 
 
@@ -337,7 +337,7 @@ def _find_decisions(outcome: _Outcome) -> tuple[str, np.ndarray, np.ndarray] | N
         return "entity", *np.array(verdicts, dtype=float).reshape(-1, 2).T
     if find is None or "probabilities" not in scored.predictions[0]:
         return None
-    indices = sample(range(len(rows)), _MAX_EXAMPLES)
+    indices = sample_rows(range(len(rows)), _MAX_EXAMPLES)
     decisions = find([scored.predictions[i] for i in indices], [rows[i] for i in indices], scored.context)
     is_right = decisions.probabilities.argmax(axis=1) == decisions.gold
     return decisions.per, decisions.probabilities.max(axis=1), is_right.astype(float)

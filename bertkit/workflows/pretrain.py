@@ -8,7 +8,7 @@ from pathlib import Path
 from bertkit.compression.compare_teacher import compare_with_teacher
 from bertkit.evaluation.held_out import held_out_features, measure
 from bertkit.hardware.precision import use_matmul_backend
-from bertkit.metrics.baselines import Baselines, find_unbeaten
+from bertkit.metrics.baselines import Baselines, find_baseline_warning
 from bertkit.modeling.info import Model, get_loading_info
 from bertkit.pretraining.tokenized import unigram_loss
 from bertkit.progress import Progress, log, stage, with_progress
@@ -132,7 +132,7 @@ def _find_warnings(
     if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo text or model: an artificial grammar. These scores cannot be compared with others.")
     for metric in _COMPARED_METRICS:
-        if unbeaten := find_unbeaten(scores, baselines, metric):
+        if unbeaten := find_baseline_warning(scores, baselines, metric):
             warnings.append(f"{unbeaten} {_suggest_changes(recipe.training, steps)}")
     if tokens < _FEW_TOKENS:
         warnings.append(

@@ -356,7 +356,7 @@ def tagged_rows(draw, labels, *, valid):
     sizes = draw(st.lists(st.integers(1, 8), min_size=1, max_size=5))
     tags = [st.lists(st.sampled_from(labels), min_size=size, max_size=size) for size in sizes]
     gold, predicted = [draw(each) for each in tags], [draw(each) for each in tags]
-    return [entities.repair(each) for each in gold] if valid else gold, predicted
+    return [entities.repair_tags(each) for each in gold] if valid else gold, predicted
 
 
 def row_scores(gold, predicted, context):
@@ -963,7 +963,7 @@ def test_eval_scores_the_spans_that_predict_finds(run, tiny_model, word_split):
 def test_rows_with_spans_are_trained_on_scored_and_predicted(run, tagger, tiny_model):
     def as_text(row):
         text, spans = "😀 " + " ".join(row["tokens"]), []
-        offsets = [(start + 2, end + 2) for start, end in entities.word_offsets(row["tokens"])]
+        offsets = [(start + 2, end + 2) for start, end in entities.find_word_offsets(row["tokens"])]
         for name, first, last in entities.find_spans(row["tags"]):
             spans.append({"start": offsets[first][0], "end": offsets[last - 1][1], "label": name})
         return {"text": text, "spans": spans, "_task_hash": 1, "answer": "accept"}
@@ -1029,7 +1029,7 @@ def test_metrics_of_libraries_get_lists_of_labeled_tags_and_have_no_interval(tag
     found = find_intervals(
         family.METRICS, scores, row_scores, lambda row_scores: family.score(row_scores, context), samples=20
     )
-    assert found.ends["right"] is None and found.reasons["right"] == "metrics of libraries are not resampled"
+    assert found.bounds["right"] is None and found.reasons["right"] == "metrics of libraries are not resampled"
     with pytest.raises(RecipeError, match="best_metric 'right' is not among the metrics with an interval"):
         load_task(recipe.model_copy(update={"best_metric": "right"}))
     with pytest.raises(RecipeError, match="needs gold values, and contrastive has none"):

@@ -242,7 +242,7 @@ def run_pretraining(
 
 def print_pretrained(result: Pretrained) -> None:
     """Print the scores of a pretraining run and the commands that a user may want to run next."""
-    from bertkit.metrics.baselines import strongest, tabulate
+    from bertkit.metrics.baselines import find_best_baseline, tabulate
     from bertkit.workflows.pretrain_results import next_commands
 
     print_text(
@@ -252,7 +252,7 @@ def print_pretrained(result: Pretrained) -> None:
     print_line(f"  {'held-out documents':<23} {result.corpus['validation']['documents']:7,}")
     for name, score in result.scores.items():
         # A masked token is often a frequent one, so accuracy has a baseline well above zero.
-        strongest_name, value = strongest(result.baselines, name)
+        strongest_name, value = find_best_baseline(result.baselines, name)
         baseline = "" if value is None else f"  baseline {format_number(value):>7} ({strongest_name})"
         print_text(f"  {name:<23} {format_number(score):>7}{baseline}")
     print_table("baselines", tabulate(result.baselines))
