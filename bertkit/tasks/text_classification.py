@@ -240,7 +240,7 @@ def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContex
     if _is_multi_label(context.recipe):
         pairs = calibration.as_pairs(probabilities).reshape(-1, 2)
         gold = _indicators([row["label"] for row in rows], context.labels).ravel()
-        return calibration.Decisions(pairs, gold, np.repeat(np.arange(len(rows)), len(context.labels)), per="label")
+        return calibration.Decisions(pairs, gold, np.repeat(np.arange(len(rows)), len(context.labels)), unit="label")
     gold = np.fromiter((context.labels.index(row["label"]) for row in rows), dtype=int)
     return calibration.Decisions(probabilities, gold, np.arange(len(rows)))
 

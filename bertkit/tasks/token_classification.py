@@ -268,7 +268,7 @@ def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContex
         if tag is not None and record["word_probabilities"][word] is not None
     ]
     probabilities, gold, row_indices = (np.array([decision[column] for decision in decisions]) for column in range(3))
-    return calibration.Decisions(probabilities, gold, row_indices, per="word")
+    return calibration.Decisions(probabilities, gold, row_indices, unit="word")
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:

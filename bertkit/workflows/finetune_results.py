@@ -340,7 +340,7 @@ def _find_decisions(outcome: _Outcome) -> tuple[str, np.ndarray, np.ndarray] | N
     indices = sample_rows(range(len(rows)), _MAX_EXAMPLES)
     decisions = find([scored.predictions[i] for i in indices], [rows[i] for i in indices], scored.context)
     is_right = decisions.probabilities.argmax(axis=1) == decisions.gold
-    return decisions.per, decisions.probabilities.max(axis=1), is_right.astype(float)
+    return decisions.unit, decisions.probabilities.max(axis=1), is_right.astype(float)
 
 
 def _make_card(data: FinetuneData, report: ReportData, model: Model) -> str:

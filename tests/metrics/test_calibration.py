@@ -89,7 +89,7 @@ def test_one_question_of_each_type_is_drawn_from_a_row():
     chosen = decisions.by_type()
     assert rows[chosen["a"]].tolist() == [0, 1] and rows[chosen["b"]].tolist() == [0, 2]
     assert set(types[chosen["a"]]) == {"a"}
-    assert decisions._replace(per="word").by_type() == {}
+    assert decisions._replace(unit="word").by_type() == {}
 
 
 def test_a_threshold_has_the_best_f1_of_all():

@@ -144,7 +144,7 @@ def test_the_estimate_is_never_above_the_best_score_whatever_the_metric():
     for seed in range(5):
         said = np.where(rng.random((3, 60)) < [[0.9], [0.85], [0.6]], gold, ~gold)
         scores = [correlate(gold, answers) for answers in said]
-        found = estimate_selection(lambda model, at, said=said: correlate(gold[at], said[model, at]), 3, 60, draws=seed)
+        found = estimate_selection(lambda model, at, said=said: correlate(gold[at], said[model, at]), 3, 60, seed=seed)
         assert found.estimate <= max(scores)
 
 

@@ -336,7 +336,7 @@ def test_a_calibration_is_fitted_to_the_words_that_have_tokens_and_a_tag():
     rows = [{"tokens": ["film", "\u200b", "good"], "tags": ["O", "O", "B-PER"]}, {"tokens": ["film"], "tags": [None]}]
     predictions = decode(rows, setup_of())
     found = task.gold_probabilities(predictions, rows, setup_of())
-    assert (found.gold.tolist(), found.rows.tolist(), found.per) == ([0, 1], [0, 0], "word")
+    assert (found.gold.tolist(), found.rows.tolist(), found.unit) == ([0, 1], [0, 0], "word")
     sure = [predictions[0]["word_probabilities"][word] for word in (0, 2)]
     assert found.probabilities.max(axis=1).tolist() == sure
 
