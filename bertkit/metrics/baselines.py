@@ -83,8 +83,8 @@ def measure_length_accuracy(lengths: Sequence[tuple[int, int]], labels: Sequence
         labels: 0 or 1 for each pair. Shape: (pairs,).
 
     Returns:
-        The accuracy from 0 to 1, or None if there are fewer than 5 different pairs of lengths, or fewer than 20 pairs
-        with either label.
+        The accuracy from 0 to 1, or None for fewer than 5 different pairs of lengths, or fewer than 20 pairs of either
+        label.
     """
     from sklearn.model_selection import GroupKFold, cross_val_predict
     from sklearn.tree import DecisionTreeClassifier

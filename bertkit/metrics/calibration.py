@@ -49,7 +49,7 @@ def read_thresholds(value: Any) -> dict[str, float] | None:
 
 
 FOLDS = 5
-LEVELS = 20  # of coverage
+LEVELS = 20  # coverage levels
 MIN_TYPE_DECISIONS = 20  # to fit a separate temperature to a type
 
 Temperature = float | dict[str, float]
@@ -57,7 +57,7 @@ Temperature = float | dict[str, float]
 
 
 class Decisions(NamedTuple):
-    """Decisions between labels, to which a calibration is fitted; a row can have several decisions."""
+    """Decisions between labels, for fitting a calibration; a row can have several decisions."""
 
     probabilities: np.ndarray
     """Probabilities of the labels. Shape: (decisions, labels)."""

@@ -18,7 +18,7 @@ ScoreRows = Callable[[np.ndarray], dict[str, float]]
 
 _ROUNDING = 1e-9  # resampled scores that differ by less, relative to their size, are the same
 _TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)  # levels of the ends of a 95% interval
-_GROUPS = 200  # of rows in the jackknife; more groups barely change its estimate
+_GROUPS = 200  # More groups barely change the estimate of the jackknife.
 _MIN_DIVISOR = 0.1  # The formula for levels has a pole if rows are very skewed.
 
 
@@ -172,8 +172,8 @@ def bootstrap_intervals(score: ScoreRows, rows: int, *, samples: int = 1000, see
         seed: Seed of the random draws; the same seed gives the same intervals.
 
     Returns:
-        Metric -> interval. It is None for a single row, for a metric that is undefined on all rows or in each resample,
-        and if both ends are equal, because such resamples do not show the error of the score.
+        Metric -> interval, or None for a single row, for a metric that is undefined on all rows or in each resample,
+        and for equal ends, because such resamples do not show the error of the score.
 
     Raises:
         ValueError: If `rows` or `samples` is below 1.

@@ -324,8 +324,7 @@ def compare_seeds(
         samples: Number of resamples of the units.
 
     Returns:
-        Metric -> difference. Its `interval` and `p` are None if the difference is undefined, or constant over both
-        seeds and rows.
+        Metric -> difference, without interval and p if it is undefined, or constant over both seeds and rows.
     """
     systems = (first, second)
     units = count_units(first[0])

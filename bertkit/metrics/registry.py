@@ -78,7 +78,7 @@ def f1(gold: np.ndarray, predicted: np.ndarray) -> float:
 def f1_macro(gold: np.ndarray, predicted: np.ndarray) -> float:
     """Return the unweighted mean of the labels' F1: rare labels count as much as frequent ones.
 
-    The mean is over labels that are gold or predicted in some row; of several labels per row, over all labels.
+    The mean is over labels that are gold or predicted in some row, or over all labels if rows can have several.
     """
     return float(compute_label_scores(gold, predicted)["f1"].mean())
 
@@ -204,7 +204,7 @@ def _correlate(name: str, gold: np.ndarray, predicted: np.ndarray) -> float:
         return math.nan
     from scipy import stats
 
-    with warnings.catch_warnings(action="ignore"):  # of nearly constant values
+    with warnings.catch_warnings(action="ignore"):  # Nearly constant values cause warnings.
         return float(getattr(stats, name)(gold, predicted).statistic)
 
 
@@ -270,7 +270,8 @@ QUESTIONS: Mapping[str, Metric] = {
 }
 """Metrics of typed questions, over arrays of shape (rows, questions)."""
 
-_EXTRA_GATES = ("ece", "size_mb")  # that a recipe can set, in addition to gates on its metrics
+_EXTRA_GATES = ("ece", "size_mb")
+"""Names that a gate of a recipe can have, in addition to the metrics of the recipe."""
 _LIBRARY_ERRORS = ("mse", "mae", "mape", "smape", "mase", "wer", "cer", "brier_score", "mean_perplexity")
 """Lower is better for these scores of the `evaluate` package, which does not state their direction."""
 
@@ -430,7 +431,7 @@ def check_best_metric(recipe: Recipe, scores: dict[str, float]) -> None:
 def _compute_with_evaluate(name: str, gold: list[Any], predicted: list[Any]) -> dict[str, float]:
     import evaluate
 
-    # `evaluate.load` would run the code in a local folder of this name instead of its own metric.
+    # `evaluate.load` would run the code in a local folder of this name.
     if "/" not in name and Path(name).exists():
         message = f"the metric {name!r} would load the local path ./{name}"
         raise RecipeError(message, f"write evaluate:./{name} if you mean it")

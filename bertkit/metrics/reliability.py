@@ -80,9 +80,9 @@ def describe_calibration(
 ) -> dict[str, dict[str, Any]]:
     """Compute calibration errors and the mean negative log likelihood, ``nll``, with 95% intervals over rows.
 
-    Random deviations increase the errors, and resampled rows add deviations of their own, so the errors have intervals
-    by `half_sample_intervals`; ``nll`` has a bootstrap interval. The intervals of ``ece`` and ``adaptive_ece`` start at
-    0 unless the interval of ``squared_error_debiased`` is above 0, because halves do not show the distribution of
+    Random deviations increase the errors, and resampling adds further deviations, so the intervals of the errors come
+    from `half_sample_intervals`; ``nll`` has a bootstrap interval. The intervals of ``ece`` and ``adaptive_ece`` start
+    at 0 unless the interval of ``squared_error_debiased`` is above 0, because halves do not show the distribution of
     errors near 0. They always include the error itself, although it can be too large by chance.
 
     Args:

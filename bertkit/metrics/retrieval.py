@@ -60,7 +60,7 @@ def score_rankings(
         if ideal_gains.size and ideal_gains[-1] < 0:
             raise ValueError(f"relevance {ideal_gains[-1]:g} in query {query} is below 0")
         if ideal_gains.size:
-            ranks = np.flatnonzero(gains) + 1  # of relevant documents, from 1
+            ranks = np.flatnonzero(gains) + 1  # ranks of relevant documents, from 1
             # In the example at the top, `gains` is [0, 1, 0, 0], `ideal_gains` [1, 1], `ranks` [2] and `precisions`
             # [0.5]. One of two relevant documents is not ranked, so recall is at most 1/2, and MAP is 0.5 / 2.
             precisions = np.arange(1, len(ranks) + 1) / ranks

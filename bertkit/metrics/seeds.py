@@ -11,7 +11,7 @@ import numpy as np
 
 from bertkit.metrics.intervals import Interval
 
-_MIN_DEGREES = 2  # of freedom, for which Student's quantile is already 4.3
+_MIN_DEGREES = 2  # With two degrees of freedom, Student's quantile is already 4.3.
 
 
 @dataclass(frozen=True)
@@ -210,8 +210,7 @@ def explained_fraction(groups: Sequence[Hashable], scores: Sequence[float]) -> f
         scores: Scores of the runs. Shape: (runs,).
 
     Returns:
-        The fraction from 0 to 1, or None if there is one group, fewer than two scores per group on average, or only
-        equal scores.
+        The fraction from 0 to 1, or None for one group, fewer than two scores per group on average, or equal scores.
 
     >>> explained_fraction([16, 16, 32, 32], [0.5, 0.5, 0.75, 0.75])
     1.0

@@ -93,8 +93,8 @@ def choose_test(errors: np.ndarray, decisions: np.ndarray) -> tuple[str, Compare
     * Each unit has one number, such as the size of an error: the rank-sum test (Mann and Whitney 1947). Errors are so
       skewed that a t test would report a worse slice in 10 to 14% of all data without one.
     * Units have several decisions: a t test of the two ratios with unequal variances (Cochran 1977, section 6.13). The
-      residual of a unit is its errors minus the rate times its decisions. As in a score test, the rate is that of all
-      units: with separate rates, the variance of a group with few errors by chance would be too low.
+      residual of a unit is its errors minus the rate times its decisions. As in a score test, all units have one rate:
+      with separate rates, the variance of a group with few errors by chance would be too low.
     """
     if not (decisions == 1).all():
         return "score test of a ratio", _compare_ratios

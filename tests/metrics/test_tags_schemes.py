@@ -17,9 +17,9 @@ from tests.metrics.spans import TYPES, any_tags, rows_of_spans, write_iob1, writ
 CORRECT = "correct the row"
 BIOES = "--set options.scheme=bioes if they are BIOES"
 IOB1 = "--set options.scheme=iob1 reads such tags"
-NONE = "for tags that mark no entities --set options.scheme=none --set metrics=[accuracy,f1_macro]"
+NONE = "if these are not entity tags, --set options.scheme=none --set metrics=[accuracy,f1_macro]"
 NUMBERS = "name the tags in the order of their numbers: --set 'labels=[O, B-PER, I-PER]'"
-BROKEN = "correct it, or --set options.scheme=iob2 if that is what the tags are"
+BROKEN = "correct it, or --set options.scheme=iob2 if the tags are IOB2"
 
 
 @given(any_tags)

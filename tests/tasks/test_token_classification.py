@@ -31,7 +31,7 @@ from bertkit.workflows.finetune_data import read_finetune_data
 from tests.conftest import WORDS, make_tokenizer, write_jsonl
 from tests.kills import read_lines
 
-NONE = "for tags that mark no entities --set options.scheme=none --set metrics=[accuracy,f1_macro]"
+NONE = "if these are not entity tags, --set options.scheme=none --set metrics=[accuracy,f1_macro]"
 PLAIN = {"metrics": ["accuracy", "f1_macro"], "best_metric": "accuracy"}
 NER = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 POS = ("ADJ", "NOUN", "VERB")
