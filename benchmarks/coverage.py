@@ -193,7 +193,7 @@ def measure(index: int, rows: int, trials: int) -> dict[str, dict[str, Any]]:
             return case.task.score(dict(row_scores), context)
 
         intervals = find_intervals(case.task.METRICS, score(row_scores), row_scores, score, samples=SAMPLES)
-        for name, ends in intervals.ends.items():
+        for name, ends in intervals.bounds.items():
             if ends:
                 counts[name]["methods"] = sorted({*counts[name]["methods"], intervals.methods[name]})
                 counts[name]["intervals"] += 1

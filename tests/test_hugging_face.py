@@ -474,7 +474,7 @@ def test_logits_of_the_trainer_give_the_scores_and_intervals_of_eval(run, traine
     )
     assert result["scores"] == pytest.approx(scores)
     assert scores["accuracy"] < 1
-    for name, ends in intervals.ends.items():
+    for name, ends in intervals.bounds.items():
         assert result["intervals"][name] == pytest.approx(ends)
 
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bertkit.metrics.baselines import strongest
+from bertkit.metrics.baselines import find_best_baseline
 from bertkit.recipe import load_recipe, recipe_names
 
 PAGE = Path(__file__).parent.parent / "docs" / "demo.md"
@@ -44,7 +44,7 @@ def finetune(name: str, folder: Path) -> str:
 def format_row(result: dict[str, Any], seconds: float) -> str:
     """Format a result: the metric that chose its checkpoint, its score, and the strongest baseline."""
     metric = load_recipe(result["recipe"]).best_metric
-    scores = (result["scores"][metric], strongest(result["baselines"], metric)[1])
+    scores = (result["scores"][metric], find_best_baseline(result["baselines"], metric)[1])
     cells = (f"{score:.3f}" if isinstance(score, float) else "n/a" for score in scores)
     return f"| `{result['recipe']}` | {metric} | {' | '.join(cells)} | {seconds:.0f} |"
 

@@ -26,7 +26,7 @@ from bertkit.evaluation.differences import as_text
 from bertkit.evaluation.scoring import run_model
 from bertkit.evaluation.stored_predictions import StoredPredictionScorer, StoredRun
 from bertkit.metrics.intervals import wilson_interval
-from bertkit.metrics.linear import sample
+from bertkit.metrics.linear import sample_rows
 from bertkit.progress import stage
 from bertkit.recipe.sections import ConfigSection, Finite, Row
 from bertkit.reports.cases import Case, Outcome
@@ -196,7 +196,7 @@ def fill_template(test: BehaviorTest, column: str, limit: int) -> list[Row]:
     rows = []
     # A combination is an integer with one digit per slot: in the example, 3 is 1 + 2 * 1, which stands for "y 2". So
     # only the sampled combinations are built, of possibly billions.
-    for combination in sample(range(math.prod(len(test.slots[name]) for name in used)), limit):
+    for combination in sample_rows(range(math.prod(len(test.slots[name]) for name in used)), limit):
         texts = {}
         for name in used:
             combination, digit = divmod(combination, len(test.slots[name]))
@@ -217,7 +217,7 @@ def plan_test(test: BehaviorTest, rows: Sequence[Row], columns: ColumnSpec, limi
     names = [*columns.inputs, *columns.fallback_columns.values()]
     column = test.column or next((name for name in names if rows and _is_text(rows[0].get(name))), names[0])
     if not test.change:
-        return Plan(test, sample(rows, limit), column)
+        return Plan(test, sample_rows(rows, limit), column)
     change, changed = test.find_change(), dict[int, Row]()
     # Visit rows in random order until enough are changed, because some rows, for example those without a number, cannot
     # be changed.

@@ -11,7 +11,7 @@ import numpy as np
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.differences import SystemScores, Units, as_text, count_words, group_rows
 from bertkit.evaluation.stored_predictions import StoredPredictionScorer, StoredRun
-from bertkit.metrics.intervals import count_examples, take
+from bertkit.metrics.intervals import count_units, select_units
 from bertkit.metrics.registry import is_lower_better
 from bertkit.recipe.sections import Row
 from bertkit.reports.examples import Example, find_labeled, get_confidence, make_example
@@ -114,7 +114,7 @@ def _score_units(scorer: StoredPredictionScorer, row_scores: RowScores) -> tuple
     """
     total = scorer.score(row_scores)
     # A unit has a score only if the metric is a mean over units. F1 is not: it differs from the mean of its units.
-    per_unit = [scorer.score(take(row_scores, np.array([unit]))) for unit in range(count_examples(row_scores))]
+    per_unit = [scorer.score(select_units(row_scores, np.array([unit]))) for unit in range(count_units(row_scores))]
     for metric in dict.fromkeys([scorer.recipe.best_metric, *total]):
         scores = np.array([scores[metric] for scores in per_unit])
         if not is_lower_better(metric) and abs(scores.mean() - total[metric]) < _EPS and scores.max(initial=0) <= 1:

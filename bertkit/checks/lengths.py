@@ -11,7 +11,7 @@ from bertkit.checks.reading import describe_error
 from bertkit.data.checks import format_fraction
 from bertkit.data.rows import Split
 from bertkit.errors import DataError
-from bertkit.metrics.linear import sample
+from bertkit.metrics.linear import sample_rows
 from bertkit.tasks import Task
 from bertkit.tokens.features import TaskContext, max_tokens, tokenize_texts
 from bertkit.tokens.splitting import Splitting
@@ -37,7 +37,7 @@ def _describe_tokens(split: Split, task: Task, context: TaskContext) -> list[Fin
     hashes = np.fromiter(map(hash, _read_all_texts(split, task)), np.int64)
     if not len(hashes):
         return []
-    sampled_indices = set(sample(np.sort(np.unique(hashes, return_index=True)[1]).tolist(), _MAX_TEXTS))
+    sampled_indices = set(sample_rows(np.sort(np.unique(hashes, return_index=True)[1]).tolist(), _MAX_TEXTS))
     texts = [text for index, text in enumerate(_read_all_texts(split, task)) if index in sampled_indices]
     encodings, splitting = tokenize_texts(context.tokenizer, texts), Splitting()
     for text, encoding in zip(texts, encodings, strict=True):
@@ -63,7 +63,7 @@ def _read_all_texts(split: Split, task: Task) -> Iterator[str]:
 def _find_truncated(split: Split, task: Task, context: TaskContext) -> list[Finding]:
     """Describe the rows that exceed the recipe's maximum length, and the gold values that truncation removes."""
     # 1. Find the rows that exceed the maximum. `long_indices` indexes `rows`, which is a sample of the split.
-    indices = sample(range(len(split.rows)), _MAX_ROWS)
+    indices = sample_rows(range(len(split.rows)), _MAX_ROWS)
     rows = [split.rows[index] for index in indices]
     limit = max_tokens(context)
     try:

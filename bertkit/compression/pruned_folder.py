@@ -69,7 +69,7 @@ class ComparedSides:
             disk_bytes=get_weight_bytes(folder),
             **self.paces[index]._asdict(),
             scores=null_for_nan(scored.scores),
-            intervals=find_intervals(self.after.task, scored).ends,
+            intervals=find_intervals(self.after.task, scored).bounds,
         )
 
 

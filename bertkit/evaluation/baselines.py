@@ -25,8 +25,8 @@ from bertkit.evaluation.scoring import (
     find_positive_label,
     measure_ece,
 )
-from bertkit.metrics.baselines import find_unbeaten, strongest
-from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_examples, take
+from bertkit.metrics.baselines import find_baseline_warning, find_best_baseline
+from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, select_units
 from bertkit.metrics.registry import describe_positive_label, is_lower_better
 from bertkit.progress import log
 from bertkit.storage.files import null_for_nan, to_json, write_json
@@ -120,7 +120,7 @@ def compare_with_baselines(
 ) -> BaselineComparison | None:
     """Compare a model with the best baseline, or return None without baselines or if a score is undefined."""
     scores = score_baselines(task, baselines, output.context)
-    name, baseline_score = strongest(scores, metric)
+    name, baseline_score = find_best_baseline(scores, metric)
     if baseline_score is None or not math.isfinite(output.scores[metric]):
         return None
     sign = -1 if is_lower_better(metric) else 1
@@ -128,10 +128,10 @@ def compare_with_baselines(
     # Model and baseline are scored on the same resample: rows that are hard for both do not widen the interval.
     def score(rows: np.ndarray) -> dict[str, float]:
         systems = (output.row_scores, baselines[name])
-        model, baseline = (task.score(take(system, rows), output.context)[metric] for system in systems)
+        model, baseline = (task.score(select_units(system, rows), output.context)[metric] for system in systems)
         return {"difference": sign * (model - baseline), "baseline": baseline}
 
-    units = count_examples(output.row_scores)
+    units = count_units(output.row_scores)
     intervals = bootstrap_intervals(score, units)
     difference, interval = score(np.arange(units))["difference"], intervals["difference"]
     # There is no interval if all resamples of several rows have the same difference.
@@ -174,7 +174,7 @@ def make_result(
         scores=null_for_nan(output.scores),
         rows=len(split.rows),
         seconds=0.0,
-        intervals=intervals.ends,
+        intervals=intervals.bounds,
         interval_methods=intervals.methods,
         positive_label=positive_label,
         lower_is_better=list(filter(is_lower_better, output.scores)),
@@ -224,7 +224,7 @@ def find_warnings(
         return warnings
     # 2. A score can be below the baseline's, or above it by chance.
     metric, baseline = comparison.metric, comparison.baseline
-    text = find_unbeaten(output.scores, {baseline: {metric: comparison.score}}, metric)
+    text = find_baseline_warning(output.scores, {baseline: {metric: comparison.score}}, metric)
     if text is None:
         scores = (output.scores[metric], comparison.score)
         score, baseline_score = (f"{value:,.{4 if abs(value) < 100 else 1}f}" for value in scores)

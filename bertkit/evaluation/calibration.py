@@ -156,7 +156,7 @@ def choose_thresholds(
     """
     import numpy as np
 
-    from bertkit.metrics.calibration import find_abstention, set_threshold
+    from bertkit.metrics.calibration import find_abstention, find_set_threshold
 
     for name, value in (("--min-precision", precision), ("--coverage", coverage)):
         check_fraction(name, value)
@@ -182,7 +182,7 @@ def choose_thresholds(
         elif precision is not None:
             messages.append(f"precision {precision:g}{suffix} is not shown on the {rows}: abstains from all of them")
         if coverage is not None:
-            options["set_above"][name] = lowest = set_threshold(gold[has_type], coverage)
+            options["set_above"][name] = lowest = find_set_threshold(gold[has_type], coverage)
             messages.append(
                 f"coverage {coverage:g}{suffix}: prediction_set has each label of probability {lowest:.4f} or more"
             )

@@ -15,11 +15,11 @@ import numpy as np
 from bertkit.data.columns import ColumnSpec
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.stored_predictions import StoredPredictionScorer
-from bertkit.metrics.intervals import RowScores, count_examples, take
-from bertkit.metrics.paired import count_right, find_changed, swap
+from bertkit.metrics.intervals import RowScores, count_units, select_units
+from bertkit.metrics.paired import count_correct_units, find_differing_units, swap_units
 from bertkit.metrics.registry import is_lower_better
-from bertkit.metrics.reliability import quantile_bins, thin
-from bertkit.metrics.tags import ENTITY_METRICS, count_errors, entity_types
+from bertkit.metrics.reliability import quantile_bins, sample_evenly
+from bertkit.metrics.tags import ENTITY_METRICS, count_errors, list_entity_types
 from bertkit.recipe.sections import Row
 from bertkit.storage.disk import offload_to_disk
 from bertkit.tasks import Predictions
@@ -110,11 +110,11 @@ def find_changes(scorer: StoredPredictionScorer, rows: Rows, systems: Systems, e
     (first, second), metric = systems, scorer.recipe.best_metric
     pairs = list(zip(first.row_scores, second.row_scores, strict=False))
     # 1. Compute the effect of each unit with different answers, or of evenly spaced ones if there are too many.
-    changed = sorted({int(unit) for pair in pairs for unit in find_changed(*pair)})
-    tested_units = thin(changed, MAX_CHANGED)
+    changed = sorted({int(unit) for pair in pairs for unit in find_differing_units(*pair)})
+    tested_units = sample_evenly(changed, MAX_CHANGED)
     # F1 of a slice is undefined if a label is missing; the fraction of correct rows is always defined.
     scores = scorer.score(first.row_scores[0])
-    fractions = list(count_right(scores, first.row_scores[0], scorer.task.METRICS))
+    fractions = list(count_correct_units(scores, first.row_scores[0], scorer.task.METRICS))
     slice_metric = "accuracy" if "accuracy" in fractions else (fractions or [metric])[0]
     effects = _mean_effects(scorer, {metric, slice_metric}, tested_units, pairs)
     won, lost = _split_effects(effects[metric])
@@ -139,7 +139,7 @@ def find_changes(scorer: StoredPredictionScorer, rows: Rows, systems: Systems, e
 
 def group_rows(scorer: StoredPredictionScorer, rows: Rows, system: SystemScores) -> Units:
     """Return the row indices of each unit, or an empty list if they are unknown."""
-    count = count_examples(system.row_scores[0])
+    count = count_units(system.row_scores[0])
     # An array of shape (rows, 1) needs eight bytes per unit, and is indexed like a list of lists.
     if count == len(rows):
         return cast(Units, np.arange(count)[:, None])
@@ -170,7 +170,9 @@ def _mean_effects(
     for first, second in pairs:
         first_scores, second_scores = (scorer.score(system) for system in (first, second))
         for unit in units:
-            first_with, second_without = (scorer.score(system) for system in swap(first, second, np.array([unit])))
+            first_with, second_without = (
+                scorer.score(system) for system in swap_units(first, second, np.array([unit]))
+            )
             for metric, metric_effects in effects.items():
                 # Example: the systems have accuracies of 0.5 and 0.8 on ten rows, and only the second answers this
                 # unit correctly. With its answer, the first has 0.6; without it, the second has 0.7. The effect is 0.1.
@@ -234,7 +236,7 @@ def _slice_units(
     slices = []
     for by, values in groups.items():
         for value, units in values.items():
-            parts = [[take(run, np.array(units)) for run in system.row_scores] for system in systems]
+            parts = [[select_units(run, np.array(units)) for run in system.row_scores] for system in systems]
             scores = _mean_scores(scorer, metric, parts)
             won, lost = (len(unit_set.intersection(units)) for unit_set in outcome)
             slices.append(Slice(by, shorten(str(value), 40), len(units), *scores, won, lost))
@@ -249,7 +251,7 @@ def _slice_entities(scorer: StoredPredictionScorer, metric: str, systems: System
     if "entities" not in systems[0].row_scores[0] or metric not in ENTITY_METRICS:
         return []
     slices, system_runs = list[Slice](), [system.row_scores for system in systems]
-    for index, name in enumerate(entity_types(scorer.labels)):
+    for index, name in enumerate(list_entity_types(scorer.labels)):
         # (rows, 1, 3): the arrays of one type, as if the recipe had no other.
         type_scores = [
             [{**run, **{key: run[key][:, [index]] for key in _BY_TYPE}} for run in runs] for runs in system_runs

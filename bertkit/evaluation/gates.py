@@ -15,8 +15,8 @@ from bertkit.evaluation.run_sets import SeedsSummary
 from bertkit.evaluation.scoring import EvalResult
 from bertkit.evaluation.stored_predictions import StoredPredictionScorer
 from bertkit.metrics.baselines import Scores
-from bertkit.metrics.intervals import Interval, count_examples, take
-from bertkit.metrics.paired import Difference, compare_paired, compare_seeds, correct_differences, judge_difference
+from bertkit.metrics.intervals import Interval, count_units, select_units
+from bertkit.metrics.paired import Difference, apply_holm, compare_paired, compare_seeds, judge_difference
 from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.slices import MIN_UNITS
 from bertkit.modeling.checkpoint import get_weight_bytes
@@ -159,7 +159,7 @@ def judge_systems(
     if gate is None:
         return []
     first, *rivals = systems
-    metrics, units = gate.choose_metrics(scorer, systems[first]), count_examples(systems[first].row_scores[0])
+    metrics, units = gate.choose_metrics(scorer, systems[first]), count_units(systems[first].row_scores[0])
     tests = [
         GatedDifference(name, metric, metric, units, differences[name][metric]) for name in rivals for metric in metrics
     ]
@@ -175,7 +175,7 @@ def judge_systems(
             if len(members) >= MIN_UNITS:
                 indices = np.array(members)
                 parts = [
-                    replace(system, row_scores=[take(arrays, indices) for arrays in system.row_scores])
+                    replace(system, row_scores=[select_units(arrays, indices) for arrays in system.row_scores])
                     for system in (systems[first], systems[name])
                 ]
                 by_metric = compare_systems(scorer, *parts)
@@ -190,7 +190,7 @@ def judge_worse(tests: Sequence[GatedDifference], gate: WorseGate) -> list[Case]
     """Judge differences by a gate; p values are corrected for the number of tests."""
     # Skipped slices are left out of the correction, which they would make stricter without a reason.
     differences = [test.difference for test in tests if test.difference is not None]
-    corrected_differences = iter(correct_differences(differences))
+    corrected_differences = iter(apply_holm(differences))
     cases = []
     for group, name, metric, units, diff in tests:
         if diff is None:

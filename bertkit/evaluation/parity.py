@@ -139,7 +139,7 @@ def compare_scores(before: Checkpoint, after: Checkpoint, split: Split) -> dict[
     if task.HAS_LABEL_NAMES and isinstance(after.model, ExportedModel) and after.model.export.precision == "int8":
         flips["alone"] = _count_flips(score_split(after, split, features=second.features, alone=True), second)
     has_gates = bool(after.context.recipe.gates.limits)
-    intervals = find_intervals(task, second).ends if has_gates else {}
+    intervals = find_intervals(task, second).bounds if has_gates else {}
     return {"scores": scores, "flips": flips, "intervals": intervals, "ece": measure_ece(task, second, split.rows)}
 
 

@@ -22,7 +22,7 @@ from bertkit.progress import log
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row, expand_path
 from bertkit.storage.files import to_json
-from bertkit.tasks import Task, row_columns
+from bertkit.tasks import Task, get_input_columns
 
 # Enough rows to sort them by length, and few enough to hold in memory.
 CHUNK_ROWS = 4096
@@ -114,7 +114,7 @@ def _with_row_columns(row: Row, recipe: Recipe, task: Task) -> Recipe:
     Raises:
         UsageError: If a required column is missing, or a column is unknown.
     """
-    columns, required = task.COLUMNS, row_columns(task, recipe)
+    columns, required = task.COLUMNS, get_input_columns(task, recipe)
     names = [*required, "id"]
     for name in row:
         if name in columns.optional and name not in names:
@@ -134,7 +134,7 @@ def _with_row_columns(row: Row, recipe: Recipe, task: Task) -> Recipe:
 def warn_of_unread(names: Iterable[str], info: CheckpointInfo) -> None:
     """Log the columns of a row that look like input but are not read by the model."""
     recipe = info.recipe
-    used = {column for name in row_columns(info.task, recipe) for column in source_columns(name, recipe.data)}
+    used = {column for name in get_input_columns(info.task, recipe) for column in source_columns(name, recipe.data)}
     unread = [name for name in names if name not in used]
     for line in describe_unread(unread, recipe.data.model_copy(update={"ignore_columns": []}), ()):
         log.warning(f"warning: {line}")

@@ -14,10 +14,10 @@ import numpy as np
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.scoring import EvalResult, predictions_file, read_results, score_split, write_predictions
-from bertkit.metrics.baselines import Baselines, find_unbeaten, strongest
-from bertkit.metrics.intervals import Interval, count_examples, take
+from bertkit.metrics.baselines import Baselines, find_baseline_warning, find_best_baseline
+from bertkit.metrics.intervals import Interval, count_units, select_units
 from bertkit.metrics.registry import is_lower_better
-from bertkit.metrics.seeds import Spread, compute_spread, mean_interval, resample_mean
+from bertkit.metrics.seeds import Spread, compute_spread, mean_interval, resample_means
 from bertkit.progress import log
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.space import SweepPoint
@@ -124,7 +124,7 @@ class StoredRuns:
     def score(self, comparison: tuple[RowScores, TaskContext], rows: np.ndarray) -> dict[str, float]:
         """Score the rows with some indices, which can repeat, given the result of `compare`."""
         row_scores, context = comparison
-        return self.task.score(take(row_scores, rows), context)
+        return self.task.score(select_units(row_scores, rows), context)
 
     def agrees(self, run: SetRun, scores: Mapping[str, float], metric: str) -> bool:
         """Return whether a score computed from stored predictions equals the recorded score of a run."""
@@ -148,11 +148,11 @@ class StoredRuns:
             return dict.fromkeys(metrics, (None, INSUFFICIENT))
         if len(runs) < 2:
             return dict.fromkeys(metrics, (None, "one run has no spread"))
-        units = count_examples(comparisons[0][0])
+        units = count_units(comparisons[0][0])
         # 1. Score all rows, to check that stored predictions give the recorded scores.
         scores = [self.score(comparison, np.arange(units)) for comparison in comparisons]
         # 2. Resample the rows, which are the same for all metrics.
-        resampled = resample_mean(lambda index, rows: self.score(comparisons[index], rows), len(runs), units)
+        resampled = resample_means(lambda index, rows: self.score(comparisons[index], rows), len(runs), units)
         intervals: dict[str, tuple[Interval, str | None]] = {}
         for metric in metrics:
             if metric not in resampled:
@@ -271,7 +271,7 @@ def find_failure(run: SetRun, stored: StoredRuns, metric: str) -> str | None:
     if first.scores[metric] is None:
         return f"Its {metric} is undefined."
     # Only the first baseline reads no input; the others can be better than a good model.
-    return find_unbeaten(first.scores, dict(list(first.baselines.items())[:1]), metric)
+    return find_baseline_warning(first.scores, dict(list(first.baselines.items())[:1]), metric)
 
 
 def summarize_split(runs: Sequence[SetRun], stored: StoredRuns) -> SeedsOfSplit:
@@ -294,7 +294,7 @@ def summarize_split(runs: Sequence[SetRun], stored: StoredRuns) -> SeedsOfSplit:
 def warn_if_unclear(split: SeedsOfSplit, metric: str, baselines: Baselines) -> list[str]:
     """Return a warning if the mean over seeds is not significantly better than the strongest baseline."""
     spread = split.spreads[metric]
-    name, baseline_score = strongest(baselines, metric)
+    name, baseline_score = find_best_baseline(baselines, metric)
     if spread is None or spread.interval is None or baseline_score is None:
         return []
     low, high = spread.interval

@@ -17,8 +17,8 @@ from bertkit.data.rows import Split
 from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibration_rows
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.metrics import intervals
-from bertkit.metrics.baselines import strongest, strongest_scores
-from bertkit.metrics.intervals import Interval, Intervals, why_undefined
+from bertkit.metrics.baselines import find_best_baseline, find_best_baseline_scores
+from bertkit.metrics.intervals import Interval, Intervals, find_undefined_reasons
 from bertkit.metrics.registry import CLASSIFICATION
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
@@ -85,7 +85,7 @@ class EvalResult:
     @property
     def baseline(self) -> dict[str, float | None]:
         """The score of the strongest baseline for each metric."""
-        return strongest_scores(self.baselines)
+        return find_best_baseline_scores(self.baselines)
 
 
 @dataclass(frozen=True)
@@ -285,13 +285,13 @@ def explain_undefined(
 ) -> dict[str, dict[str, str]]:
     """Return the reasons why scores, intervals and baselines are undefined; see `EvalResult.undefined`."""
     reasons = {
-        "scores": why_undefined(task.METRICS, output.scores, output.row_scores),
+        "scores": find_undefined_reasons(task.METRICS, output.scores, output.row_scores),
         "intervals": intervals.reasons,
         "baselines": {
             name: reason
             for baseline, row_scores in baselines.items()
-            for name, reason in why_undefined(task.METRICS, baseline_scores[baseline], row_scores).items()
-            if strongest(baseline_scores, name)[1] is None
+            for name, reason in find_undefined_reasons(task.METRICS, baseline_scores[baseline], row_scores).items()
+            if find_best_baseline(baseline_scores, name)[1] is None
         },
     }
     return {part: by_name for part, by_name in reasons.items() if by_name}

@@ -18,7 +18,7 @@ from bertkit.errors import DataError, ModelError, UsageError, shorten
 from bertkit.evaluation.folder import read_evaluation
 from bertkit.evaluation.scoring import predictions_file
 from bertkit.evaluation.splits import read_task_splits
-from bertkit.metrics.registry import find_declared
+from bertkit.metrics.registry import find_metric_by_name
 from bertkit.recipe.load import load_recipe
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row, expand_path
@@ -293,7 +293,7 @@ def find_changed_scores(run: StoredRun, scores: Mapping[str, float]) -> list[str
     return [
         name
         for name, value in scores.items()
-        if find_declared(name).is_score
+        if find_metric_by_name(name).is_score
         and math.isfinite(value)
         and recorded.get(name) is not None
         and not math.isclose(value, recorded[name], rel_tol=_ROUNDING, abs_tol=_ROUNDING)

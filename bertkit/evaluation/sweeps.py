@@ -9,9 +9,9 @@ from typing import Any
 from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.run_sets import INSUFFICIENT, SetRun, StoredRuns
-from bertkit.metrics.intervals import Interval, count_examples
+from bertkit.metrics.intervals import Interval, count_units
 from bertkit.metrics.registry import is_lower_better
-from bertkit.metrics.seeds import Selection, estimate_selection, expected_best, explained_fraction
+from bertkit.metrics.seeds import Selection, estimate_expected_best, estimate_selection, explained_fraction
 from bertkit.recipe.space import SweepDimension, SweepPoint, SweepSpace, name_point, name_value
 from bertkit.storage.run_sets import parse_run_index
 
@@ -139,7 +139,7 @@ def find_selection(trials: Sequence[SetRun], stored: StoredRuns, metric: str) ->
     selection = estimate_selection(
         lambda model, rows: stored.score(comparisons[model], rows)[metric],
         len(trials),
-        count_examples(comparisons[0][0]),
+        count_units(comparisons[0][0]),
         lower_is_better=is_lower_better(metric),
     )
     return selection, None if selection else "too few rows"
@@ -173,7 +173,7 @@ def estimate_best_scores(trials: Sequence[SetRun], search: SweepSpace, metric: s
     """Estimate the expected best score of 1, 2, ... trials, or return None unless the search is random."""
     if search.method != "random" or len(trials) < 2:
         return None
-    return expected_best(_list_scores(trials, metric), lower_is_better=is_lower_better(metric))
+    return estimate_expected_best(_list_scores(trials, metric), lower_is_better=is_lower_better(metric))
 
 
 def _list_scores(trials: Sequence[SetRun], metric: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""Metrics, and what helps to judge them: intervals, calibration, entities and answers."""
+"""Metrics and their uncertainty: scores, confidence intervals, significance tests and calibration."""
 
 LabeledSpan = tuple[int, int, str]
-"""First character of a text, last + 1, and the label of what is between."""
+"""(start, end, label): the characters `start` to `end` - 1 of a text have the label."""

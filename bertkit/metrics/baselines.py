@@ -1,4 +1,4 @@
-"""Baselines of a model: the strongest one, whether it is beaten, and accuracy by text lengths only."""
+"""Find the best baseline of a model, warn if the model does not beat it, and measure what text lengths reveal."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ Scores = Mapping[str, float | None]
 Baselines = Mapping[str, Scores]
 """Name of a baseline -> its scores."""
 
-_FOLDS, _LEAST = 5, 20
+_FOLDS = 5
+_MIN_LABEL_ROWS = 20
 
 
-def strongest(baselines: Baselines, metric: str) -> tuple[str, float | None]:
-    """Return the name and the score of the baseline that is best at a metric, or an empty name and None.
+def find_best_baseline(baselines: Baselines, metric: str) -> tuple[str, float | None]:
+    """Return the name and the score of the baseline with the best finite score, or an empty name and None.
 
-    >>> strongest({"mean": {"loss": 0.5}, "words": {"loss": 0.25}}, "loss")
+    >>> find_best_baseline({"mean": {"loss": 0.5}, "words": {"loss": 0.25}}, "loss")
     ('words', 0.25)
     """
     sign = -1 if is_lower_better(metric) else 1
@@ -30,15 +31,18 @@ def strongest(baselines: Baselines, metric: str) -> tuple[str, float | None]:
     return max(finite.items(), key=lambda item: sign * item[1], default=("", None))
 
 
-def strongest_scores(baselines: Baselines) -> dict[str, float | None]:
-    """Return the score of the strongest baseline for each metric that any of them has."""
+def find_best_baseline_scores(baselines: Baselines) -> dict[str, float | None]:
+    """Return the best baseline score of each metric that any baseline has, or None if no score is finite."""
     metrics = dict.fromkeys(metric for scores in baselines.values() for metric in scores)
-    return {metric: strongest(baselines, metric)[1] for metric in metrics}
+    return {metric: find_best_baseline(baselines, metric)[1] for metric in metrics}
 
 
 def tabulate(baselines: Baselines) -> list[dict[str, Any]]:
-    """Return the rows of a table of baselines; empty for a single baseline, whose score is shown with the model's."""
-    metrics = strongest_scores(baselines)
+    """Return one table row per baseline, with "n/a" for undefined scores; an empty list for a single baseline.
+
+    A single baseline needs no table, because its score is printed next to the model's score.
+    """
+    metrics = find_best_baseline_scores(baselines)
     if len(baselines) < 2:
         return []
     return [
@@ -50,38 +54,46 @@ def tabulate(baselines: Baselines) -> list[dict[str, Any]]:
     ]
 
 
-def find_unbeaten(scores: Scores, baselines: Baselines, metric: str) -> str | None:
-    """Return a warning that names the strongest baseline if a score does not beat it, or None.
+def find_baseline_warning(scores: Scores, baselines: Baselines, metric: str) -> str | None:
+    """Return a warning if a model's score does not beat the best baseline, or None if it does or one is undefined.
 
-    >>> find_unbeaten({"f1": 0.5}, {"most frequent label": {"f1": 0.5}}, "f1")
+    >>> find_baseline_warning({"f1": 0.5}, {"most frequent label": {"f1": 0.5}}, "f1")
     'The f1 of 0.5000 is no better than the 0.5000 of a baseline (most frequent label).'
     """
     score = scores.get(metric)
-    name, best = strongest(baselines, metric)
-    if score is None or best is None or not math.isfinite(score):
+    name, baseline_score = find_best_baseline(baselines, metric)
+    if score is None or baseline_score is None or not math.isfinite(score):
         return None
     sign = -1 if is_lower_better(metric) else 1
-    # Equal counts can result in sums that differ in the last digit.
-    if sign * score > sign * best and not math.isclose(score, best, rel_tol=1e-9):
+    # Equal scores can differ in the last digit, if they were summed in different orders.
+    if sign * score > sign * baseline_score and not math.isclose(score, baseline_score, rel_tol=1e-9):
         return None
-    digits = 4 if abs(score) < 100 else 1
-    return f"The {metric} of {score:,.{digits}f} is no better than the {best:,.{digits}f} of a baseline ({name})."
+    score_text, baseline_text = (f"{value:,.{4 if abs(score) < 100 else 1}f}" for value in (score, baseline_score))
+    return f"The {metric} of {score_text} is no better than the {baseline_text} of a baseline ({name})."
 
 
-def predict_by_length(lengths: Sequence[tuple[int, int]], labels: Sequence[int]) -> float | None:
-    """Compute the accuracy of a decision tree that knows only both lengths of a pair, by 5-fold cross-validation.
+def measure_length_accuracy(lengths: Sequence[tuple[int, int]], labels: Sequence[int]) -> float | None:
+    """Return the accuracy of a decision tree that reads only the two lengths of each pair.
 
-    Pairs with the same two lengths, in either order, share a fold, so no pair is predicted from its equals.
-    Five folds need five different pairs of lengths and enough pairs per label; otherwise, the function returns None.
+    The accuracy is cross-validated over 5 folds: the fraction of pairs whose held-out prediction is correct. Pairs with
+    the same two lengths, in either order, are in one fold, so the tree cannot look up their labels.
+
+    Args:
+        lengths: Lengths of both texts of each pair. Shape: (pairs, 2).
+        labels: 0 or 1 for each pair. Shape: (pairs,).
+
+    Returns:
+        The accuracy from 0 to 1, or None for fewer than 5 different pairs of lengths, or fewer than 20 pairs of either
+        label.
     """
     from sklearn.model_selection import GroupKFold, cross_val_predict
     from sklearn.tree import DecisionTreeClassifier
 
     first, second = np.array(lengths).T
     pair_groups = np.unique(np.sort(lengths, axis=1), axis=0, return_inverse=True)[1]
-    if pair_groups.max() + 1 < _FOLDS or min(np.bincount(labels, minlength=2)) < _LEAST:
+    if pair_groups.max() + 1 < _FOLDS or min(np.bincount(labels, minlength=2)) < _MIN_LABEL_ROWS:
         return None
     features = np.column_stack([first, second, first + second, first - second])
     tree = DecisionTreeClassifier(min_samples_leaf=max(5, len(labels) // 25), random_state=0)
-    predicted = cross_val_predict(tree, features, labels, groups=pair_groups, cv=GroupKFold(_FOLDS))
-    return float((predicted == np.array(labels)).mean())
+    predictions = cross_val_predict(tree, features, labels, groups=pair_groups, cv=GroupKFold(_FOLDS))
+    return float((predictions == np.array(labels)).mean())

@@ -12,21 +12,22 @@ from typing import Any
 import numpy as np
 
 Interval = tuple[float, float] | None
+"""Lower and upper end of a 95% interval, or None if a score has no interval."""
 ScoreRows = Callable[[np.ndarray], dict[str, float]]
 """Computes each metric from the rows at some indices."""
 
 _ROUNDING = 1e-9  # resampled scores that differ by less, relative to their size, are the same
-_TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)  # the ends of a 95% interval
-_GROUPS = 200  # groups of the jackknife; more change its estimate by little
+_TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)  # levels of the ends of a 95% interval
+_GROUPS = 200  # More groups barely change the estimate of the jackknife.
 _MIN_DIVISOR = 0.1  # The formula for levels has a pole if rows are very skewed.
 
 
 RowScores = Mapping[str, np.ndarray]
-"""Predictions next to gold values: arrays whose first axis is units, which are rows or queries."""
+"""Arrays that metrics read, such as gold and predicted values. The first axis is units: rows or queries."""
 Score = Callable[[RowScores], dict[str, float]]
-"""Computes each metric from such arrays."""
+"""Computes metric -> score from the arrays of some units."""
 Counts = Callable[[RowScores], tuple[int, int] | None]
-"""Returns (hits, total), or None if a score is not their ratio."""
+"""Returns (successes, total) if their ratio determines the score, otherwise None."""
 
 NOT_FINITE = "it is not a finite number"
 
@@ -42,60 +43,62 @@ class Metric:
     compute: Callable[[RowScores], float]
     """Computes the score, or NaN if it is undefined; called once on all rows and a thousand times on resampled ones."""
     counts: Counts = lambda row_scores: None
-    """Counts that determine the score, or None by default: no number of right items determines it.
+    """Returns the counts whose ratio determines the score, or None (the default) if no ratio does.
 
-    With counts, the interval is Wilson's, which needs few rows; otherwise, it is a bootstrap.
+    With counts, the score has a Wilson interval, which is valid for few rows; otherwise, it has a bootstrap interval.
     """
     to_score: Callable[[float], float] = float
-    """Increasing function from a ratio to the score: 1 becomes the highest score."""
+    """Increasing function that converts the ratio to the score, for example to percent."""
     lower_is_better: bool = False
     is_score: bool = True
-    """False for a number such as the best threshold, which has no interval and which no comparison tests."""
+    """False for a number such as the best threshold, which has no interval and is not compared between models."""
     undefined: str | Callable[[RowScores], str] = NOT_FINITE
     """Reason why `compute` returns NaN."""
     needs: str = ""
-    """Array that only some of the family's rows have, and without which the metric cannot be computed."""
+    """Name of an array that the metric requires and that not all rows of the family have; empty for no such array."""
 
     def explain(self, row_scores: RowScores) -> str:
         """Return why the score of these predictions is undefined."""
         return self.undefined if isinstance(self.undefined, str) else self.undefined(row_scores)
 
 
-def ratio_metric(counts: Counts, to_score: Callable[[float], float] = float, **declared: Any) -> Metric:
-    """Declare a metric that is a ratio of counts: 0 over nothing, and undefined if there are no counts."""
+def ratio_metric(counts: Counts, to_score: Callable[[float], float] = float, **fields: Any) -> Metric:
+    """Declare a metric that is a ratio of counts: 0 if the total is 0, and NaN if `counts` returns None."""
 
     def compute(row_scores: RowScores) -> float:
-        counted = counts(row_scores)
-        return math.nan if counted is None else to_score(counted[0] / max(counted[1], 1))
+        ratio = counts(row_scores)
+        return math.nan if ratio is None else to_score(ratio[0] / max(ratio[1], 1))
 
-    return Metric(compute, counts, to_score, **declared)
+    return Metric(compute, counts, to_score, **fields)
 
 
-def computed_elsewhere(row_scores: RowScores) -> float:
-    """Raise an error: the score belongs to a library or to the family's own `score`."""
+def raise_not_computed(row_scores: RowScores) -> float:
+    """Raise NotImplementedError, because a library or the family's own `score` computes this metric."""
     raise NotImplementedError("no function of this record computes the score")
 
 
-def why_undefined(metrics: Collection[str], scores: Mapping[str, float], row_scores: RowScores) -> dict[str, str]:
-    """Return the reason of each score that is not a finite number, by its name."""
+def find_undefined_reasons(
+    metrics: Collection[str], scores: Mapping[str, float], row_scores: RowScores
+) -> dict[str, str]:
+    """Return metric -> reason why its score is undefined, for all scores that are not finite numbers."""
     undefined = [name for name, score in scores.items() if not math.isfinite(score)]
     return {name: find_metric(metrics, name).explain(row_scores) for name in undefined}
 
 
-UNDECLARED = Metric(computed_elsewhere)
+UNDECLARED_METRIC = Metric(raise_not_computed)
 """Record of a score that no table declares, such as a metric of the `evaluate` package."""
 
 
 def find_metric(metrics: Collection[str], name: str) -> Metric:
-    """Return the record of a metric, or `UNDECLARED` if a family lists names only, or does not have it."""
-    return metrics.get(name, UNDECLARED) if isinstance(metrics, Mapping) else UNDECLARED
+    """Return the record of a metric, or `UNDECLARED_METRIC` if the family's table lacks it or lists names only."""
+    return metrics.get(name, UNDECLARED_METRIC) if isinstance(metrics, Mapping) else UNDECLARED_METRIC
 
 
 @dataclass(frozen=True)
 class Intervals:
     """The 95% interval of each metric, or None for a metric without an interval."""
 
-    ends: dict[str, Interval] = field(default_factory=dict)
+    bounds: dict[str, Interval] = field(default_factory=dict)
     methods: dict[str, str] = field(default_factory=dict)
     """Metric -> ``Wilson`` or ``bootstrap``."""
     reasons: dict[str, str] = field(default_factory=dict)
@@ -110,24 +113,24 @@ def find_intervals(
     Args:
         metrics: Table of the family, name -> `Metric`, or names only.
         scores: Scores of all rows.
-        row_scores: Predictions next to gold values, which the scores are computed from.
-        score: Computes the scores of resampled predictions.
+        row_scores: Arrays that the scores are computed from.
+        score: Computes the scores of resampled units.
         samples: Number of resamples.
     """
-    intervals, units = Intervals(), count_examples(row_scores)
+    intervals, units = Intervals(), count_units(row_scores)
     records = {name: find_metric(metrics, name) for name in scores}
     counts = {name: metric.counts(row_scores) for name, metric in records.items()}
     resampled: dict[str, Interval] = {}
     # All metrics are computed from the same resamples, which are drawn only if one of them needs them.
     if any(metric.is_score and counts[name] is None for name, metric in records.items()):
-        resampled = bootstrap_intervals(lambda rows: score(take(row_scores, rows)), units, samples=samples)
+        resampled = bootstrap_intervals(lambda rows: score(select_units(row_scores, rows)), units, samples=samples)
     for name, metric in records.items():
-        if (counted := counts[name]) is not None:
-            low, high = wilson_interval(*counted)
-            intervals.ends[name], intervals.methods[name] = (metric.to_score(low), metric.to_score(high)), "Wilson"
+        if (ratio := counts[name]) is not None:
+            low, high = wilson_interval(*ratio)
+            intervals.bounds[name], intervals.methods[name] = (metric.to_score(low), metric.to_score(high)), "Wilson"
             continue
-        ends = intervals.ends[name] = resampled.get(name) if metric.is_score else None
-        if ends:
+        interval = intervals.bounds[name] = resampled.get(name) if metric.is_score else None
+        if interval:
             intervals.methods[name] = "bootstrap"
         elif not metric.is_score:
             intervals.reasons[name] = "it is not a score"
@@ -142,28 +145,25 @@ def find_intervals(
 
 
 def describe_methods(methods: Mapping[str, str], reasons: Mapping[str, str] | None = None) -> str:
-    """Return a sentence that lists the metrics by the method of their intervals, and metrics without an interval.
+    """List the metrics by the method of their intervals, then the metrics without an interval, as one text.
 
     >>> describe_methods({"accuracy": "Wilson", "f1": "bootstrap", "recall": "Wilson"}, {"r2": "one row"})
     'Wilson for accuracy, recall; bootstrap for f1; none for r2 (one row)'
     """
-    listed: dict[tuple[str, str], list[str]] = {}
+    groups: dict[tuple[str, str], list[str]] = {}
     for name, method in methods.items():
-        listed.setdefault((method, ""), []).append(name)
+        groups.setdefault((method, ""), []).append(name)
     for name, reason in (reasons or {}).items():
-        listed.setdefault(("none", f" ({reason})"), []).append(name)
-    return "; ".join(f"{method} for {', '.join(names)}{note}" for (method, note), names in listed.items())
+        groups.setdefault(("none", f" ({reason})"), []).append(name)
+    return "; ".join(f"{method} for {', '.join(names)}{note}" for (method, note), names in groups.items())
 
 
 def bootstrap_intervals(score: ScoreRows, rows: int, *, samples: int = 1000, seed: int = 0) -> dict[str, Interval]:
-    """Compute each metric's BCa interval over resampled rows (Efron 1987), expanded for few rows.
+    """Compute each metric's 95% BCa interval over resampled rows (Efron 1987), expanded for few rows.
 
     Rows are drawn with replacement while the trained model stays fixed: the interval covers the score on other rows of
-    the same distribution, not the score of another training seed.
-
-    A resample in which a metric is not a finite number (such as a correlation of constants) does not count for that
-    metric. A metric that is never finite, or the same from one end to the other, has no interval, and neither has one
-    row: None. No number of resamples shows the error of such a score.
+    the same distribution, not the score of another training seed. Resamples in which a metric is not a finite number
+    (such as a correlation of constants) are dropped for this metric.
 
     Args:
         score: Takes row indices, int64 of shape `(rows,)` with repeats, and returns metric -> value.
@@ -171,11 +171,18 @@ def bootstrap_intervals(score: ScoreRows, rows: int, *, samples: int = 1000, see
         samples: Number of resamples, at least 1.
         seed: Seed of the random draws; the same seed gives the same intervals.
 
-    Three of four answers are right. The first two resamples draw the rows [3, 2, 2, 1] and [1, 0, 0, 0], with
-    accuracies of 0.75 and 1. Four rows leave everything open:
+    Returns:
+        Metric -> interval, or None for a single row, for a metric that is undefined on all rows or in each resample,
+        and for equal ends, because such resamples do not show the error of the score.
 
-    >>> right = np.array([1.0, 1.0, 1.0, 0.0])
-    >>> bootstrap_intervals(lambda rows: {"accuracy": float(right[rows].mean())}, rows=4, samples=1000)
+    Raises:
+        ValueError: If `rows` or `samples` is below 1.
+
+    Three of four answers are correct. The first two resamples draw the rows [3, 2, 2, 1] and [1, 0, 0, 0], with
+    accuracies of 0.75 and 1. Four rows are too few to exclude any accuracy:
+
+    >>> is_correct = np.array([1.0, 1.0, 1.0, 0.0])
+    >>> bootstrap_intervals(lambda rows: {"accuracy": float(is_correct[rows].mean())}, rows=4, samples=1000)
     {'accuracy': (0.0, 1.0)}
     """
     if rows < 1 or samples < 1:
@@ -184,14 +191,12 @@ def bootstrap_intervals(score: ScoreRows, rows: int, *, samples: int = 1000, see
     if rows == 1:
         return dict.fromkeys(scores)
     rng = np.random.default_rng(seed)
-    # 1. Resample. Each resample is a vector of row indexes, (rows,), and scores all metrics: their intervals are over
-    # the same rows.
+    # 1. Resample. All metrics are scored on the same row indices. Shape: (rows,).
     resampled = _score_all(score, (rng.integers(0, rows, size=rows) for _ in range(samples)))
-    # 2. Measure the skewness of the score by the jackknife: without one of the four rows of the example, accuracy is
-    # 2/3, 2/3, 2/3 or 1, and the single large deviation bends the interval. Leave out one of at most 200 groups of rows
-    # at a time.
-    left_out = np.array_split(rng.permutation(rows), min(rows, _GROUPS))
-    jackknife = _score_all(score, (np.delete(np.arange(rows), group) for group in left_out))
+    # 2. Measure the skewness of the score by the jackknife, which leaves out one of at most 200 groups at a time.
+    # Without one of the four rows of the example, accuracy is 2/3, 2/3, 2/3 or 1: the one large deviation is skewness.
+    groups = np.array_split(rng.permutation(rows), min(rows, _GROUPS))
+    jackknife = _score_all(score, (np.delete(np.arange(rows), group) for group in groups))
     return {
         metric: _bca_interval(value, resampled[metric], jackknife[metric], _expand_levels(rows))
         for metric, value in scores.items()
@@ -199,38 +204,43 @@ def bootstrap_intervals(score: ScoreRows, rows: int, *, samples: int = 1000, see
 
 
 def half_sample_intervals(score: ScoreRows, rows: int, *, samples: int = 1000) -> dict[str, Interval]:
-    """Compute each metric's 95% interval from random halves of the rows (Wu 1990, the jackknife histogram).
+    """Compute each metric's 95% interval from random halves of the rows (jackknife histogram, Wu 1990).
 
-    The score of half the rows, drawn without replacement, differs from the score of all rows as much as the latter
-    differs from the true score: the finite population halves the variance that half the rows would double. Bias that
-    shrinks as rows grow, such as the bias of a distance, which is never negative, shows in the halves and moves the
-    interval the other way. Rows drawn with replacement would add their repeats to it.
+    The score of a half, drawn without replacement, deviates from the score of all rows as much as this deviates from
+    the true score: half the rows double the variance, and the correction for a finite population halves it again.
 
-    The arguments are the same as for `bootstrap_intervals`. Returns no interval (None) if all halves score the same.
+    The method corrects a bias that shrinks with more rows, such as the bias of a distance, which is never negative: the
+    halves have more of it, so the mirrored interval moves in the other direction. Draws with replacement would add the
+    bias of repeated rows.
+
+    The arguments are the same as for `bootstrap_intervals`.
+
+    Returns:
+        Metric -> interval, or None if both ends are equal.
     """
     rng, scores = np.random.default_rng(0), score(np.arange(rows))
     halves = _score_all(score, (rng.permutation(rows)[: rows // 2] for _ in range(samples)))
-    # The halves deviate from the score as the score deviates from the true one, so the interval is mirrored: a high
-    # quantile of the halves gives the low end.
-    ends: dict[str, Interval] = {}
+    # Mirror the quantiles at the score: a high quantile of the halves gives the low end.
+    bounds: dict[str, Interval] = {}
     for name, value in scores.items():
-        low, high = np.quantile(halves[name], [0.975, 0.025], method="weibull")
-        ends[name] = (2 * value - float(low), 2 * value - float(high)) if low - high > _ROUNDING * abs(low) else None
-    return ends
+        high, low = np.quantile(halves[name], [0.975, 0.025], method="weibull")
+        bounds[name] = (2 * value - float(high), 2 * value - float(low)) if high - low > _ROUNDING * abs(high) else None
+    return bounds
 
 
 def _score_all(score: ScoreRows, draws: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
-    """Score the rows of each draw; return each metric's values that are finite."""
-    scored = [score(rows) for rows in draws]
-    values = {metric: np.array([scores[metric] for scores in scored], dtype=np.float64) for metric in scored[0]}
-    return {metric: metric_values[np.isfinite(metric_values)] for metric, metric_values in values.items()}
+    """Score the rows of each draw; return each metric's finite values. Shape: (at most draws,)."""
+    draw_scores = [score(rows) for rows in draws]
+    values = {name: np.array([scores[name] for scores in draw_scores], dtype=np.float64) for name in draw_scores[0]}
+    return {name: metric_values[np.isfinite(metric_values)] for name, metric_values in values.items()}
 
 
 def _expand_levels(rows: int) -> np.ndarray:
-    """Return wider levels, by the ratio of Student's quantiles to the quantiles of the normal distribution.
+    """Return the levels of both ends, expanded for few rows. Shape: (2,).
 
-    With few rows the spread is uncertain, and a resample varies less than a sample does: its variance has the factor
-    (rows - 1) / rows (Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 4.3).
+    Student's quantiles replace normal ones, because few rows determine the spread poorly. The root corrects the
+    variance of resamples, which is (rows - 1) / rows times the variance of samples (Hesterberg 2015, "What Teachers
+    Should Know About the Bootstrap", section 4.3).
     """
     from scipy import special
 
@@ -240,26 +250,36 @@ def _expand_levels(rows: int) -> np.ndarray:
 
 
 def _bca_interval(score: float, resampled: np.ndarray, jackknife: np.ndarray, tails: np.ndarray) -> Interval:
-    """Return the percentiles of resampled scores at levels corrected for bias and skewness (Efron 1987, section 2)."""
+    """Return the percentiles of resampled scores at levels corrected for bias and skewness (Efron 1987, section 2).
+
+    Args:
+        score: Score of all rows.
+        resampled: Score of each resample. Shape: (resamples,).
+        jackknife: Score without each group of rows. Shape: (groups,).
+        tails: Levels of the ends before the correction. Shape: (2,).
+    """
     from scipy import special
 
     if not math.isfinite(score) or not resampled.size:
         return None
-    # If the score were the median of its resamples, half of these would be below it, and the bias 0.
-    below = np.mean(resampled < score) + np.mean(resampled == score) / 2
-    bias = special.ndtri(np.clip(below, 1 / len(resampled), 1 - 1 / len(resampled)))
+    # If the score is the median of its resamples, half of the resamples are below the score, and the bias is 0.
+    fraction_below = np.mean(resampled < score) + np.mean(resampled == score) / 2
+    bias = special.ndtri(np.clip(fraction_below, 1 / len(resampled), 1 - 1 / len(resampled)))
     # The acceleration measures how skewed the score is over rows.
     deviations = jackknife.mean() - jackknife if jackknife.size else np.zeros(1)
     acceleration = (deviations**3).sum() / max(6 * (deviations**2).sum() ** 1.5, sys.float_info.min)
     shifted = bias + special.ndtri(tails)
     levels = special.ndtr(bias + shifted / np.maximum(1 - acceleration * shifted, _MIN_DIVISOR))
-    # "weibull" leaves the right fraction beyond each end on average, for any number of resamples.
+    # "weibull" quantiles leave the nominal fraction outside of each end on average, for any number of resamples.
     low, high = np.quantile(resampled, levels, method="weibull")
     return (float(low), float(high)) if high - low > _ROUNDING * max(abs(low), abs(high)) else None
 
 
 def wilson_interval(successes: int, total: int) -> tuple[float, float]:
     """Compute the 95% score interval of a fraction, which stays within [0, 1] and is valid for few rows (Wilson 1927).
+
+    Raises:
+        ValueError: If `successes` is not between 0 and `total`.
 
     >>> low, high = wilson_interval(0, 10)
     >>> round(low, 4), round(high, 4)
@@ -272,62 +292,62 @@ def wilson_interval(successes: int, total: int) -> tuple[float, float]:
     z = NormalDist().inv_cdf(_TAILS[1])
     if total == 0:
         return 0.0, 1.0
-    share = successes / total
-    # The interval holds the fractions whose distance from the observed one is at most z of their standard errors. Its
-    # ends are the roots of a quadratic equation.
-    spread = 1 + z * z / total
-    middle = (share + z * z / (2 * total)) / spread
-    half = z / spread * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5
-    # At the edges an end is the fraction itself, without the rounding of the formula.
-    return middle - half if successes else 0.0, middle + half if successes < total else 1.0
+    fraction = successes / total
+    # The interval contains each fraction p whose distance from the observed fraction is at most z standard errors,
+    # z * sqrt(p * (1 - p) / total). Its ends are the roots of a quadratic equation.
+    divisor = 1 + z * z / total
+    center = (fraction + z * z / (2 * total)) / divisor
+    half = z / divisor * (fraction * (1 - fraction) / total + z * z / (4 * total * total)) ** 0.5
+    # For a fraction of 0 or 1, one end is the fraction; the formula would round it.
+    return center - half if successes else 0.0, center + half if successes < total else 1.0
 
 
 def combine_intervals(terms: Sequence[tuple[float, float, Interval]]) -> Interval:
     """Compute the 95% interval of a sum of weighted scores of independent rows, from the interval of each score.
 
-    For the difference of two fractions it is Newcombe's (1998, method 10); in general Zou and Donner's (2008,
-    "Construction of confidence limits about effect measures"), which keeps the skewness of the single intervals.
+    The method is Zou and Donner's (2008, "Construction of confidence limits about effect measures"), which preserves
+    the skewness of the single intervals. For the difference of two fractions, it is Newcombe's (1998, method 10).
 
     Args:
-        terms: Weight, score and interval of each score.
+        terms: (weight, score, interval) of each score.
 
     Returns:
-        None if a score has no interval.
+        The interval, or None if a score has no interval.
 
     >>> low, high = combine_intervals([(1, 0.8, wilson_interval(56, 70)), (-1, 0.6, wilson_interval(48, 80))])
     >>> round(low, 4), round(high, 4)
     (0.0524, 0.3339)
     """
-    total = below = above = 0.0
+    total = squares_below = squares_above = 0.0
     for weight, score, interval in terms:
         if interval is None:
             return None
         low, high = sorted(weight * end for end in interval)
         total += weight * score
-        below += (weight * score - low) ** 2
-        above += (high - weight * score) ** 2
-    return total - math.sqrt(below), total + math.sqrt(above)
+        squares_below += (weight * score - low) ** 2
+        squares_above += (high - weight * score) ** 2
+    return total - math.sqrt(squares_below), total + math.sqrt(squares_above)
 
 
-def f1_from_share(share: float) -> float:
-    """Return F1, given the fraction of gold or predicted items that are both.
+def f1_from_jaccard(jaccard: float) -> float:
+    """Return F1, given the Jaccard index: correct items, divided by all items that are gold or predicted.
 
-    >>> f1_from_share(0.5) == 2 * 1 / (2 * 1 + 1)
+    >>> f1_from_jaccard(0.5) == 2 * 1 / (2 * 1 + 1)
     True
     """
-    return 2 * share / (1 + share)
+    return 2 * jaccard / (1 + jaccard)
 
 
-def percent(share: float) -> float:
+def to_percent(fraction: float) -> float:
     """Return a fraction in percent."""
-    return 100 * share
+    return 100 * fraction
 
 
-def count_examples(row_scores: RowScores) -> int:
-    """Return the number of units: rows or queries."""
+def count_units(row_scores: RowScores) -> int:
+    """Return the number of units (rows or queries), which is the length of each array."""
     return len(next(iter(row_scores.values())))
 
 
-def take(row_scores: RowScores, indices: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the arrays at some units."""
+def select_units(row_scores: RowScores, indices: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the arrays of the units at some indices."""
     return {name: values[indices] for name, values in row_scores.items()}

@@ -1,6 +1,6 @@
-"""Linear models of the words of texts, for baselines that read a part of the input or all of it.
+"""Linear models of the words of texts, for baselines that read the full input or a part of it.
 
-Fitted models are plain JSON. The TF-IDF model holds no words: features are hashed, and arrays are base64.
+Fitted models are JSON. The TF-IDF model stores hashes instead of words, and its arrays as base64.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ if TYPE_CHECKING:
 _MAX_ROWS = 10_000
 _MAX_WORDS = 10_000
 _MAX_CHARACTERS = 1000  # per text
-_STRENGTH = 10  # inverse of C; alpha of ridge regression
-_FAR = 10.0  # distance from 0, in the outputs of a new head
+_REGULARIZATION = 10  # alpha of ridge regression, 1 / C of logistic regression
+_MAX_TARGET = 10.0  # mean or deviation that a new head learns without scaling
 _WORD = re.compile(r"\w+")
 
 TFIDF = "linear model over TF-IDF"
 """Name of the baseline that reads the full text."""
 
-_HASHES = 2**18  # per type of TF-IDF feature
+_NUM_HASHES = 2**18  # per type of TF-IDF feature
 _MAX_FEATURES = 50_000
 _MAX_WEIGHTS = 5_000_000  # features times outputs
 _MAX_TARGETS = 1_000_000  # rows times outputs, which determines the time of fitting
-_MAX_READ = 10_000  # characters per text
-_WORDS_AND_MARKS = r"(?u)\w+|[^\w\s]"
+_MAX_TFIDF_CHARACTERS = 10_000  # per text
+_WORDS_AND_PUNCTUATION = r"(?u)\w+|[^\w\s]"
 # Half precision keeps files small.
-_TYPES = {"features": "<i4", "idf": "<f4", "weights": "<f2", "intercept": "<f4"}
+_ARRAY_TYPES = {"features": "<i4", "idf": "<f4", "weights": "<f2", "intercept": "<f4"}
 
 Features = Mapping[str, float]
-"""Name of a feature -> its value in one text or pair of texts; others are 0."""
+"""Name of a feature -> its value in one text or pair of texts; features without a name are 0."""
 
 
 def find_scale(targets: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the standard deviation of targets that a new head is far from, or else 0 and 1.
+    """Return the mean and deviation to standardize targets with, or 0 and 1 if a new head learns them unscaled.
 
     >>> find_scale([0.0, 5.0]), find_scale([1990.0, 2010.0])
     ((0.0, 1.0), (2000.0, 10.0))
     """
-    # A new head starts near 0. Years, such as 2000, would take most of the training to reach.
+    # A new head predicts values near 0. To reach years, such as 2000, it would need most of the training.
     mean, deviation = float(np.mean(targets)), float(np.std(targets))
-    is_far = max(abs(mean), deviation) > _FAR or 0 < deviation < 1 / _FAR**2
-    return (mean, deviation or 1.0) if is_far else (0.0, 1.0)
+    needs_scale = max(abs(mean), deviation) > _MAX_TARGET or 0 < deviation < 1 / _MAX_TARGET**2
+    return (mean, deviation or 1.0) if needs_scale else (0.0, 1.0)
 
 
 def find_words(text: str) -> dict[str, float]:
-    """Return the different words of a text.
+    """Return the distinct words of a text as features with the value 1.
 
     >>> find_words("To be, or not to be")
     {'to': 1.0, 'be': 1.0, 'or': 1.0, 'not': 1.0}
@@ -62,23 +62,23 @@ def find_words(text: str) -> dict[str, float]:
     return dict.fromkeys(_WORD.findall(text[:_MAX_CHARACTERS].lower()), 1.0)
 
 
-def describe_pairs(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, float]]]:
-    """Return the features of baselines for pairs: words of either text, and shared words; empty for single texts."""
+def find_pair_features(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, float]]]:
+    """Return baseline -> its features of each pair: words of one text, or shared words; empty for single texts."""
     if not rows or not all("text_pair" in row for row in rows):
         return {}
     first, second = ([find_words(row[column]) for row in rows] for column in ("text", "text_pair"))
-    shared = [_share(words, pair_words) for words, pair_words in zip(first, second, strict=True)]
+    shared = [_measure_overlap(*words) for words in zip(first, second, strict=True)]
     return {"text alone": first, "text_pair alone": second, "shared words": shared}
 
 
-def sample(rows: Sequence[Any], max_rows: int = _MAX_ROWS) -> list[Any]:
-    """Return evenly spaced rows, because rows are often in the order of their labels."""
+def sample_rows(rows: Sequence[Any], max_rows: int = _MAX_ROWS) -> list[Any]:
+    """Return at most `max_rows` rows at even distances, because rows are often sorted by label."""
     count = min(len(rows), max_rows)
     return [rows[index * len(rows) // count] for index in range(count)]
 
 
 def draw_rows(rows: int, max_rows: int, seed: int) -> np.ndarray:
-    """Draw at most `max_rows` row indices, in order, or return all of them if there are no more."""
+    """Return at most `max_rows` random row indices in ascending order. Shape: (drawn rows,)."""
     return np.sort(np.random.default_rng(seed).choice(rows, min(rows, max_rows), replace=False))
 
 
@@ -86,8 +86,8 @@ def fit_linear(features: Sequence[Features], gold: Sequence[Any]) -> dict[str, A
     """Fit logistic regression if gold values are classes (integers), otherwise ridge regression.
 
     Returns:
-        ``classes`` (or None for numbers), their ``intercept``, and the ``weights`` of each feature that two rows have;
-        or None without anything to learn.
+        ``classes`` (or None for numbers), the ``intercept`` of each class, and the ``weights`` of each feature: one per
+        class. None if all gold values are equal, or no feature occurs in two rows.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression, Ridge
@@ -97,12 +97,12 @@ def fit_linear(features: Sequence[Features], gold: Sequence[Any]) -> dict[str, A
     classes = sorted(set(gold)) if all(isinstance(value, int) for value in gold) else None
     if not names or len(set(gold)) < 2:
         return None
-    model = Ridge(alpha=_STRENGTH) if classes is None else LogisticRegression(C=1 / _STRENGTH, max_iter=50)
-    # A baseline may stop before its last digits have converged.
+    model = Ridge(alpha=_REGULARIZATION) if classes is None else LogisticRegression(C=1 / _REGULARIZATION, max_iter=50)
+    # A baseline need not converge to the last digit.
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         model.fit(_as_matrix(features, names), gold)
     weights, intercept = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
-    # With two classes there is one row: the logit of the second class.
+    # With two classes, scikit-learn fits a single logit, of the second class. Its weights have the shape (1, names).
     if classes and len(classes) == 2:
         weights, intercept = np.vstack([0 * weights, weights]), np.append(0.0, intercept)
     rounded = np.round(weights.T, 4).tolist()
@@ -110,44 +110,45 @@ def fit_linear(features: Sequence[Features], gold: Sequence[Any]) -> dict[str, A
 
 
 def score_linear(model: Mapping[str, Any], features: Sequence[Features]) -> np.ndarray:
-    """Return the score of each class, shape (rows, classes), or the number of each row, shape (rows, 1)."""
+    """Return the score of each class, or the predicted number. Shape: (rows, classes) or (rows, 1)."""
     weights = np.array(list(model["weights"].values()))
     return np.asarray(_as_matrix(features, list(model["weights"])) @ weights + np.array(model["intercept"]))
 
 
-def _share(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
-    """Return the fraction of shared words among the words of both texts, of the first and of the second text."""
+def _measure_overlap(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+    """Return the number of shared words as a fraction of the words of both texts, of the first and of the second."""
     shared = len(first.keys() & second.keys())
     sizes = {"both": len(first) + len(second) - shared, "first": len(first), "second": len(second)}
     return {name: shared / max(size, 1) for name, size in sizes.items()}
 
 
 def _as_matrix(features: Sequence[Features], names: Sequence[str]) -> csr_array:
-    """Return a sparse matrix of shape (rows, names), whose names are sorted; other features are left out."""
+    """Return a sparse matrix of the named features, whose names are sorted. Shape: (rows, names)."""
     from sklearn.feature_extraction import DictVectorizer
 
     return DictVectorizer().fit([dict.fromkeys(names, 1.0)]).transform(features)
 
 
-def row_limit(outputs: int) -> int:
-    """Return the number of rows to fit a model with `outputs` outputs to, such that it takes some seconds."""
-    return min(_MAX_ROWS, max(1000, _MAX_TARGETS // outputs))
+def get_max_rows(num_outputs: int) -> int:
+    """Return the maximum number of rows to fit a TF-IDF model to, such that it takes some seconds."""
+    return min(_MAX_ROWS, max(1000, _MAX_TARGETS // num_outputs))
 
 
 def fit_tfidf(rows: Sequence[Mapping[str, Any]], targets: np.ndarray) -> dict[str, str] | None:
-    """Fit a linear model that reads ``text``, and ``text_pair`` if rows have it.
+    """Fit a linear model to the TF-IDF of ``text``, and of ``text_pair`` if all rows have it.
 
     Args:
         rows: Training rows.
-        targets: Integers 0 or 1 per output, (rows, outputs); or floats to predict, (rows, 1).
+        targets: 0 or 1 for each output, as integers, or floats to predict. Shape: (rows, outputs) or (rows, 1).
 
     Returns:
-        ``features``, the hashes that occur in two rows or more; their ``idf``; ``weights``, (features, outputs); and
-        ``intercept``, (outputs,); or None without anything to learn.
+        Arrays in base64: ``features``, the hashes that occur in at least two rows, and ``idf``, of shape (features,);
+        ``weights``, of shape (features, outputs); and ``intercept``, of shape (outputs,). None if no hash occurs in two
+        rows, or all rows have the same targets.
     """
     from sklearn.feature_extraction.text import TfidfTransformer
 
-    # Hashes that occur in one row only would let the model recognize the row instead of its words.
+    # A hash that occurs in a single row would let the model memorize this row.
     counts = _count_hashes(rows)
     frequency = counts.getnnz(axis=0)
     max_features = min(_MAX_FEATURES, _MAX_WEIGHTS // targets.shape[1])
@@ -158,20 +159,20 @@ def fit_tfidf(rows: Sequence[Mapping[str, Any]], targets: np.ndarray) -> dict[st
     transformer = TfidfTransformer(sublinear_tf=True)
     matrix = transformer.fit_transform(counts[:, features])
     weights, intercept = _fit_outputs(matrix, targets)
-    learned = {"features": features, "idf": transformer.idf_, "weights": weights, "intercept": intercept}
-    return {name: base64.b64encode(learned[name].astype(dtype).tobytes()).decode() for name, dtype in _TYPES.items()}
+    arrays = {"features": features, "idf": transformer.idf_, "weights": weights, "intercept": intercept}
+    return {name: base64.b64encode(arrays[name].astype(kind).tobytes()).decode() for name, kind in _ARRAY_TYPES.items()}
 
 
 def score_tfidf(model: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
-    """Return the score of each output, above 0 if it is more likely than not, or the numbers: (rows, outputs)."""
+    """Return the score of each output, above 0 if it is predicted, or the predicted numbers. Shape: (rows, outputs)."""
     from sklearn.feature_extraction.text import TfidfTransformer
 
-    arrays = {name: np.frombuffer(base64.b64decode(model[name]), dtype) for name, dtype in _TYPES.items()}
+    arrays = {name: np.frombuffer(base64.b64decode(model[name]), kind) for name, kind in _ARRAY_TYPES.items()}
     transformer = TfidfTransformer(sublinear_tf=True)
     transformer.idf_ = arrays["idf"].astype(float)
     weights = arrays["weights"].astype(float).reshape(len(arrays["features"]), -1)
     scores = []
-    # The counts of a row take more memory than the row.
+    # Count in blocks, because the counts of a row take more memory than the row.
     for start in range(0, max(len(rows), 1), _MAX_ROWS):
         matrix = transformer.transform(_count_hashes(rows[start : start + _MAX_ROWS])[:, arrays["features"]])
         scores.append(np.asarray(matrix @ weights + arrays["intercept"]))
@@ -179,7 +180,11 @@ def score_tfidf(model: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> 
 
 
 def _fit_outputs(matrix: csr_array, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fit ridge regression to floats, or else a support vector machine to each output against the others."""
+    """Fit ridge regression to floats, or one linear support vector machine per output to integers.
+
+    Returns:
+        Weights of shape (features, outputs), and intercepts of shape (outputs,).
+    """
     from sklearn.linear_model import Ridge
     from sklearn.svm import LinearSVC
 
@@ -188,32 +193,32 @@ def _fit_outputs(matrix: csr_array, targets: np.ndarray) -> tuple[np.ndarray, np
         return model.coef_.reshape(-1, matrix.shape[1]).T, np.atleast_1d(model.intercept_)
     weights, intercept = np.zeros((matrix.shape[1], targets.shape[1])), np.zeros(targets.shape[1])
     for output, target in enumerate(targets.T):
-        if target.min() == target.max():  # no row has it, or each
+        if target.min() == target.max():  # no row has the label, or all rows have it
             intercept[output] = 2 * target[0] - 1
             continue
-        machine = LinearSVC(random_state=0).fit(matrix, target)
-        weights[:, output], intercept[output] = machine.coef_[0], machine.intercept_[0]
+        classifier = LinearSVC(random_state=0).fit(matrix, target)
+        weights[:, output], intercept[output] = classifier.coef_[0], classifier.intercept_[0]
     return weights, intercept
 
 
 def _count_hashes(rows: Sequence[Mapping[str, Any]]) -> csr_array:
-    """Count words, pairs of words and 2 to 4 characters in each text, and the words that both texts of a pair have.
+    """Count the hashes of words, word pairs and 2 to 4 characters in each text, and of words that both texts share.
 
     Returns:
-        A sparse matrix of shape (rows, hashes), with a block of hashes for each kind of feature.
+        Sparse matrix with one block of hashes per type of feature. Shape: (rows, hashes).
     """
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import HashingVectorizer
 
-    counting = {"n_features": _HASHES, "norm": None, "alternate_sign": False}
-    words = HashingVectorizer(ngram_range=(1, 2), token_pattern=_WORDS_AND_MARKS, **counting)
-    characters = HashingVectorizer(analyzer="char_wb", ngram_range=(2, 4), **counting)
+    settings = {"n_features": _NUM_HASHES, "norm": None, "alternate_sign": False}
+    words = HashingVectorizer(ngram_range=(1, 2), token_pattern=_WORDS_AND_PUNCTUATION, **settings)
+    characters = HashingVectorizer(analyzer="char_wb", ngram_range=(2, 4), **settings)
     columns = [name for name in ("text", "text_pair") if all(name in row for row in rows)]
     blocks = []
     for name in columns:
-        texts = [str(row[name])[:_MAX_READ] for row in rows]
+        texts = [str(row[name])[:_MAX_TFIDF_CHARACTERS] for row in rows]
         blocks += [words.transform(texts), characters.transform(texts)]
     if len(columns) > 1:
         shared = [set(find_words(row["text"])) & set(find_words(row["text_pair"])) for row in rows]
-        blocks.append(HashingVectorizer(analyzer=list, **counting).transform(shared))
+        blocks.append(HashingVectorizer(analyzer=list, **settings).transform(shared))
     return hstack(blocks).tocsr()

@@ -1,4 +1,4 @@
-"""Scores of several runs: their spread, the best to expect, and how much of the best score is luck of the choice."""
+"""Summarize the scores of several runs: distribution, expected best score, and the bias from selecting the best run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 
 from bertkit.metrics.intervals import Interval
 
-_MIN_FREEDOM = 2  # degrees; Student's quantile is 4.3 here already
+_MIN_DEGREES = 2  # With two degrees of freedom, Student's quantile is already 4.3.
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Distribution of one metric over the runs of a recipe, without runs whose score is undefined."""
+    """Distribution of one metric over the runs of a recipe; runs whose score is undefined are left out."""
 
     runs: int
     mean: float
@@ -26,11 +26,11 @@ class Spread:
     median: float
     maximum: float
     expected_best: list[float]
-    """Expected best score of 1, 2, ... runs; see `expected_best`."""
+    """Expected best score of 1, 2, ... runs; see `estimate_expected_best`."""
     interval: Interval = None
     """95% interval of the mean over seeds and rows together; see `mean_interval`."""
     no_interval: str | None = None
-    """Why there is no interval."""
+    """Reason for a missing interval."""
 
 
 def compute_spread(
@@ -51,98 +51,97 @@ def compute_spread(
         minimum=min(finite),
         median=statistics.median(finite),
         maximum=max(finite),
-        expected_best=expected_best(finite, lower_is_better=lower_is_better),
+        expected_best=estimate_expected_best(finite, lower_is_better=lower_is_better),
         interval=interval,
         no_interval=no_interval,
     )
 
 
-def expected_best(scores: Sequence[float], *, lower_is_better: bool = False) -> list[float]:
-    """Estimate the expected best score of 1, 2, ... runs from the scores of some.
+def estimate_expected_best(scores: Sequence[float], *, lower_is_better: bool = False) -> list[float]:
+    """Estimate the expected best score of 1, 2, ..., n runs from the scores of n runs.
 
-    Dodge et al. 2019 ("Show Your Work") estimate it from draws with replacement, which is too low. This is the unbiased
-    estimate of Tang et al. 2020 ("Showing Your Work Doesn't Always Work", equation 6): the mean over all choices of k
-    runs, in which the i-th lowest score is the best of C(i - 1, k - 1).
+    This is the unbiased estimate of Tang et al. 2020 ("Showing Your Work Doesn't Always Work", equation 6): the mean
+    best score of all subsets of k runs. The i-th lowest score is the best of C(i - 1, k - 1) subsets. The estimate of
+    Dodge et al. 2019 ("Show Your Work") draws with replacement and is too low.
 
-    >>> expected_best([0.0, 1.0, 0.5])
+    >>> estimate_expected_best([0.0, 1.0, 0.5])
     [0.5, 0.8333333333333334, 1.0]
     """
     sign = -1 if lower_is_better else 1
     ordered = sorted(sign * score for score in scores)
     count = len(ordered)
-    best = []
+    expected = []
     for size in range(1, count + 1):
         total = math.fsum(math.comb(rank, size - 1) * score for rank, score in enumerate(ordered))
-        best.append(sign * total / math.comb(count, size))
-    return best
+        expected.append(sign * total / math.comb(count, size))
+    return expected
 
 
-def resample_mean(
-    score: Callable[[int, np.ndarray], dict[str, float]], seeds: int, rows: int, *, samples: int = 500
+def resample_means(
+    score: Callable[[int, np.ndarray], dict[str, float]], runs: int, rows: int, *, samples: int = 500
 ) -> dict[str, np.ndarray]:
-    """Score resampled rows with all runs, and return each metric's mean over the runs in each resample, (samples,).
+    """Score resampled rows with all runs; return each metric's mean over the runs. Shape: (samples,).
 
     Args:
-        score: Takes the index of a run and row indices, (rows,), and returns metric -> value.
-        seeds: Number of runs.
+        score: Takes the index of a run and row indices of shape (rows,), and returns metric -> value.
+        runs: Number of runs.
         rows: Number of rows.
         samples: Number of resamples.
     """
     rng = np.random.default_rng(0)
-    # All runs score the same resample, so common errors on a row stay in the mean.
-    scored = [
-        [score(run, indices) for run in range(seeds)]
-        for indices in (rng.integers(0, rows, size=rows) for _ in range(samples))
-    ]
+    # All runs score the same resample, so that errors that all runs make on a row vary the mean.
+    draws = (rng.integers(0, rows, size=rows) for _ in range(samples))
+    scores = [[score(run, indices) for run in range(runs)] for indices in draws]
     return {
-        metric: np.array([[scores[metric] for scores in runs] for runs in scored], dtype=np.float64).mean(axis=1)
-        for metric in scored[0][0]
+        metric: np.array([[run[metric] for run in sample] for sample in scores], dtype=np.float64).mean(axis=1)
+        for metric in scores[0][0]
     }
 
 
 def mean_interval(scores: Sequence[float], resampled: np.ndarray, rows: int) -> Interval:
-    """Compute the 95% interval of a recipe's mean score, over other seeds and other rows together.
+    """Compute the 95% interval of a recipe's mean score over both other seeds and other rows.
 
-    Two variances of the mean are added: between the runs, s^2 / runs, and over resampled rows.
-    Student's quantile has the degrees of freedom of Satterthwaite 1946, because few runs determine the first
-    variance poorly. The effect of a run on a row is in both, so the interval is a little too wide.
+    The variance of the mean is the sum of the variance between runs, s^2 / runs, and the variance over resampled rows.
+    Student's quantile has the degrees of freedom of Satterthwaite 1946, because few runs determine the first variance
+    poorly. Both variances include the interaction of runs with rows, so the interval is a little too wide.
 
     Args:
-        scores: Scores of the runs on all rows, at least two.
-        resampled: Means over these runs on resampled rows, as `resample_mean` returns them.
+        scores: Score of each run on all rows. Shape: (runs,).
+        resampled: Mean score of these runs on resampled rows, from `resample_means`. Shape: (samples,).
         rows: Number of rows.
 
     Returns:
-        Ends of the interval, or None for one run, one row, constant scores, or two runs that vary more than the
-        rows do: with little more than one degree of freedom, an interval would be wider than the range of the metric.
+        The interval, or None for one run, one row, an undefined score, fewer than two defined resamples, equal scores,
+        or fewer than two degrees of freedom, as with two runs that vary more than the rows: such an interval would be
+        wider than the range of the metric.
     """
     from scipy import special
 
     finite = resampled[np.isfinite(resampled)]
     if len(scores) < 2 or rows < 2 or len(finite) < 2 or not all(map(math.isfinite, scores)):
         return None
-    between = statistics.variance(scores) / len(scores)
-    # A resample varies less than a sample by this factor.
-    over_rows = float(finite.var(ddof=1)) * rows / (rows - 1)
-    total = between + over_rows
+    run_variance = statistics.variance(scores) / len(scores)
+    # The last factor corrects that a resample varies less than a sample.
+    row_variance = float(finite.var(ddof=1)) * rows / (rows - 1)
+    total = run_variance + row_variance
     if total <= 0:
         return None
-    freedom = total**2 / (between**2 / (len(scores) - 1) + over_rows**2 / (rows - 1))
-    if freedom < _MIN_FREEDOM:
+    degrees = total**2 / (run_variance**2 / (len(scores) - 1) + row_variance**2 / (rows - 1))
+    if degrees < _MIN_DEGREES:
         return None
-    half = float(special.stdtrit(freedom, 0.975)) * math.sqrt(total)
+    half = float(special.stdtrit(degrees, 0.975)) * math.sqrt(total)
     mean = statistics.fmean(scores)
     return mean - half, mean + half
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Expected score on new rows of the model that scores best on some rows."""
+    """Expected score, on new rows, of the model that is selected because it scores best on the given rows."""
 
     estimate: float
-    """Score of the selected model on rows that did not select it; never better than on the rows that did."""
+    """Estimated score on new rows; never better than the best score on the given rows."""
     chosen: list[float]
-    """Fraction of the resamples in which each model was selected."""
+    """Fraction of the resamples that selected each model. Shape: (models,)."""
 
 
 def estimate_selection(
@@ -152,64 +151,66 @@ def estimate_selection(
     *,
     lower_is_better: bool = False,
     samples: int = 200,
-    draws: int = 0,
+    seed: int = 0,
 ) -> Selection | None:
-    """Estimate the score of "take the best model" on new rows: choose on resampled rows, score on those left out.
+    """Estimate the score, on new rows, of the model that scores best on the given rows.
 
-    The best of n scores is too high, because the same rows select and score. So each bootstrap sample of the rows
-    selects again, and the rows outside it, e^-1 of all on average, score the selection, as in BBC (Tsamardinos et al.
-    2018, "Bootstrapping the out-of-sample predictions for efficient and accurate cross-validation"). They score the
-    best model too, and its score is lowered by how much worse the choices are. The mean of only the choices could
-    be above the best score: it would contain the difference between the best model's scores on a third of the rows
-    and on all of them, which does not come from the selection.
+    The best of n scores is too high, because the same rows select and score. As in BBC (Tsamardinos et al. 2018,
+    "Bootstrapping the out-of-sample predictions for efficient and accurate cross-validation"), each bootstrap sample of
+    the rows selects a model, and the rows outside the sample (1/e of all on average) score it. Unlike BBC, these rows
+    also score the best model, and the estimate is the best score minus the mean difference of both. The mean score of
+    the selected models, as in BBC, can be above the best score, because it is computed from other rows.
 
     Args:
-        score: Takes the index of a model and row indices, (rows,), and returns its score on them.
+        score: Takes the index of a model and row indices of shape (rows,), and returns the model's score.
         models: Number of models.
         rows: Number of rows.
         lower_is_better: Whether the lowest score is the best.
         samples: Number of bootstrap samples.
-        draws: Seed of the random draws.
+        seed: Seed of the random draws.
 
     Returns:
-        The estimate, or None if no selection has a score, as with one row.
+        The estimate, or None if no resample has a defined score, as with one row.
     """
-    rng = np.random.default_rng(draws)
+    rng = np.random.default_rng(seed)
     sign = -1 if lower_is_better else 1
     totals = np.array([sign * score(model, np.arange(rows)) for model in range(models)])
     if np.isnan(totals).all():
         return None
-    # 1. The best model on all rows has the score that is too high.
-    best = int(np.nanargmax(totals))
+    # 1. Find the best model on all rows, whose score is too high.
+    best_model = int(np.nanargmax(totals))
     counts, losses = np.zeros(models), []
     for _ in range(samples):
-        # 2. Select on a resample, and compare the choice with the best model on the rows outside.
+        # 2. Select a model on a resample, and compare it with the best model on the rows outside.
         inside = rng.integers(0, rows, size=rows)
         outside = np.setdiff1d(np.arange(rows), inside)
         values = np.array([sign * score(model, inside) for model in range(models)])
         if not len(outside) or np.isnan(values).all():
             continue
-        choice = int(np.nanargmax(values))
-        loss = 0.0 if choice == best else sign * (score(best, outside) - score(choice, outside))
+        model = int(np.nanargmax(values))
+        loss = 0.0 if model == best_model else sign * (score(best_model, outside) - score(model, outside))
         if math.isfinite(loss):
-            counts[choice] += 1
+            counts[model] += 1
             losses.append(loss)
     if not losses:
         return None
-    # 3. Lower the score by the mean loss. By chance, choices can beat the best model outside; that is not a gain.
-    estimate = sign * (float(totals[best]) - max(0.0, float(np.mean(losses))))
+    # 3. Lower the best score by the mean loss. A negative mean loss is chance, because selection gains nothing.
+    estimate = sign * (float(totals[best_model]) - max(0.0, float(np.mean(losses))))
     return Selection(estimate, (counts / len(losses)).tolist())
 
 
 def explained_fraction(groups: Sequence[Hashable], scores: Sequence[float]) -> float | None:
-    """Compute the fraction of the variance of scores that one setting explains; equal values are a group.
+    """Compute the fraction of the variance of scores that is explained by one setting.
 
-    This is epsilon squared (Kelley 1935): the variance between groups over all variance, less what as many random
-    groups would explain. It is 0 rather than negative.
+    This is epsilon squared (Kelley 1935): the fraction of the variance that is between groups, minus the fraction that
+    random groups would explain. A negative value is returned as 0.
+
+    Args:
+        groups: Value of the setting for each score.
+        scores: Scores of the runs. Shape: (runs,).
 
     Returns:
-        The fraction, or None if it is undefined or pure chance: one group, fewer than two scores per group on average,
-        or constant scores.
+        The fraction from 0 to 1, or None for one group, fewer than two scores per group on average, or equal scores.
 
     >>> explained_fraction([16, 16, 32, 32], [0.5, 0.5, 0.75, 0.75])
     1.0
@@ -219,10 +220,9 @@ def explained_fraction(groups: Sequence[Hashable], scores: Sequence[float]) -> f
     total = float(((values - values.mean()) ** 2).sum()) if len(values) else 0.0
     if not 2 <= len(names) <= len(values) / 2 or total <= 0:
         return None
-    member = np.array([names.index(group) for group in groups])
-    within = sum(
-        float(((part := values[member == group]) - part.mean()) @ (part - part.mean())) for group in range(len(names))
-    )
-    # k random groups would explain k - 1 times the variance within groups per degree of freedom.
+    group_ids = np.array([names.index(group) for group in groups])
+    parts = (values[group_ids == group_id] for group_id in range(len(names)))
+    within = sum(float((part - part.mean()) @ (part - part.mean())) for part in parts)
+    # k random groups explain k - 1 times the variance within groups per degree of freedom.
     noise = within / (len(values) - len(names))
     return max(0.0, (total - within - (len(names) - 1) * noise) / total)

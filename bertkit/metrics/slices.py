@@ -1,4 +1,4 @@
-"""Slices of rows against the rest: is an error rate significantly higher there, over many slices?"""
+"""Test whether the error rate in slices of the rows is significantly higher than in all other rows."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ import numpy as np
 from bertkit.metrics.intervals import combine_intervals, wilson_interval
 from bertkit.metrics.paired import LEVEL, holm
 
-# Minimum size of a slice, and of the other units, for inexact tests, which hold for many units.
+# Minimum size of a slice, and of the other units, for approximate tests, which are valid only for many units.
 MIN_UNITS = 20
 
 Compare = Callable[[np.ndarray, np.ndarray, np.ndarray], "SliceDifference"]
+"""Compares a slice with the rest, given errors, decisions and a mask of the slice, each of shape (units,)."""
 
 
 @dataclass(frozen=True)
 class SliceDifference:
-    """The error rate of a slice, compared with the error rate of all other units."""
+    """Error rate of a slice, compared with the error rate of all other units."""
 
     units: int
     rate: float
     rest: float
     difference: float
     interval: tuple[float, float] | None = None
-    """95%, of the difference."""
+    """95% interval of the difference, or None for fewer than 20 units in a test that requires them."""
     p: float | None = None
-    """One-sided probability of such a difference by chance; None if the slice is not tested."""
+    """One-sided p-value of a higher error rate in the slice, or None if the slice is not tested."""
     min_p: float = 1.0
-    """Lowest possible p for this number of units, if all of them are wrong or none is."""
+    """Lowest p that any number of errors in the slice could have; 1 if the slice is too small for its test."""
     p_holm: float | None = None
-    """`p` after Holm's correction for all slices that are tested."""
+    """`p` after Holm's correction for all tested slices."""
 
     @property
     def is_beyond_chance(self) -> bool:
-        """Whether the corrected p is below .05."""
+        """Whether the slice is significantly worse: the corrected p is below .05."""
         return self.p_holm is not None and self.p_holm < LEVEL
 
 
@@ -45,55 +46,55 @@ def compare_slices(
 ) -> list[SliceDifference | None]:
     """Compare the error rate in each slice with the rate in all other units, and correct p for the number of slices.
 
-    The rate is the errors of the units over their decisions: one decision per row for a class, one per entity for a
-    tagger. `choose_test` selects the test. Intervals are Newcombe's (1998, method 10) if every unit is right or
-    wrong, otherwise Welch's.
+    The rate is errors divided by decisions. A classified row is one decision; in a tagged row, each gold and each
+    predicted entity is one. `choose_test` selects the test. Intervals are Newcombe's (1998, method 10) if each unit is
+    one correct or wrong decision, otherwise Welch's.
 
-    Holm's correction (1979) keeps the chance of any false slice below 5 % under any dependence, and slices depend
-    on each other: long rows hold more rare words. The procedure of Benjamini and Hochberg promises less, and only for
-    slices that are independent or vary alike.
+    With Holm's correction (1979), the probability of any false slice is at most 5% under any dependence, and slices
+    depend on each other: long rows have more rare words. The procedure of Benjamini and Hochberg controls only the
+    fraction of false slices, and requires independence or positive dependence.
 
-    A slice whose p could not be low enough, regardless of its wrong units, is not tested, and makes the correction
-    of the others no stricter (Tarone 1990).
+    A slice that could not be significant with any number of errors is not tested, so that the correction of the other
+    slices is less strict (Tarone 1990).
 
     Args:
-        errors: Errors of each unit, (n,).
-        decisions: Decisions of each unit, (n,).
+        errors: Number or size of the errors of each unit. Shape: (units,).
+        decisions: Number of decisions of each unit; units without decisions are left out. Shape: (units,).
         slices: Indices of the units of each slice.
 
     Returns:
-        A comparison per slice, or None if the slice or the rest is empty.
+        One comparison per slice, or None if the slice has no unit or all units.
     """
-    compare, has_any = choose_test(errors, decisions)[1], decisions > 0
-    row_scores: list[SliceDifference | None] = []
+    compare, has_decisions = choose_test(errors, decisions)[1], decisions > 0
+    comparisons: list[SliceDifference | None] = []
     for units in slices:
         is_inside = np.zeros(len(errors), dtype=bool)
         is_inside[units] = True
-        is_inside = is_inside[has_any]
-        is_part = is_inside.any() and not is_inside.all()
-        row_scores.append(compare(errors[has_any], decisions[has_any], is_inside) if is_part else None)
+        is_inside = is_inside[has_decisions]
+        has_rest = is_inside.any() and not is_inside.all()
+        comparisons.append(compare(errors[has_decisions], decisions[has_decisions], is_inside) if has_rest else None)
     # With 4 wrong units of 20, a slice of 4 units can have p = 0.0002, and a slice of one unit at best 0.2. The latter
     # cannot reach .05, so it is not tested, and the correction of the former is for one test instead of two.
-    lowest = np.array([1.0 if comparison is None else comparison.min_p for comparison in row_scores])
-    # Level of the first count that is not exceeded by the number of slices which could reach it.
-    levels = (LEVEL / count for count in range(1, len(lowest) + 1) if (lowest <= LEVEL / count).sum() <= count)
-    highest = next(levels, 0.0)
-    p_values = [None if comparison is None or comparison.min_p > highest else comparison.p for comparison in row_scores]
+    min_p_values = np.array([1.0 if test is None else test.min_p for test in comparisons])
+    # Find the smallest number of tests k such that at most k slices can reach .05 / k.
+    counts = range(1, len(min_p_values) + 1)
+    level = next((LEVEL / k for k in counts if (min_p_values <= LEVEL / k).sum() <= k), 0.0)
+    p_values = [None if test is None or test.min_p > level else test.p for test in comparisons]
     return [
         None if comparison is None else replace(comparison, p=p, p_holm=p_holm)
-        for comparison, p, p_holm in zip(row_scores, p_values, holm(p_values), strict=True)
+        for comparison, p, p_holm in zip(comparisons, p_values, holm(p_values), strict=True)
     ]
 
 
 def choose_test(errors: np.ndarray, decisions: np.ndarray) -> tuple[str, Compare]:
-    """Choose the test that fits the errors; return its name too.
+    """Choose the one-sided test that fits the errors; return its name and its function.
 
-    * Every unit is right or wrong: Fisher's exact test.
-    * Every unit has one number, such as the size of an error: the rank-sum test (Mann and Whitney 1947). Errors are so
-      skewed that a t test finds a worse slice in 10 to 14 % of all draws without one.
-    * Units have several decisions: a t test with unequal variances of the ratio, whose residual for a unit is its
-      errors less the rate times its decisions (Cochran 1977, section 6.13). The rate of all units is used, as in a
-      score test: with a rate per side, a side that has few errors by chance would appear too certain.
+    * Each unit is one correct or wrong decision: Fisher's exact test.
+    * Each unit has one number, such as the size of an error: the rank-sum test (Mann and Whitney 1947). Errors are so
+      skewed that a t test would report a worse slice in 10 to 14% of all data without one.
+    * Units have several decisions: a t test of the two ratios with unequal variances (Cochran 1977, section 6.13). The
+      residual of a unit is its errors minus the rate times its decisions. As in a score test, all units have one rate:
+      with separate rates, the variance of a group with few errors by chance would be too low.
     """
     if not (decisions == 1).all():
         return "score test of a ratio", _compare_ratios
@@ -105,18 +106,18 @@ def choose_test(errors: np.ndarray, decisions: np.ndarray) -> tuple[str, Compare
 def _compare_binary(errors: np.ndarray, _: np.ndarray, is_inside: np.ndarray) -> SliceDifference:
     inside, total = int(is_inside.sum()), len(errors)
     wrong, all_wrong = int(errors[is_inside].sum()), int(errors.sum())
-    rest_size, other_wrong = total - inside, all_wrong - wrong
-    p, lowest_p = fisher(wrong, inside, all_wrong, total)
-    rate, rest = wrong / inside, other_wrong / rest_size
+    outside, other_wrong = total - inside, all_wrong - wrong
+    p, min_p = fisher(wrong, inside, all_wrong, total)
+    rate, rest = wrong / inside, other_wrong / outside
     # A difference is a sum with the weights 1 and -1.
-    sides = (1, rate, wilson_interval(wrong, inside)), (-1, rest, wilson_interval(other_wrong, rest_size))
-    return SliceDifference(inside, rate, rest, rate - rest, combine_intervals(sides), p, lowest_p)
+    terms = (1, rate, wilson_interval(wrong, inside)), (-1, rest, wilson_interval(other_wrong, outside))
+    return SliceDifference(inside, rate, rest, rate - rest, combine_intervals(terms), p, min_p)
 
 
 def fisher(wrong: int, inside: int, all_wrong: int, total: int) -> tuple[float, float]:
-    """Compute the p of Fisher's exact test, and the smallest p that any number of wrong units in the slice would have.
+    """Return the one-sided p of Fisher's exact test, and the lowest p that any number of wrong units would have.
 
-    p is the probability that at least this many of all wrong units are in a slice by chance.
+    p is the probability that a random slice of this size contains at least this many wrong units.
 
     Args:
         wrong: Number of wrong units in the slice.
@@ -136,14 +137,17 @@ def fisher(wrong: int, inside: int, all_wrong: int, total: int) -> tuple[float, 
 
 
 def _compare_numbers(errors: np.ndarray, decisions: np.ndarray, is_inside: np.ndarray) -> SliceDifference:
-    welch = _compare_ratios(errors, decisions, is_inside)
-    if welch.p is None:
-        return welch
-    return replace(welch, p=rank_sum(errors[is_inside], errors[~is_inside]))
+    comparison = _compare_ratios(errors, decisions, is_inside)
+    if comparison.p is None:
+        return comparison
+    return replace(comparison, p=rank_sum(errors[is_inside], errors[~is_inside]))
 
 
 def rank_sum(first: np.ndarray, second: np.ndarray) -> float:
-    """Compute the p of the rank-sum test that the first numbers are higher, by its normal approximation with ties."""
+    """Return the one-sided p that the first values are higher (Mann and Whitney 1947); 1 if all values are equal.
+
+    It is the normal approximation, corrected for ties and continuity.
+    """
     from scipy.stats import mannwhitneyu
 
     if len(np.unique(np.concatenate([first, second]))) == 1:  # the variance of the ranks is 0
@@ -154,29 +158,30 @@ def rank_sum(first: np.ndarray, second: np.ndarray) -> float:
 def _compare_ratios(errors: np.ndarray, decisions: np.ndarray, is_inside: np.ndarray) -> SliceDifference:
     from scipy import special
 
-    sides = [(errors[mask], decisions[mask]) for mask in (is_inside, ~is_inside)]
-    rates = [float(side_errors.sum() / side_decisions.sum()) for side_errors, side_decisions in sides]
-    difference, pooled = rates[0] - rates[1], errors.sum() / decisions.sum()
+    groups = [(errors[mask], decisions[mask]) for mask in (is_inside, ~is_inside)]
+    rates = [float(group_errors.sum() / group_decisions.sum()) for group_errors, group_decisions in groups]
+    difference, pooled_rate = rates[0] - rates[1], errors.sum() / decisions.sum()
     units = int(is_inside.sum())
     if min(units, len(errors) - units) < MIN_UNITS:
         return SliceDifference(units, rates[0], rates[1], difference)
-    error, freedom = _ratio_error(sides, [pooled, pooled])
-    above = float(special.stdtr(freedom, -difference / error)) if error else float(difference <= 0)
-    side_error, side_freedom = _ratio_error(sides, rates)
-    half = float(special.stdtrit(side_freedom, 1 - LEVEL / 2)) * side_error if side_error else 0.0
+    # The test pools the rates, because they are equal under the null hypothesis; the interval does not.
+    error, degrees = _ratio_error(groups, [pooled_rate, pooled_rate])
+    p = float(special.stdtr(degrees, -difference / error)) if error else float(difference <= 0)
+    error, degrees = _ratio_error(groups, rates)
+    half = float(special.stdtrit(degrees, 1 - LEVEL / 2)) * error if error else 0.0
     interval = (difference - half, difference + half)
-    return SliceDifference(units, rates[0], rates[1], difference, interval, above, min_p=0.0)
+    return SliceDifference(units, rates[0], rates[1], difference, interval, p, min_p=0.0)
 
 
-def _ratio_error(sides: Sequence[tuple[np.ndarray, np.ndarray]], rates: Sequence[float]) -> tuple[float, float]:
+def _ratio_error(groups: Sequence[tuple[np.ndarray, np.ndarray]], rates: Sequence[float]) -> tuple[float, float]:
     """Compute the standard error of the difference of two ratios, and its degrees of freedom (Satterthwaite 1946)."""
     variances, counts = [], []
-    for (errors, decisions), rate in zip(sides, rates, strict=True):
+    for (errors, decisions), rate in zip(groups, rates, strict=True):
         residuals, count = (errors - rate * decisions) / decisions.mean(), len(errors)
         variances.append(float((residuals**2).sum() / (count * (count - 1))))
         counts.append(count)
     variance = sum(variances)
-    if variance == 0:  # all units are alike on either side
+    if variance == 0:  # no residual in either group
         return 0.0, 1.0
-    freedom = variance**2 / sum(part**2 / (count - 1) for part, count in zip(variances, counts, strict=True))
-    return math.sqrt(variance), freedom
+    degrees = variance**2 / sum(part**2 / (count - 1) for part, count in zip(variances, counts, strict=True))
+    return math.sqrt(variance), degrees

@@ -1,4 +1,4 @@
-"""Gold answers: reading their common forms, and scoring as in SQuAD (Rajpurkar et al. 2016, 2018)."""
+"""Read gold answers in their common forms, and score answers as SQuAD does (Rajpurkar et al. 2016, 2018)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError
-from bertkit.metrics.intervals import Metric, RowScores, percent
+from bertkit.metrics.intervals import Metric, RowScores, to_percent
 from bertkit.recipe.sections import Row
 
-_ROUNDING = 1e-9  # sums of F1 that differ by less are equally good
+_ROUNDING = 1e-9  # sums of F1 that differ by less are equal
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -30,13 +30,13 @@ def normalize(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
-def exact_and_f1(gold: str, predicted: str, *, no_answer: bool) -> tuple[float, float]:
-    """Compute whether two answers are the same once normalized (0 or 1), and the F1 of their words.
+def compare_answers(gold: str, predicted: str, *, no_answer: bool) -> tuple[float, float]:
+    """Compute exact match (0 or 1) and the F1 of the words of two answers, after both are normalized.
 
     Args:
         gold: Gold answer.
         predicted: Predicted answer.
-        no_answer: Whether empty text means no answer (SQuAD 2.0), which is right if both are empty.
+        no_answer: Whether empty text means no answer (SQuAD 2.0): both scores are 1 if both are empty, and 0 if one is.
     """
     gold_words, predicted_words = normalize(gold).split(), normalize(predicted).split()
     exact = float(gold_words == predicted_words)
@@ -46,64 +46,65 @@ def exact_and_f1(gold: str, predicted: str, *, no_answer: bool) -> tuple[float, 
     return exact, 2 * common / (len(gold_words) + len(predicted_words)) if common else 0.0
 
 
-def score_answer(golds: Sequence[str], predicted: str, *, no_answer: bool) -> tuple[float, float]:
-    """Compute exact match and F1, each against the gold answer that scores highest.
+def score_question(golds: Sequence[str], predicted: str, *, no_answer: bool) -> tuple[float, float]:
+    """Compute exact match and F1 of a question, each with the gold answer that scores highest.
 
-    With `no_answer`, gold answers that consist of punctuation and articles do not count, and a question without any
-    has the gold answer "" (`evaluate-v2.0.py`).
+    With `no_answer`, gold answers that consist of punctuation and articles are ignored; without any other, the gold
+    answer is empty (as in `evaluate-v2.0.py`).
     """
     if no_answer:
         golds = [gold for gold in golds if normalize(gold)] or [""]
-    pairs = [exact_and_f1(gold, predicted, no_answer=no_answer) for gold in golds]
+    pairs = [compare_answers(gold, predicted, no_answer=no_answer) for gold in golds]
     return max(exact for exact, _ in pairs), max(f1 for _, f1 in pairs)
 
 
 def score_answers(golds: Sequence[Sequence[str]], texts: Sequence[str], *, no_answer: bool) -> np.ndarray:
-    """Compute exact match and F1 of each question's text, shape (2, questions)."""
+    """Compute exact match and F1 of each question. Shape: (2, questions)."""
     pairs = zip(golds, texts, strict=True)
-    return np.array([score_answer(gold, text, no_answer=no_answer) for gold, text in pairs]).reshape(-1, 2).T
+    return np.array([score_question(gold, text, no_answer=no_answer) for gold, text in pairs]).reshape(-1, 2).T
 
 
-def best_threshold(
+def find_best_threshold(
     scores: np.ndarray, empty: np.ndarray, null_odds: np.ndarray, has_answer: np.ndarray
 ) -> tuple[float, float]:
-    """Find the best threshold of `null_odds` above which to predict no answer (`evaluate-v2.0.py`, find_best_thresh).
+    """Return the best mean score, and the threshold on `null_odds` that has it (as in `evaluate-v2.0.py`).
 
-    Each odds is a candidate, and so is a value below the lowest odds, at which no question is answered. The official
-    search uses 0 instead of that value, because its odds are probabilities.
+    No answer is predicted for questions whose odds are above the threshold. Candidates are all odds and, to answer no
+    question, a value below all odds. For the latter, the official `find_best_thresh` takes 0, because its odds are
+    probabilities.
 
     Args:
-        scores: Scores of the best spans, in [0, 1], shape (questions,) like all arguments.
-        empty: Whether a best span is empty once normalized, so that it predicts no answer at any threshold.
+        scores: Score of each best span, from 0 to 1. Shape: (questions,), as for all arguments.
+        empty: Whether the best span is empty once normalized, so that it predicts no answer at any threshold.
         null_odds: Score of no answer minus the score of the best span.
-        has_answer: Whether there is an answer.
+        has_answer: Whether the question has an answer.
 
     Returns:
-        the best mean score in [0, 1], and the lowest threshold that has it.
+        The best mean score, from 0 to 1, and the lowest threshold that reaches it.
 
-    >>> right, has_answer = np.array([1.0, 1.0, 0.0, 0.0]), np.array([True, True, False, True])
-    >>> best_threshold(right, np.zeros(4, bool), np.array([-5.0, -2.0, -1.0, 3.0]), has_answer)  # answer the first two
+    >>> scores, has_answer = np.array([1.0, 1.0, 0.0, 0.0]), np.array([True, True, False, True])
+    >>> find_best_threshold(scores, np.zeros(4, bool), np.array([-5.0, -2.0, -1.0, 3.0]), has_answer)
     (0.75, -2.0)
     """
-    # Gain in the sum of scores if a question is answered instead of left open. The cumulative sum in the order of
-    # the odds is the total at each threshold, so one sort replaces scoring all questions once per threshold.
-    # In the example, the gains are [1, 1, -1, 0]: answering the third question loses the point for no answer. Their
-    # sums are [1, 2, 1, 1], so the first two questions are answered, and 2 + 1 of 4 points is 0.75.
+    # The gain of a question is its score if it is answered, minus its score with no answer. The cumulative sum of the
+    # gains, sorted by odds, is the total gain at each threshold, so one sort replaces scoring at each threshold.
+    # In the example, the gains are [1, 1, -1, 0]: the third question has no answer, so its point would be lost. The
+    # total gains are [1, 2, 1, 1], so the first two questions are answered, and (1 + 2) / 4 is 0.75.
     gains = np.where(has_answer, scores, np.where(empty, 0.0, -1.0))
     order = np.argsort(null_odds, kind="stable")
-    odds, totals = null_odds[order], np.cumsum(gains[order])
+    odds, total_gains = null_odds[order], np.cumsum(gains[order])
     # Questions with equal odds are answered together.
-    totals[:-1][odds[:-1] == odds[1:]] = -np.inf
-    # Number of right questions if none is answered, and the gain at the best threshold.
-    silent, gain = float((~has_answer).sum()), float(totals.max())
-    if gain <= _ROUNDING:
-        return silent / len(scores), float(odds[0]) - 1
+    total_gains[:-1][odds[:-1] == odds[1:]] = -np.inf
+    without_answers, best_gain = float((~has_answer).sum()), float(total_gains.max())
+    if best_gain <= _ROUNDING:
+        return without_answers / len(scores), float(odds[0]) - 1
     # Sums of F1 that should be equal can differ in the last digit; without a tolerance, the threshold would be random.
-    return (silent + gain) / len(scores), float(odds[np.argmax(totals >= gain - _ROUNDING)])
+    is_best = total_gains >= best_gain - _ROUNDING
+    return (without_answers + best_gain) / len(scores), float(odds[np.argmax(is_best)])
 
 
 def _declare_mean(column: str, has_answer: bool | None = None) -> Metric:
-    """Declare the mean of a column in percent, over all questions or over those with or without an answer."""
+    """Declare the mean of an array in percent, over all questions, or only those with (or without) an answer."""
 
     def select(row_scores: RowScores) -> np.ndarray:
         values = row_scores[column]
@@ -114,19 +115,19 @@ def _declare_mean(column: str, has_answer: bool | None = None) -> Metric:
         return float(100 * values.mean()) if len(values) else math.nan
 
     def count(row_scores: RowScores) -> tuple[int, int] | None:
-        # Exact match is always right or wrong, and F1 is if no answer is right in part.
+        # The mean is a ratio of counts if all scores are 0 or 1: always for exact match, sometimes for F1.
         values = select(row_scores)
         is_binary = len(values) and np.isin(values, (0, 1)).all()
         return (int(values.sum()), len(values)) if is_binary else None
 
     undefined = "no question has an answer" if has_answer else "every question has an answer"
-    return Metric(compute, count, percent, undefined=undefined)
+    return Metric(compute, count, to_percent, undefined=undefined)
 
 
 def _find_best(column: str, row_scores: RowScores) -> tuple[float, float]:
-    """Find the best mean of a column of the best spans, and the threshold that has it."""
+    """Return the best mean of a score of the best spans over all thresholds, and the threshold that reaches it."""
     columns = (row_scores[name] for name in (column, "span_empty", "null_odds", "has_answer"))
-    return best_threshold(*columns)
+    return find_best_threshold(*columns)
 
 
 METRICS: Mapping[str, Metric] = {
@@ -136,41 +137,43 @@ METRICS: Mapping[str, Metric] = {
     "HasAns_f1": _declare_mean("f1", True),
     "NoAns_exact": _declare_mean("exact", False),
     "NoAns_f1": _declare_mean("f1", False),
-    "best_exact": Metric(lambda row_scores: 100 * _find_best("span_exact", row_scores)[0], to_score=percent),
+    "best_exact": Metric(lambda row_scores: 100 * _find_best("span_exact", row_scores)[0], to_score=to_percent),
     "best_exact_thresh": Metric(lambda row_scores: _find_best("span_exact", row_scores)[1], is_score=False),
-    "best_f1": Metric(lambda row_scores: 100 * _find_best("span_f1", row_scores)[0], to_score=percent),
+    "best_f1": Metric(lambda row_scores: 100 * _find_best("span_f1", row_scores)[0], to_score=to_percent),
     "best_f1_thresh": Metric(lambda row_scores: _find_best("span_f1", row_scores)[1], is_score=False),
 }
 """Metrics of the official evaluation in percent, and its thresholds.
 
-They are computed from ``exact`` and ``f1`` in [0, 1], ``has_answer``, ``null_odds`` and, of the best spans,
-``span_exact``, ``span_f1`` and ``span_empty``, each of shape (questions,).
+They are computed from ``exact`` and ``f1`` from 0 to 1, ``has_answer``, ``null_odds`` and, for the best spans,
+``span_exact``, ``span_f1`` and ``span_empty``. Shape: (questions,). ``HasAns_*`` and ``NoAns_*`` are NaN if no question
+has an answer, or each question has one.
 """
 
 
-def question_name(row: Row) -> str:
-    """Return a prefix for a message that names a question by its id; empty without an id."""
+def question_prefix(row: Row) -> str:
+    """Return the prefix of a message that names a question by its id, or an empty text if it has no id."""
     return f"question {row['id']}: " if "id" in row else ""
 
 
 def read_answers(row: Row) -> tuple[list[str], list[int]]:
-    """Return the answers' texts and the index of the first character of each.
+    """Return the text of each answer, and the index of its first character in the context.
 
-    Answers may come as in SQuAD, as a list of ``{"text", "answer_start"}``, as (text, start), as JSON of one of these,
-    or as plain text that occurs once in the ``context``. Spaces at both ends of an answer are dropped.
+    Answers can be in the form of SQuAD, ``{"text": [...], "answer_start": [...]}``, a list of ``{"text",
+    "answer_start"}``, a pair (text, start), JSON of one of these, or plain text that occurs once in the ``context``.
+    Whitespace at both ends of an answer is dropped.
 
     Raises:
-        DataError: If they have another form, or an answer is not at its ``answer_start``; the question is named by its
-            ``id``.
+        DataError: If the answers have another form, or an answer is not at its ``answer_start``; the message contains
+            the ``id`` of the question.
     """
     value = row["answers"]
-    # Each form is rewritten step by step until it is SQuAD's. A text in brackets that occurs in the context is an
-    # answer, and any other such text is JSON.
+    # Each statement rewrites one form, until the value has the form of SQuAD. A text in brackets is JSON, unless it
+    # occurs in the context, which makes it an answer.
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "[") and value not in row["context"]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            message = f"{question_name(row)}the answers are not valid JSON"
+            message = f"{question_prefix(row)}the answers are not valid JSON"
             raise DataError(message, "correct them", column="answers") from None
     if isinstance(value, str):
         value = {"text": [value], "answer_start": [_find_start(row, value)]} if value.strip() else []
@@ -185,19 +188,19 @@ def read_answers(row: Row) -> tuple[list[str], list[int]]:
             raise ValueError
         starts = [int(start) for start in starts]
     except (TypeError, ValueError, KeyError, OverflowError):
-        message = f"{question_name(row)}the answers are not in the form of SQuAD"
+        message = f"{question_prefix(row)}the answers are not in the form of SQuAD"
         remedy = 'write {"text": ["..."], "answer_start": [17]}'
         raise DataError(message, remedy, column="answers") from None
-    visible = [_check_start(row, text, start) for text, start in zip(texts, starts, strict=True)]
-    return [text.strip() for text in texts], visible
+    starts = [_check_start(row, text, start) for text, start in zip(texts, starts, strict=True)]
+    return [text.strip() for text in texts], starts
 
 
 def _check_start(row: Row, text: str, start: int) -> int:
-    """Check that the answer begins at `start`, and return the index of its first visible character."""
+    """Check that an answer starts at `start`, and return the index of its first visible character."""
     if not text.strip():
-        raise DataError(f"{question_name(row)}an answer has no text", "leave it out", column="answers")
+        raise DataError(f"{question_prefix(row)}an answer has no text", "leave it out", column="answers")
     if start < 0 or not row["context"].startswith(text, start):
-        message = f"{question_name(row)}{describe_mismatch(row['context'], text, start)}"
+        message = f"{question_prefix(row)}{describe_mismatch(row['context'], text, start)}"
         raise DataError(message, "correct it", column="answers")
     return start + len(text) - len(text.lstrip())
 
@@ -207,7 +210,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _find_start(row: Row, text: str) -> int:
-    """Find the only occurrence of an answer that comes without ``answer_start``."""
+    """Return the start of an answer without ``answer_start``, which must occur once in the context."""
     count = row["context"].count(text)
     if count == 1:
         return int(row["context"].index(text))
@@ -215,15 +218,15 @@ def _find_start(row: Row, text: str) -> int:
     remedy = "add its answer_start"
     if not count:
         message, remedy = f"the answer {text[:60]!r} is not in the context", "copy it from there"
-    raise DataError(question_name(row) + message, remedy, column="answers")
+    raise DataError(question_prefix(row) + message, remedy, column="answers")
 
 
 def describe_mismatch(context: str, text: str, start: int) -> str:
-    """Describe the text at an answer's start, and the answer's real position or the unit that its start counts."""
-    there = context[max(start, 0) : max(start, 0) + len(text)]
-    message = f"the answer {text[:60]!r} is not at {start} ({there[:60]!r} is)"
-    # The usual mistakes: offsets in UTF-8 (Rust, Go) or in UTF-16 (Java, JavaScript) run ahead of characters after the
-    # first one that needs several units.
+    """Describe the text at a wrong start of an answer, and how the start was counted, or the nearest correct start."""
+    actual = context[max(start, 0) : max(start, 0) + len(text)]
+    message = f"the answer {text[:60]!r} is not at {start} ({actual[:60]!r} is)"
+    # A usual mistake is to count bytes of UTF-8 (Rust, Go) or units of UTF-16 (Java, JavaScript). After the first
+    # character of several units, such starts are too high.
     as_bytes = text.encode(errors="surrogatepass")
     if start >= 0 and context.encode(errors="surrogatepass")[start:].startswith(as_bytes):
         return f"{message}; answer_start counts bytes, not characters"

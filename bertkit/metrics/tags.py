@@ -1,7 +1,7 @@
-"""Entity tags: schemes, spans, counts and metrics.
+"""Convert and decode entity tags, find and compare spans, and compute metrics of tags and entities.
 
-Inside bertkit all entity tags are IOB2: ``B-`` begins an entity, ``I-`` continues it, ``O`` is outside (Ramshaw &
-Marcus 1995; Tjong Kim Sang & Veenstra 1999). IOB1 and BIOES are rewritten. A span is (type, first word, last word + 1),
+bertkit rewrites entity tags of other schemes (IOB1, BIOES) in IOB2: ``B-`` starts an entity, ``I-`` continues it, and
+``O`` is outside (Ramshaw & Marcus 1995; Tjong Kim Sang & Veenstra 1999). A span is (type, first word, last word + 1),
 or has characters instead of words if the text is annotated in characters.
 """
 
@@ -23,12 +23,13 @@ from bertkit.metrics.intervals import Metric, RowScores
 
 Span = tuple[str, int, int]
 TagPair = tuple[list[str], list[str]]
+"""Gold and predicted tags of a row."""
 
 OUTCOMES = ("right", "wrong type", "wrong boundary", "wrong both", "missed", "spurious")
 
 
 def find_spans(tags: Sequence[str]) -> list[Span]:
-    """Find the entities of IOB2 tags as conlleval and seqeval do: an ``I-`` that continues no entity begins one.
+    """Find the entities of IOB2 tags as conlleval and seqeval do: an ``I-`` without an entity to continue starts one.
 
     >>> find_spans(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
     [('PER', 0, 2), ('LOC', 3, 4), ('LOC', 4, 5)]
@@ -46,7 +47,7 @@ def find_spans(tags: Sequence[str]) -> list[Span]:
 
 
 def find_strict_spans(tags: Sequence[str]) -> list[Span]:
-    """Find only the entities that begin with ``B-``, as IOB2 requires and seqeval's strict mode does.
+    """Find the entities that start with ``B-``, as IOB2 and the strict mode of seqeval require.
 
     >>> find_strict_spans(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
     [('PER', 0, 2), ('LOC', 4, 5)]
@@ -54,17 +55,17 @@ def find_strict_spans(tags: Sequence[str]) -> list[Span]:
     return [(entity_type, start, end) for entity_type, start, end in find_spans(tags) if tags[start][0] == "B"]
 
 
-def entity_types(labels: Sequence[str]) -> list[str]:
+def list_entity_types(labels: Sequence[str]) -> list[str]:
     """List the types of the entity tags among labels.
 
-    >>> entity_types(["O", "B-PER", "I-PER", "B-LOC"])
+    >>> list_entity_types(["O", "B-PER", "I-PER", "B-LOC"])
     ['PER', 'LOC']
     """
     return list(dict.fromkeys(label[2:] for label in labels if label != "O"))
 
 
 def count_tags(rows: Iterable[Mapping[str, Any]], labels: Sequence[str]) -> tuple[int, dict[str, int]]:
-    """Find the most frequent tag, overall and per word, in rows of words, ``tokens``, and ``tags``, as label ids.
+    """Return the label id of the most frequent tag, and of each word's most frequent tag, in ``tokens`` and ``tags``.
 
     >>> count_tags([{"tokens": ["a", "b", "a"], "tags": ["X", "Y", "X"]}], ["Y", "X"])
     (1, {'a': 1, 'b': 0})
@@ -79,32 +80,32 @@ def count_tags(rows: Iterable[Mapping[str, Any]], labels: Sequence[str]) -> tupl
     return labels.index(tag_counts.most_common(1)[0][0]), word_tags
 
 
-def word_spans(tags: Sequence[str]) -> list[Span]:
-    """Return every word as a separate span, so that tags which mark no entities are counted in the same way.
+def find_word_spans(tags: Sequence[str]) -> list[Span]:
+    """Return each word as a span, so that tags that are not entity tags can be counted by the same function.
 
-    >>> word_spans(["DET", "NOUN"])
+    >>> find_word_spans(["DET", "NOUN"])
     [('DET', 0, 1), ('NOUN', 1, 2)]
     """
     return [(tag, word, word + 1) for word, tag in enumerate(tags)]
 
 
-def drop_unlabelled(gold: Sequence[str | None], predicted: Sequence[str]) -> TagPair:
-    """Return gold and predicted tags of the labeled words, whose gold tag is not None.
+def drop_unlabeled(gold: Sequence[str | None], predicted: Sequence[str]) -> TagPair:
+    """Return the gold and the predicted tags of the words that have a gold tag (not None).
 
-    >>> drop_unlabelled(["B-PER", None], ["O", "O"])
+    >>> drop_unlabeled(["B-PER", None], ["O", "O"])
     (['B-PER'], ['O'])
     """
     pairs = [(gold_tag, tag) for gold_tag, tag in zip(gold, predicted, strict=True) if gold_tag is not None]
     return [gold_tag for gold_tag, _ in pairs], [tag for _, tag in pairs]
 
 
-def word_offsets(words: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the first and last + 1 character of each word in the text that joins them by one space.
+def find_word_offsets(words: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the first and last + 1 character of each word in the words joined by one space.
 
-    >>> word_offsets(["a", "bcd"])
+    >>> find_word_offsets(["a", "bcd"])
     [(0, 1), (2, 5)]
     """
-    # Count every word with the space after it; the word itself ends one character earlier.
+    # Each word is followed by a space, so it ends one character before the sum of the lengths.
     ends = np.cumsum([len(word) + 1 for word in words]) - 1
     return [(int(end) - len(word), int(end)) for end, word in zip(ends, words, strict=True)]
 
@@ -114,72 +115,81 @@ def describe_entities(
 ) -> list[dict[str, Any]]:
     """Return type, text, characters and probability of each entity of IOB2 tags.
 
-    The probability is the mean of its words' probabilities, or None if no word has one.
+    The probability is the mean probability of the entity's words, or None if no word has a probability.
     """
     entities = []
     spans = find_spans(tags)
-    for (_, first, last), (entity_type, start, end) in zip(spans, locate_spans(spans, offsets), strict=True):
-        word_probabilities = [value for value in probabilities[first:last] if value is not None]
+    for (_, first, stop), (entity_type, start, end) in zip(spans, locate_spans(spans, offsets), strict=True):
+        word_probabilities = [value for value in probabilities[first:stop] if value is not None]
         mean = float(np.mean(word_probabilities)) if word_probabilities else None
         entity = {"type": entity_type, "text": text[start:end], "start": start, "end": end, "probability": mean}
         entities.append(entity)
     return entities
 
 
-def as_spans(described: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return described entities as annotation tools read them: start, end, label and score of each."""
+def to_annotations(entities: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Convert the result of `describe_entities` to the keys of annotation tools: start, end, label and score."""
     return [
         {"start": entity["start"], "end": entity["end"], "label": entity["type"], "score": entity["probability"]}
-        for entity in described
+        for entity in entities
     ]
 
 
-def tag_spans(words: Sequence[tuple[int, int]], spans: Iterable[tuple[int, int, str]]) -> list[str]:
-    """Return the IOB2 tags of words for spans of a text; both are characters, in order.
+def tag_spans(offsets: Sequence[tuple[int, int]], spans: Iterable[tuple[int, int, str]]) -> list[str]:
+    """Convert sorted spans of characters to IOB2 tags of words.
 
-    A word that is partly inside a span has its tag, so that a model learns about where the entity is. If two spans
-    share a word, the first one has it.
+    A word that is partly inside a span gets its tag, so that a model learns the approximate position of the entity. If
+    two spans share a word, the first span gets the word.
+
+    Args:
+        offsets: First and last + 1 character of each word.
+        spans: First and last + 1 character, and label, of each span.
 
     >>> tag_spans([(0, 3), (4, 8), (8, 9)], [(0, 6, "LOC")])
     ['B-LOC', 'I-LOC', 'O']
     """
-    tags, starts, ends = (["O"] * len(words), *([word[side] for word in words] for side in (0, 1)))
-    free = 0  # The first word that no earlier span has.
+    tags, starts, ends = ["O"] * len(offsets), [start for start, _ in offsets], [end for _, end in offsets]
+    next_word = 0  # first word after the words of earlier spans
     for start, end, label in spans:
         # In the example, the words start at [0, 4, 8] and end at [3, 8, 9]. The first word that ends after character 0
         # is word 0, and the first that starts at or after character 6 is word 2, so words 0 and 1 have the tag.
-        first, last = max(free, bisect_right(ends, start)), bisect_left(starts, end)
-        if first < last:
-            tags[first:last] = [f"B-{label}"] + [f"I-{label}"] * (last - first - 1)
-            free = last
+        first, stop = max(next_word, bisect_right(ends, start)), bisect_left(starts, end)
+        if first < stop:
+            tags[first:stop] = [f"B-{label}"] + [f"I-{label}"] * (stop - first - 1)
+            next_word = stop
     return tags
 
 
 def locate_spans(spans: Iterable[Span], offsets: Sequence[tuple[int, int]]) -> list[Span]:
-    """Return spans of words as spans of characters, given the first and last + 1 character of each word.
+    """Convert spans of words to spans of characters, given the first and last + 1 character of each word.
 
     >>> locate_spans([("LOC", 1, 3)], [(0, 3), (4, 8), (8, 9)])
     [('LOC', 4, 9)]
     """
-    return [(entity_type, offsets[first][0], offsets[last - 1][1]) for entity_type, first, last in spans]
+    return [(entity_type, offsets[first][0], offsets[stop - 1][1]) for entity_type, first, stop in spans]
 
 
-def list_spans(spans: Iterable[Span], text: str) -> str:
-    """Write spans of characters as text, each with its type.
+def format_spans(spans: Iterable[Span], text: str) -> str:
+    """Format spans of characters as their texts with their types.
 
-    >>> list_spans([("PER", 0, 12)], "Ada Lovelace wrote"), list_spans([], "a")
+    >>> format_spans([("PER", 0, 12)], "Ada Lovelace wrote"), format_spans([], "a")
     ('Ada Lovelace (PER)', 'none')
     """
     return ", ".join(f"{text[start:end]} ({entity_type})" for entity_type, start, end in spans) or "none"
 
 
 def count_errors(row_scores: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Count the errors and the decisions of each row; the fraction of errors is 1 - F1 of entities, or 1 - accuracy.
+    """Count the errors and the decisions of each row; their ratio is 1 - F1 of entities, or 1 - accuracy of tags.
 
-    The decisions about entities are the gold and the predicted entities; each that is not both is an error.
+    Each gold and each predicted entity is a decision, so a correct entity counts twice. Each entity that is only gold,
+    or only predicted, is an error.
 
     Args:
-        row_scores: ``entities`` (rows, types, 3), or else ``tags`` (rows, tags, 3): what is right, gold and predicted.
+        row_scores: Counts from `count_spans`: ``entities`` of shape (rows, types, 3), or else ``tags`` of shape (rows,
+            tags, 3).
+
+    Returns:
+        Errors and decisions. Shape: (rows,).
     """
     if "entities" in row_scores:
         correct, gold, predicted = row_scores["entities"].sum(axis=1).T
@@ -188,48 +198,49 @@ def count_errors(row_scores: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.n
     return gold - correct, gold
 
 
-def show_wrong_words(
+def describe_wrong_words(
     words: Sequence[str], gold: Sequence[str | None], tags: Sequence[str], probabilities: Sequence[float | None]
 ) -> tuple[str, str, bool, float | None]:
-    """Return wrongly tagged words with gold and with predicted tags, whether all tags are right, and the confidence.
+    """Return the wrong words with their gold tags, with their predicted tags, whether no word is wrong, and confidence.
 
-    The confidence is the highest probability of a wrong tag, or None if no probability is known.
+    The confidence is the highest probability of a wrong tag, or None if no wrong tag has a probability.
     """
-    tagged = zip(words, gold, tags, probabilities, strict=True)
-    wrong = [(word, gold_tag, tag, value or 0) for word, gold_tag, tag, value in tagged if gold_tag not in (None, tag)]
-    with_gold, with_tags = (" ".join(f"{entry[0]}/{entry[side]}" for entry in wrong) for side in (1, 2))
-    return with_gold, with_tags, not wrong, max((entry[3] for entry in wrong), default=None) or None
+    entries = zip(words, gold, tags, probabilities, strict=True)
+    wrong = [
+        (word, gold_tag, tag, value or 0.0) for word, gold_tag, tag, value in entries if gold_tag not in (None, tag)
+    ]
+    gold_text = " ".join(f"{word}/{gold_tag}" for word, gold_tag, *_ in wrong)
+    predicted_text = " ".join(f"{word}/{tag}" for word, _, tag, _ in wrong)
+    return gold_text, predicted_text, not wrong, max((value for *_, value in wrong), default=None) or None
 
 
-def predicted_spans(gold: Sequence[str | None], tags: Sequence[str]) -> list[Span]:
-    """Return the spans of predicted tags without those that have a word without a gold tag.
+def find_labeled_spans(gold: Sequence[str | None], tags: Sequence[str]) -> list[Span]:
+    """Return the spans of predicted tags, except spans with a word that has no gold tag.
 
-    >>> predicted_spans(["B-PER", None], ["B-LOC", "B-PER"])
+    >>> find_labeled_spans(["B-PER", None], ["B-LOC", "B-PER"])
     [('LOC', 0, 1)]
     """
     return [span for span in find_spans(tags) if None not in gold[span[1] : span[2]]]
 
 
 def count_outcomes(gold: Iterable[Span], predicted: Iterable[Span]) -> Counter[str]:
-    """Count entities by outcome; every gold and every predicted one counts once.
+    """Count gold and predicted entities by outcome; each entity counts once, alone or in a pair.
 
-    A predicted entity that is not right is paired with the first unpaired gold one that it overlaps: ``wrong type``
-    has its words, ``wrong boundary`` its type, ``wrong both`` neither. Unpaired gold entities are ``missed``, unpaired
-    predicted ones ``spurious``.
+    An incorrect predicted entity is paired with the first unpaired gold entity that it overlaps. The outcome is ``wrong
+    type`` if both have the same words, ``wrong boundary`` if both have the same type, otherwise ``wrong both``. Other
+    gold entities are ``missed``, and other predicted entities are ``spurious``.
 
     >>> sorted(count_outcomes([("PER", 0, 2), ("LOC", 5, 6)], [("PER", 0, 1), ("ORG", 8, 9)]).items())
     [('missed', 1), ('spurious', 1), ('wrong boundary', 1)]
     """
     gold_spans, predicted_spans = set(gold), set(predicted)
     correct = gold_spans & predicted_spans
-    counts: Counter[str] = Counter()
-    # Sort by words, because the order of a set of texts differs between processes. Among overlapping gold entities,
-    # an entity with the same words comes first, then one with the same type.
+    counts = Counter[str]({"right": len(correct)})
+    # Sort by words, because the order of a set of texts differs between processes.
     unpaired = sorted(gold_spans - correct, key=lambda span: span[1:])
-    if correct:
-        counts["right"] = len(correct)
     for entity_type, start, end in sorted(predicted_spans - correct, key=lambda span: span[1:]):
         overlapping = [span for span in unpaired if span[1] < end and start < span[2]]
+        # Prefer an entity with the same words, then an entity with the same type.
         same_words = [span for span in overlapping if span[1:] == (start, end)]
         candidates = same_words or [span for span in overlapping if span[0] == entity_type] or overlapping
         if not candidates:
@@ -237,33 +248,32 @@ def count_outcomes(gold: Iterable[Span], predicted: Iterable[Span]) -> Counter[s
             continue
         partner = candidates[0]
         unpaired.remove(partner)
-        if partner[1:] == (start, end):
+        if same_words:
             counts["wrong type"] += 1
         else:
             counts["wrong boundary" if partner[0] == entity_type else "wrong both"] += 1
-    if unpaired:
-        counts["missed"] = len(unpaired)
-    return counts
+    counts["missed"] = len(unpaired)
+    return +counts
 
 
 def count_spans(pairs: Sequence[tuple[Sequence[Span], Sequence[Span]]], types: Sequence[str]) -> np.ndarray:
-    """Count right, gold and predicted spans of each type, shape (rows, types, 3), for pairs of (gold, predicted).
+    """Count correct, gold and predicted spans, for (gold, predicted) spans of each row. Shape: (rows, types, 3).
 
-    Precision, recall and F1 of resampled rows are then sums over this array: no span is compared twice.
+    Precision, recall and F1 of resampled rows are sums over this array, so spans are compared only once.
     """
-    # One row with the gold spans PER (0, 2) and LOC (4, 5), and the predicted spans PER (0, 2) and LOC (4, 6), has
-    # [[[1, 1, 1], [0, 1, 1]]]: the person is right, and the location has the wrong end.
+    # One row with the gold spans PER (0, 2) and LOC (4, 5), and the predicted spans PER (0, 2) and LOC (4, 6), has the
+    # counts [[[1, 1, 1], [0, 1, 1]]]: the person is correct, and the location has a wrong end.
     counts = np.zeros((len(pairs), len(types), 3), dtype=np.int32)
-    indexes = {entity_type: index for index, entity_type in enumerate(types)}
+    columns = {entity_type: index for index, entity_type in enumerate(types)}
     for row, (gold, predicted) in enumerate(pairs):
-        for column, spans in enumerate((set(gold) & set(predicted), gold, predicted)):
+        for kind, spans in enumerate((set(gold) & set(predicted), gold, predicted)):
             for entity_type, _, _ in spans:
-                counts[row, indexes[entity_type], column] += 1
+                counts[row, columns[entity_type], kind] += 1
     return counts
 
 
-def ratios(counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Compute precision, recall and F1 of (right, gold, predicted) in the last axis; 0 where undefined."""
+def compute_ratios(counts: np.ndarray) -> dict[str, np.ndarray]:
+    """Compute precision, recall and F1; the last axis is (correct, gold, predicted) counts. A ratio of 0 / 0 is 0."""
     correct, gold, predicted = np.moveaxis(counts, -1, 0)
     return {
         "precision": correct / np.maximum(predicted, 1),
@@ -273,15 +283,16 @@ def ratios(counts: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _ratio(name: str, key: str, counts: RowScores) -> float:
-    """Compute precision, recall or F1 over the spans of all rows and types."""
-    return float(ratios(counts[key].sum(axis=(0, 1)))[name])
+    """Compute precision, recall or F1 over the spans of all rows and types (micro average)."""
+    return float(compute_ratios(counts[key].sum(axis=(0, 1)))[name])
 
 
 def _f1_macro(counts: RowScores) -> float:
-    # (types, 3) over all rows. A type that is neither gold nor predicted has no F1, and as 0 it would lower the mean.
+    """Return the mean F1 of the types that are gold or predicted, or 0 if no type is."""
+    # (types, 3) over all rows
     by_type = counts["entities" if "entities" in counts else "tags"].sum(axis=0)
     occurring = by_type[by_type[:, 1:].any(axis=1)]
-    return float(ratios(occurring)["f1"].mean()) if len(occurring) else 0.0
+    return float(compute_ratios(occurring)["f1"].mean()) if len(occurring) else 0.0
 
 
 METRICS: Mapping[str, Metric] = {
@@ -290,31 +301,31 @@ METRICS: Mapping[str, Metric] = {
         for suffix, key in (("", "entities"), ("_strict", "strict"))
         for name in ("f1", "precision", "recall")
     },
-    # Every word is a separate span here, so recall over all tags is the fraction of right words.
+    # Each word is a gold span of its tag, so recall over all tags is the fraction of correct words.
     "accuracy": Metric(partial(_ratio, "recall", "tags")),
     "f1_macro": Metric(_f1_macro),
 }
 """Name -> metric; all that a recipe can list for tags. A new metric is one entry here.
 
-`compute` takes counts of shape (rows, types, 3), as `count_spans` makes them: ``tags`` (of words) and, for entity tags,
-``entities`` and ``strict``. A metric that needs ``entities`` makes tags entity tags.
+`compute` takes counts of shape (rows, types, 3) from `count_spans`: ``tags`` (of words) and, for entity tags,
+``entities`` and ``strict``. If a recipe lists a metric that needs ``entities``, its tags are read as entity tags.
 """
 
 ENTITY_METRICS = tuple(name for name, metric in METRICS.items() if metric.needs)
 
 
 def score_types(pairs: Iterable[tuple[Sequence[Span], Sequence[Span]]]) -> list[dict[str, Any]]:
-    """Compute precision, recall, F1 and number of each type with seqeval, the most frequent type first.
+    """Compute precision, recall, F1 and number of gold spans of each type with seqeval, the most frequent type first.
 
     Args:
-        pairs: Gold and predicted spans of each row, which do not overlap on either side.
+        pairs: Gold and predicted spans of each row; neither gold nor predicted spans overlap each other.
     """
     from seqeval.metrics import classification_report
 
-    tagged = [_tag_both(*pair) for pair in pairs if any(pair)]
-    if not tagged:
+    tag_pairs = [_tag_both(*pair) for pair in pairs if any(pair)]
+    if not tag_pairs:
         return []
-    report = classification_report(*map(list, zip(*tagged, strict=True)), output_dict=True, zero_division=0)
+    report = classification_report(*map(list, zip(*tag_pairs, strict=True)), output_dict=True, zero_division=0)
     table = [
         {
             "type": name,
@@ -333,16 +344,15 @@ _AVERAGES = ("micro avg", "macro avg", "weighted avg")
 
 
 def _tag_both(gold: Sequence[Span], predicted: Sequence[Span]) -> TagPair:
-    """Return IOB2 tags of gold and predicted spans over the parts into which both of them cut a text.
+    """Return the IOB2 tags of gold and predicted spans, over parts of the text that end at each start or end of a span.
 
-    The characters 0, 3, 12, 16 and 22 cut the text into four parts:
+    The characters 0, 3, 12, 16 and 22 divide the text into four parts:
 
     >>> _tag_both([("PER", 0, 12)], [("PER", 0, 3), ("LOC", 16, 22)])
     (['B-PER', 'I-PER', 'O', 'O'], ['B-PER', 'O', 'O', 'B-LOC'])
     """
-    # seqeval takes tags of words, but gold spans of characters need not fit the words.
-    cuts = sorted({end for _, *ends in (*gold, *predicted) for end in ends})
-    parts = list(pairwise(cuts))
+    # seqeval reads tags of words, but gold spans of characters need not fit words.
+    parts = list(pairwise(sorted({position for _, *bounds in (*gold, *predicted) for position in bounds})))
     gold_tags, predicted_tags = (
         tag_spans(parts, sorted((start, end, label) for label, start, end in spans)) for spans in (gold, predicted)
     )
@@ -352,14 +362,14 @@ def _tag_both(gold: Sequence[Span], predicted: Sequence[Span]) -> TagPair:
 SCHEMES = ("iob2", "iob1", "bioes")
 
 ENTITY = "ENTITY"
-"""Type of the tags ``B`` and ``I``, which name none; seqeval counts them as one type too."""
+"""Type of the tags ``B`` and ``I``, which have no type; seqeval counts them as one type too."""
 
 _SPELLINGS = {r"([BIESLU])[_/: ](.+)": r"\1-\2", r"(.+)[-_/: ]([BIESLU])": r"\2-\1"}
-"""Pattern of tags that other tools write -> the tag of IOB2 or BIOES."""
+"""Pattern of tags that other tools write -> the tag in IOB2 or BIOES."""
 
 
 def is_entity_tag(tag: str) -> bool:
-    """Return whether a tag is ``O`` or a prefix of IOB2 with a type.
+    """Return whether a tag is valid in IOB2: ``O``, or ``B-`` or ``I-`` with a type.
 
     >>> is_entity_tag("O"), is_entity_tag("B-PER"), is_entity_tag("NOUN"), is_entity_tag("I-")
     (True, True, False, False)
@@ -368,52 +378,51 @@ def is_entity_tag(tag: str) -> bool:
 
 
 def find_invalid_tag(tags: Sequence[str | None], scheme: str = "iob2") -> int | None:
-    """Return the index of the first tag that the scheme does not allow after the tag before it, or None.
+    """Return the index of the first tag that the scheme does not allow after the previous tag, or None.
 
-    An ``I-`` (``E-``, ``L-``) must continue an entity of its type, and in BIOES a ``B-`` or ``I-`` must be continued.
-    Before and after an unlabeled word (None) any tag is allowed.
+    An ``I-``, ``E-`` or ``L-`` must continue an entity of its type. In BIOES, a ``B-`` or ``I-`` must be continued.
+    Next to an unlabeled word (None), any tag is allowed.
 
     >>> find_invalid_tag(["B-PER", "I-LOC"]), find_invalid_tag(["B-X", "O"], "bioes"), find_invalid_tag(["B-X", None])
     (1, 1, None)
     """
-    before: str | None = "O"
-    # In BIOES an entity must be closed at the end, which an O after the last tag checks.
+    previous_tag: str | None = "O"
+    # In BIOES, the last entity must be complete, so check an O after the last tag.
     for index, tag in enumerate([*tags, "O"] if scheme == "bioes" else tags):
-        if tag is not None and before is not None:
+        if tag is not None and previous_tag is not None:
             continues = tag[:2] in ("I-", "E-", "L-")
-            is_open = before[:2] in (("B-", "I-") if scheme == "bioes" else ("B-", "I-", "S-", "U-"))
-            if continues and not (is_open and before[2:] == tag[2:]):
+            is_open = previous_tag[:2] in (("B-", "I-") if scheme == "bioes" else ("B-", "I-", "S-", "U-"))
+            if continues and not (is_open and previous_tag[2:] == tag[2:]):
                 return index
             if scheme == "bioes" and is_open and not continues:
                 return min(index, len(tags) - 1)
-        before = tag
+        previous_tag = tag
     return None
 
 
-def repair(tags: Sequence[str]) -> list[str]:
-    """Make tags valid IOB2: an ``I-`` that continues no entity begins one. The spans stay the same.
+def repair_tags(tags: Sequence[str]) -> list[str]:
+    """Make tags valid IOB2 without changing their spans: an ``I-`` without an entity to continue becomes ``B-``.
 
-    >>> repair(["I-PER", "I-PER", "I-LOC", "O"])
+    >>> repair_tags(["I-PER", "I-PER", "I-LOC", "O"])
     ['B-PER', 'I-PER', 'B-LOC', 'O']
     """
-    repaired: list[str] = []
-    for tag in tags:
-        before = repaired[-1] if repaired else "O"
-        repaired.append(f"B-{tag[2:]}" if tag.startswith("I-") and before[2:] != tag[2:] else tag)
-    return repaired
+    return [
+        f"B-{tag[2:]}" if tag.startswith("I-") and previous_tag[2:] != tag[2:] else tag
+        for previous_tag, tag in pairwise(["O", *tags])
+    ]
 
 
 def to_iob2(tags: Sequence[str], scheme: str) -> list[str]:
-    """Rewrite tags of any of the SCHEMES in IOB2.
+    """Rewrite tags of a scheme in IOB2.
 
-    IOB1 begins an entity with ``B-`` only if it touches another of its type. BIOES (or BILOU) also marks last
-    (``E-``, ``L-``) and single (``S-``, ``U-``) words.
+    In IOB1, an entity starts with ``B-`` only if it follows an entity of the same type, otherwise with ``I-``. BIOES
+    (or BILOU) has other prefixes for last words (``E-``, ``L-``) and single words (``S-``, ``U-``).
 
     >>> to_iob2(["I-PER", "I-PER", "B-PER", "O"], "iob1"), to_iob2(["B-X", "E-X", "S-X"], "bioes")
     (['B-PER', 'I-PER', 'B-PER', 'O'], ['B-X', 'I-X', 'B-X'])
     """
     if scheme == "iob1":
-        return repair(tags)
+        return repair_tags(tags)
     if scheme == "bioes":
         prefixes = {"S": "B", "U": "B", "E": "I", "L": "I"}
         return [tag if tag == "O" else prefixes.get(tag[0], tag[0]) + tag[1:] for tag in tags]
@@ -421,51 +430,51 @@ def to_iob2(tags: Sequence[str], scheme: str) -> list[str]:
 
 
 def normalize_tags(tags: Sequence[str | None], words: Sequence[str], scheme: str) -> list[str | None]:
-    """Check the tags of a text and rewrite entity tags in IOB2; None (an unlabeled word) stays None.
+    """Check the tags of a text, and rewrite entity tags in IOB2; None (an unlabeled word) stays None.
 
     Args:
-        tags: Tags, one per word.
+        tags: One tag per word.
         words: Words, for messages.
-        scheme: One of SCHEMES, ``none`` for tags that mark no entities, or ``auto``: IOB2 if all tags look like it.
+        scheme: One of SCHEMES, ``none`` for tags that are not entity tags, or ``auto``: IOB2 if all tags exist in IOB2,
+            otherwise ``none``.
 
     Raises:
-        DataError: If the scheme does not allow a tag; the word is named.
+        DataError: If the scheme does not allow a tag; the message names the word.
     """
     if scheme == "none":
         return list(tags)
     if scheme != "auto":
         tags = [f"{tag}-{ENTITY}" if tag and len(tag) == 1 and tag in "BIESLU" else tag for tag in tags]
     for index, tag in enumerate(tags):
-        fault = _find_fault(tag or "O", scheme)
-        if fault:
-            raise DataError(f"word {index + 1} {words[index]!r}: the tag {tag!r} {fault[0]}", fault[1], column="tags")
+        if error := _find_tag_error(tag or "O", scheme):
+            raise DataError(f"word {index + 1} {words[index]!r}: the tag {tag!r} {error[0]}", error[1], column="tags")
     filled_tags = [tag or "O" for tag in tags]
     if scheme == "auto" and not all(map(is_entity_tag, filled_tags)):
         return list(tags)
-    invalid = None if scheme == "iob1" else find_invalid_tag(tags, scheme)
-    if invalid is not None:
-        position = f"after {filled_tags[invalid - 1]}" if invalid else "at the beginning"
-        if scheme == "bioes" and invalid == len(tags) - 1 and filled_tags[-1][0] in "BI":
+    invalid_index = None if scheme == "iob1" else find_invalid_tag(tags, scheme)
+    if invalid_index is not None:
+        position = f"after {filled_tags[invalid_index - 1]}" if invalid_index else "at the beginning"
+        if scheme == "bioes" and invalid_index == len(tags) - 1 and filled_tags[-1][0] in "BI":
             position = "at the end"
-        fault_text = f"word {invalid + 1} {words[invalid]!r}: {filled_tags[invalid]} {position}"
-        name, remedy = ("IOB2", "--set options.scheme=iob1 reads such tags")
+        problem = f"word {invalid_index + 1} {words[invalid_index]!r}: {filled_tags[invalid_index]} {position}"
+        name, remedy = "IOB2", "--set options.scheme=iob1 reads such tags"
         if scheme == "bioes":
-            name, remedy = "BIOES", "correct it, or --set options.scheme=iob2 if that is what the tags are"
-        raise DataError(f"{fault_text} is not {name}", remedy, column="tags")
+            name, remedy = "BIOES", "correct it, or --set options.scheme=iob2 if the tags are IOB2"
+        raise DataError(f"{problem} is not {name}", remedy, column="tags")
     return [None if tag is None else new for tag, new in zip(tags, to_iob2(filled_tags, scheme), strict=True)]
 
 
-def most_probable_valid(probabilities: np.ndarray, labels: Sequence[str]) -> list[int]:
+def decode_viterbi(probabilities: np.ndarray, labels: Sequence[str]) -> list[int]:
     """Return the label ids of the most probable sequence of tags that is valid IOB2 (Viterbi 1967).
 
     Args:
-        probabilities: Probabilities of the labels, (words, labels).
-        labels: Label names; without ``O`` or a ``B-`` among them the first word may have any.
+        probabilities: Probabilities of the labels. Shape: (words, labels).
+        labels: Label names; if all labels start with ``I-``, the first word can have any of them.
 
-    The best tag of each word separately would be ``I-PER`` twice, which is not valid. The best valid path is ``B-PER
-    I-PER``, with the probability 0.3 * 0.7:
+    The most probable tags of the single words are ``I-PER I-PER``, which is not valid. The most probable valid sequence
+    is ``B-PER I-PER``, with the probability 0.3 * 0.7:
 
-    >>> most_probable_valid(np.array([[0.3, 0.3, 0.4], [0.2, 0.1, 0.7]]), ["O", "B-PER", "I-PER"])
+    >>> decode_viterbi(np.array([[0.3, 0.3, 0.4], [0.2, 0.1, 0.7]]), ["O", "B-PER", "I-PER"])
     [1, 2]
     """
     if not len(probabilities):
@@ -473,34 +482,37 @@ def most_probable_valid(probabilities: np.ndarray, labels: Sequence[str]) -> lis
     starts, transitions = _transitions(tuple(labels))
     with np.errstate(divide="ignore"):
         log_probabilities = np.log(probabilities)
-    # total[j] is the best log probability of a valid sequence so far that ends in label j; origins[word][j] is the
-    # label before it on that path. Each word costs one (labels, labels) sum instead of a search over all sequences.
+    # total[j] is the highest log probability of a valid sequence that ends in label j at the current word, and
+    # previous_labels[word][j] is the label before j in this sequence.
     total = log_probabilities[0] + starts
-    origins = []
+    previous_labels = []
     for word_scores in log_probabilities[1:]:
-        paths = total[:, None] + transitions
-        origins.append(paths.argmax(axis=0))
-        total = paths.max(axis=0) + word_scores
+        sequences = total[:, None] + transitions
+        previous_labels.append(sequences.argmax(axis=0))
+        total = sequences.max(axis=0) + word_scores
     # In the example, the totals are [0.3, 0.3, 0] after the first word and [0.06, 0.03, 0.21] after the second (as
-    # probabilities), and the origins of the second word are [0, 0, 1]. So the path ends in label 2, which came from 1.
-    path = [int(total.argmax())]
-    for origin in reversed(origins):
-        path.append(int(origin[path[-1]]))
-    return path[::-1]
+    # probabilities), and the previous labels of the second word are [0, 0, 1]. The sequence ends in label 2, after 1.
+    label_ids = [int(total.argmax())]
+    for previous in reversed(previous_labels):
+        label_ids.append(int(previous[label_ids[-1]]))
+    return label_ids[::-1]
 
 
 @functools.cache
 def _transitions(labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Return 0 if a label may start a text, shape (labels,), or follow another, (before, after), else -inf."""
-    # An I- only follows tags of its type. The type of O is the empty text, which the last comparison excludes.
-    begins = [not label.startswith("I-") for label in labels]
-    follows = [[not new.startswith("I-") or old[2:] == new[2:] != "" for new in labels] for old in labels]
-    starts = np.where(np.array(begins) | (not any(begins)), 0.0, -np.inf)
-    return starts, np.where(np.array(follows), 0.0, -np.inf)
+    """Return log weights, 0 or -inf: whether a label can start a text, and whether it can follow another label.
+
+    Shapes: (labels,) and (previous labels, labels).
+    """
+    # An I- can only follow tags of its type. The last comparison excludes O, whose type is empty.
+    can_start = [not label.startswith("I-") for label in labels]
+    can_follow = [[not new.startswith("I-") or old[2:] == new[2:] != "" for new in labels] for old in labels]
+    starts = np.where(np.array(can_start) | (not any(can_start)), 0.0, -np.inf)
+    return starts, np.where(np.array(can_follow), 0.0, -np.inf)
 
 
-def _find_fault(tag: str, scheme: str) -> tuple[str, str] | None:
-    """Return the fault of a tag without its context, and the remedy, or None."""
+def _find_tag_error(tag: str, scheme: str) -> tuple[str, str] | None:
+    """Return the problem of a single tag and its remedy, or None if the scheme has the tag."""
     if len(tag) == 2 and tag[1] == "-" and tag[0] in "BIESLU":
         return "has no type", "correct the row"
     if scheme != "bioes" and tag[:2] in ("E-", "S-", "L-", "U-"):
@@ -510,8 +522,8 @@ def _find_fault(tag: str, scheme: str) -> tuple[str, str] | None:
         if tag.isdigit():
             return "is a number", "name the tags in the order of their numbers: --set 'labels=[O, B-PER, I-PER]'"
         matches = ((re.fullmatch(pattern, tag), form) for pattern, form in _SPELLINGS.items())
-        if spelled := next((match.expand(form) for match, form in matches if match), ""):
-            return "is not an entity tag", f"write {spelled}: the prefix belongs before the type"
-        remedy = "for tags that mark no entities --set options.scheme=none --set metrics=[accuracy,f1_macro]"
+        if correct_tag := next((match.expand(form) for match, form in matches if match), ""):
+            return "is not an entity tag", f"write {correct_tag}: the prefix belongs before the type"
+        remedy = "if these are not entity tags, --set options.scheme=none --set metrics=[accuracy,f1_macro]"
         return "is not an entity tag", remedy
     return None

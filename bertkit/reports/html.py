@@ -12,9 +12,9 @@ import numpy as np
 from markupsafe import Markup
 
 from bertkit.metrics import reliability
-from bertkit.metrics.baselines import Baselines, strongest_scores
+from bertkit.metrics.baselines import Baselines, find_best_baseline_scores
 from bertkit.metrics.intervals import describe_methods
-from bertkit.metrics.reliability import calibration_errors, thin
+from bertkit.metrics.reliability import calibration_errors, sample_evenly
 from bertkit.reports import svg
 from bertkit.reports.confidence import draw_reliability, draw_risk
 from bertkit.reports.examples import (
@@ -91,7 +91,7 @@ class ReportData:
     @property
     def baseline(self) -> dict[str, float | None]:
         """The score of the strongest baseline for each metric."""
-        return strongest_scores(self.baselines)
+        return find_best_baseline_scores(self.baselines)
 
     @property
     def chosen_by(self) -> str:
@@ -190,7 +190,7 @@ def draw_logs(panels: Mapping[str, Mapping[str, tuple[Log, str]]], **style: Any)
             points = [(entry["step"], entry[key]) for entry in entries if is_finite(entry.get("step"), entry.get(key))]
             if points:
                 # A log of many steps has more points than the picture has pixels, and the page is one file.
-                lines[label] = thin(points, MAX_POINTS)
+                lines[label] = sample_evenly(points, MAX_POINTS)
         if lines:
             pictures.append((caption, svg.line_chart(lines, name=caption, x="step", **style)))
     return pictures
@@ -237,7 +237,7 @@ def _draw_numbers(measured: Sequence[NumberAnswer]) -> tuple[str, Markup] | None
     """Draw predicted over gold numbers, as (caption, picture)."""
     if not measured:
         return None
-    rows = thin(measured, MAX_POINTS)
+    rows = sample_evenly(measured, MAX_POINTS)
     note = f" ({len(rows):,} of {len(measured):,} rows)" if len(rows) < len(measured) else ""
     points = [svg.Point(g, p, f"row {e.id}: gold {g:.4g}, predicted {p:.4g}") for e, g, p in rows]
     low, high = min(points)[0], max(points)[0]

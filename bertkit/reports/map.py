@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertkit.metrics.reliability import thin
+from bertkit.metrics.reliability import sample_evenly
 from bertkit.reports.svg import escape_text
 from bertkit.reports.templates import load_template, write_page
 
@@ -94,7 +94,7 @@ def write_map(file: Path, points: Sequence[MapPoint], layers: Sequence[MapLayer]
         layers: Layers to show, at least one; the page opens at the last.
         page: Title, notes and table of the page.
     """
-    indices = thin(range(len(points)), MAX_POINTS)
+    indices = sample_evenly(range(len(points)), MAX_POINTS)
     shown_points = [points[index] for index in indices]
     coordinates, extent = _quantize_points([layer.points[indices] for layer in layers])
     labels, label_ids = _number_labels(shown_points)
@@ -147,7 +147,7 @@ def split_text(text: str, span: Span | None, length: int) -> list[str]:
 
 def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], *, name: str) -> str:
     """Draw a panel per layer side by side, as the text of an SVG file that follows the reader's theme."""
-    indices = thin(range(len(points)), _PICTURE_POINTS)
+    indices = sample_evenly(range(len(points)), _PICTURE_POINTS)
     labels, label_ids = _number_labels([points[index] for index in indices])
     listed = labels[:_MAX_LISTED]
     # Rounded up: 13 layers take 4 rows of 4 panels.

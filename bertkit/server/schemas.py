@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, S
 from starlette.exceptions import HTTPException
 
 from bertkit.recipe.records import Recipe
-from bertkit.tasks import Task, row_columns
+from bertkit.tasks import Task, get_input_columns
 
 
 def _check_text(text: str) -> str:
@@ -90,7 +90,7 @@ def column_types(task: Task, recipe: Recipe) -> dict[str, tuple[Any, bool]]:
     If two columns replace each other, such as words and plain text, both are optional.
     """
     columns, types = task.COLUMNS, dict[str, tuple[Any, bool]]()
-    for name, required in row_columns(task, recipe).items():
+    for name, required in get_input_columns(task, recipe).items():
         text = list[Text] if name in columns.lists else Text
         types[name] = task.TYPES.get(name, text), required and name not in columns.fallback_columns
     return types

@@ -37,7 +37,7 @@ from bertkit.metrics.registry import (
     is_library_metric,
     runs_code,
 )
-from bertkit.metrics.tags import drop_unlabelled
+from bertkit.metrics.tags import drop_unlabeled
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.load import recipe_names
@@ -402,7 +402,7 @@ def _drop_unlabeled_words(gold: Any, predicted: Any) -> tuple[Any, Any]:
     """Return the gold and the predicted value of a row, without words that have no gold tag."""
     if not isinstance(gold, list) or None not in gold:
         return gold, predicted
-    return drop_unlabelled(gold, predicted)
+    return drop_unlabeled(gold, predicted)
 
 
 def with_options(context: TaskContext, options: Mapping[str, Any]) -> TaskContext:
@@ -411,7 +411,7 @@ def with_options(context: TaskContext, options: Mapping[str, Any]) -> TaskContex
     return replace(context, recipe=recipe)
 
 
-def row_columns(task: Task, recipe: Recipe) -> dict[str, bool]:
+def get_input_columns(task: Task, recipe: Recipe) -> dict[str, bool]:
     """Return the columns of a row to predict, and of each whether it must be there; none that the run did not read."""
     columns, data = task.COLUMNS, recipe.data
     names = [name for name in columns.names if name not in (columns.gold, "id")]

@@ -17,7 +17,7 @@ from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import check_texts, read_texts
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics.intervals import Metric
-from bertkit.metrics.retrieval import PARTNERS, chance_ranks, partner_ranks, word_ranks
+from bertkit.metrics.retrieval import RETRIEVAL, draw_chance_ranks, rank_by_words, rank_positives
 from bertkit.modeling.heads.targets import Target, build_vector_target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import library_losses, texts
@@ -38,7 +38,7 @@ COLUMNS: ColumnSpec = ColumnSpec(
     groups=("anchor",),
 )
 TYPES: Mapping[str, Any] = {"prediction": float}
-METRICS: Mapping[str, Metric] = PARTNERS
+METRICS: Mapping[str, Metric] = RETRIEVAL
 OPTIONS: Mapping[str, Any] = {
     "loss": library_losses.loss_option(("mnrl", "margin_mse"), library_losses.NONE),
     "mine": Option(0, minimum=0),
@@ -152,7 +152,7 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[
 
     def rank(anchors: Sequence[np.ndarray], positives: Sequence[np.ndarray]) -> np.ndarray:
         first, second = np.stack(anchors), np.stack(positives)
-        return partner_ranks(rows, lambda rows_a, rows_b: first[rows_a] @ second[rows_b].T)
+        return rank_positives(rows, lambda rows_a, rows_b: first[rows_a] @ second[rows_b].T)
 
     return compare_ranks(predictions, rank)
 
@@ -181,10 +181,10 @@ def compare_ranks(
 def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Rank the positives by chance, and by the words that they share with the anchor."""
     draw = np.random.default_rng(0).random
-    guessed = chance_ranks(len(rows)), [draw(len(list_texts(row)) - 1).tolist() for row in rows]
+    guessed = draw_chance_ranks(len(rows)), [draw(len(list_texts(row)) - 1).tolist() for row in rows]
     return {
         name: [make_record(scores, _rank=rank) for rank, scores in zip(*ranked, strict=True)]
-        for name, ranked in (("chance", guessed), ("shared words", word_ranks(rows)))
+        for name, ranked in (("chance", guessed), ("shared words", rank_by_words(rows)))
     }
 
 

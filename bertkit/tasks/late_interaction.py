@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.metrics.retrieval import partner_ranks
+from bertkit.metrics.retrieval import rank_positives
 from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
@@ -91,7 +91,7 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[
     """Return the same arrays as `contrastive.compare`."""
 
     def rank(anchors: Sequence[Any], positives: Sequence[Any]) -> np.ndarray:
-        return partner_ranks(
+        return rank_positives(
             rows, lambda rows_a, rows_b: max_sim([anchors[row] for row in rows_a], [positives[row] for row in rows_b])
         )
 

@@ -21,8 +21,8 @@ from bertkit.data.labels import label_to_str, placeholder_names
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts, read_texts
 from bertkit.errors import DataError
 from bertkit.metrics import calibration
-from bertkit.metrics.intervals import UNDECLARED, Metric
-from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
+from bertkit.metrics.intervals import UNDECLARED_METRIC, Metric
+from bertkit.metrics.linear import find_words, fit_linear, sample_rows, score_linear
 from bertkit.metrics.probabilities import mean_probabilities
 from bertkit.metrics.registry import CLASSIFICATION, EVALUATE_PREFIX
 from bertkit.modeling.heads.targets import Target, build_label_targets, compute_class_score
@@ -43,7 +43,7 @@ COLUMNS = ColumnSpec(
     predicted=("choice", "choice_probabilities"),
 )
 TYPES: Mapping[str, Any] = {"prediction": int}
-METRICS: Mapping[str, Metric] = {"accuracy": CLASSIFICATION["accuracy"], EVALUATE_PREFIX: UNDECLARED}
+METRICS: Mapping[str, Metric] = {"accuracy": CLASSIFICATION["accuracy"], EVALUATE_PREFIX: UNDECLARED_METRIC}
 OPTIONS: Mapping[str, Any] = calibration.OPTIONS
 
 _FREQUENT, _CHOICES = "most frequent position", "choices alone"
@@ -122,7 +122,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
         weights = np.exp((logits - logits.max()) / option("temperature"))
         best, probabilities = int(logits.argmax()), weights / weights.sum()
         record = {"prediction": best, "choice": row["choices"][best], "choice_probabilities": probabilities.tolist()}
-        decoded.append(record | calibration.decide(probabilities, range(len(probabilities)), option))
+        decoded.append(record | calibration.apply_options(probabilities, range(len(probabilities)), option))
     return decoded
 
 
@@ -153,7 +153,7 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     """Learn how often each position is right, and which words right and wrong choices have."""
     frequent = [index for index, _ in Counter(row["label"] for row in training).most_common()]
     # Logistic regression over single choices: is this choice right, judged by its words and without the context?
-    rows = sample(training, max_rows=_MAX_ROWS)
+    rows = sample_rows(training, max_rows=_MAX_ROWS)
     words = [find_words(choice) for row in rows for choice in row["choices"]]
     is_right = [int(index == row["label"]) for row in rows for index in range(len(row["choices"]))]
     return {_FREQUENT: frequent, _CHOICES: fit_linear(words, is_right)}

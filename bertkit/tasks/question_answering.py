@@ -73,13 +73,13 @@ def read(row: Row, recipe: Recipe) -> Row:
     """
     for column in ("question", "context"):
         if not isinstance(row[column], str) or not row[column].strip():
-            problem = f"{squad.question_name(row)}no {column}"
+            problem = f"{squad.question_prefix(row)}no {column}"
             raise DataError(problem, "fill it in, or leave the row out", column=column)
     if "answers" not in row:
         return row
     texts, starts = squad.read_answers(row)
     if not texts and not _option(recipe, "no_answer"):
-        problem = f"{squad.question_name(row)}no answer, but this recipe expects one for every question"
+        problem = f"{squad.question_prefix(row)}no answer, but this recipe expects one for every question"
         raise DataError(problem, "use the recipe squad2, or --set options.no_answer=true", column="answers")
     return {**row, "answers": {"text": texts, "answer_start": starts}}
 

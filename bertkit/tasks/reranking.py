@@ -18,8 +18,8 @@ from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import check_texts, read_number
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics.intervals import Metric
-from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
-from bertkit.metrics.retrieval import RANKINGS, score_rankings
+from bertkit.metrics.linear import find_words, fit_linear, sample_rows, score_linear
+from bertkit.metrics.retrieval import RERANKING, score_rankings
 from bertkit.modeling.checkpoint import read_config
 from bertkit.modeling.heads.targets import LOG_ODDS, Target
 from bertkit.modeling.info import Model
@@ -44,7 +44,7 @@ from bertkit.tokens.multi_text import multi_text_collator
 COLUMNS = ColumnSpec(inputs=("query", "passage"), gold="relevance", groups=("query",))
 PIPELINE_TAG = "text-ranking"
 TYPES: Mapping[str, Any] = {"prediction": float}
-METRICS: Mapping[str, Metric] = RANKINGS
+METRICS: Mapping[str, Metric] = RERANKING
 OPTIONS: Mapping[str, Any] = {"loss": Option("pointwise", choices=("pointwise", "listwise"))}
 
 score = partial(score_table, METRICS)
@@ -197,7 +197,7 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     if all(len({training[index]["relevance"] for index in indices}) == 1 for indices in lists):
         message = "all passages are as relevant as the others" + ("" if _is_pointwise(context) else " of their query")
         raise DataError(message, "give passages that are not relevant, too", column="relevance")
-    rows = sample(training)
+    rows = sample_rows(training)
     words = [find_words(row["passage"]) for row in rows]
     return {_PASSAGES: fit_linear(words, [int(row["relevance"] > 0) for row in rows])}
 

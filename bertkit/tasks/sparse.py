@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.metrics.intervals import Metric
-from bertkit.metrics.retrieval import ACTIVE_DIMENSIONS, partner_ranks
+from bertkit.metrics.retrieval import ACTIVE_DIMENSIONS, rank_positives
 from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model, get_loading_info
 from bertkit.modeling.sentence import texts
@@ -142,7 +142,7 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[
 
     def rank(anchors: Sequence[Any], positives: Sequence[Any]) -> np.ndarray:
         first, second = vstack(anchors, "csr"), vstack(positives, "csr")
-        return partner_ranks(rows, lambda rows_a, rows_b: (first[rows_a] @ second[rows_b].T).toarray())
+        return rank_positives(rows, lambda rows_a, rows_b: (first[rows_a] @ second[rows_b].T).toarray())
 
     # Baselines have no vectors.
     counts = {name: [record.get(name, np.nan) for record in predictions] for name in ACTIVE_DIMENSIONS}

@@ -21,18 +21,25 @@ from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts
 from bertkit.data.soft_labels import read_soft_labels
 from bertkit.errors import DataError, ModelError, RecipeError, did_you_mean, error_location
 from bertkit.metrics import calibration
-from bertkit.metrics.intervals import UNDECLARED, Metric
+from bertkit.metrics.intervals import UNDECLARED_METRIC, Metric
 from bertkit.metrics.linear import (
     TFIDF,
-    describe_pairs,
+    find_pair_features,
     fit_linear,
     fit_tfidf,
-    row_limit,
-    sample,
+    get_max_rows,
+    sample_rows,
     score_linear,
     score_tfidf,
 )
-from bertkit.metrics.probabilities import choose_labels, mean_of_each_label, mean_probabilities, sigmoid, softmax, vote
+from bertkit.metrics.probabilities import (
+    choose_labels,
+    mean_label_probabilities,
+    mean_probabilities,
+    sigmoid,
+    softmax,
+    vote,
+)
 from bertkit.metrics.registry import CLASSIFICATION, EVALUATE_PREFIX
 from bertkit.modeling.checkpoint import read_config
 from bertkit.modeling.heads.targets import Target, build_label_targets, compute_class_score
@@ -50,7 +57,7 @@ COLUMNS: ColumnSpec = ColumnSpec(
 )
 HAS_LABEL_NAMES: bool = True
 TYPES: Mapping[str, Any] = {"prediction": str | list[str]}
-METRICS: Mapping[str, Metric] = {**CLASSIFICATION, EVALUATE_PREFIX: UNDECLARED}
+METRICS: Mapping[str, Metric] = {**CLASSIFICATION, EVALUATE_PREFIX: UNDECLARED_METRIC}
 OPTIONS: Mapping[str, Any] = {
     "multi_label": False,
     "separator": "|",
@@ -193,7 +200,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     else:
         probabilities = to_probabilities(np.array([output["logits"] for output in outputs]))
     # Temperatures are fitted to combined probabilities, so they are applied after the windows are combined.
-    temper = calibration.temper_each if is_multi else calibration.temper
+    temper = calibration.temper_labels if is_multi else calibration.temper
     temperature, thresholds = _option(context.recipe, "temperature"), _thresholds(context) if is_multi else None
     probabilities = temper(probabilities, temperature)
     selected = choose_labels(probabilities, thresholds)
@@ -203,7 +210,9 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     decoded = []
     for names, row_scores in zip(names_by_row, probabilities, strict=True):
         record = {"probabilities": dict(zip(context.labels, map(float, row_scores), strict=True))}
-        decision = {} if is_multi else calibration.decide(row_scores, context.labels, partial(_option, context.recipe))
+        decision = (
+            {} if is_multi else calibration.apply_options(row_scores, context.labels, partial(_option, context.recipe))
+        )
         decoded.append({"prediction": names if is_multi else names[0], **record, **decision})
     return decoded
 
@@ -231,14 +240,14 @@ def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContex
     if _is_multi_label(context.recipe):
         pairs = calibration.as_pairs(probabilities).reshape(-1, 2)
         gold = _indicators([row["label"] for row in rows], context.labels).ravel()
-        return calibration.Decisions(pairs, gold, np.repeat(np.arange(len(rows)), len(context.labels)), per="label")
+        return calibration.Decisions(pairs, gold, np.repeat(np.arange(len(rows)), len(context.labels)), unit="label")
     gold = np.fromiter((context.labels.index(row["label"]) for row in rows), dtype=int)
     return calibration.Decisions(probabilities, gold, np.arange(len(rows)))
 
 
 def combine(outputs: Outputs, feature: Feature, context: TaskContext) -> dict[str, Any]:
     """Combine the outputs of several models for a text to those with the mean of their probabilities."""
-    combine_labels = mean_of_each_label if _is_multi_label(context.recipe) else mean_probabilities
+    combine_labels = mean_label_probabilities if _is_multi_label(context.recipe) else mean_probabilities
     return combine_each(combine_labels, outputs)
 
 
@@ -274,13 +283,13 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     frequent = [label_id for label_id, count in counts.items() if count * 2 > len(training)]
     learned: dict[str, Any] = {_FREQUENT: sorted(frequent) if is_multi else counts.most_common(1)[0][0]}
     # Use enough rows for a good model of the words; the time grows with rows times labels.
-    rows = sample(training, row_limit(len(context.labels)))
+    rows = sample_rows(training, get_max_rows(len(context.labels)))
     gold_labels = [row["label"] if is_multi else [row["label"]] for row in rows]
     learned[TFIDF] = fit_tfidf(rows, _indicators(gold_labels, context.labels))
     if len(context.labels) <= _MAX_LABELS and not is_multi:
-        rows = sample(training)
+        rows = sample_rows(training)
         gold = [ids[row["label"]] for row in rows]
-        learned |= {name: fit_linear(features, gold) for name, features in describe_pairs(rows).items()}
+        learned |= {name: fit_linear(features, gold) for name, features in find_pair_features(rows).items()}
     return learned
 
 
@@ -299,7 +308,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> d
             # A million rows would need as many records. Rows with the same label share one record, which saves memory.
             records = [{"prediction": name} for name in context.labels]
             predicted[TFIDF] = [records[label_id] for label_id in scores.argmax(axis=1)]
-    for name, features in describe_pairs(rows).items():
+    for name, features in find_pair_features(rows).items():
         if model := learned.get(name):
             best = score_linear(model, features).argmax(axis=1)
             predicted[name] = [{"prediction": context.labels[model["classes"][index]]} for index in best]

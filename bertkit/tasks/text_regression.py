@@ -12,15 +12,15 @@ import numpy as np
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import check_texts, read_number
 from bertkit.errors import DataError
-from bertkit.metrics.intervals import UNDECLARED, Metric
+from bertkit.metrics.intervals import UNDECLARED_METRIC, Metric
 from bertkit.metrics.linear import (
     TFIDF,
-    describe_pairs,
+    find_pair_features,
     find_scale,
     fit_linear,
     fit_tfidf,
-    row_limit,
-    sample,
+    get_max_rows,
+    sample_rows,
     score_linear,
     score_tfidf,
 )
@@ -39,7 +39,7 @@ from bertkit.tokens.multi_text import multi_text_collator
 
 COLUMNS = ColumnSpec(inputs=("text",), gold="label", optional=("text_pair",))
 TYPES: Mapping[str, Any] = {"prediction": float}
-METRICS: Mapping[str, Metric] = {**REGRESSION, EVALUATE_PREFIX: UNDECLARED}
+METRICS: Mapping[str, Metric] = {**REGRESSION, EVALUATE_PREFIX: UNDECLARED_METRIC}
 OPTIONS: Mapping[str, Any] = {  # numbers have no votes
     **truncation.OPTIONS,
     "long_text": Option("head", choices=tuple(name for name in truncation.STRATEGIES if name != "windows_vote")),
@@ -126,9 +126,12 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     # Ridge regression pulls weights to 0, so targets that are far from 0 are standardized.
     mean, scale = find_scale(labels)
     learned: dict[str, Any] = {_MEAN: float(np.mean(labels)), _SCALE: [mean, scale]}
-    rows, targets = sample(training, row_limit(1)), (np.array(sample(labels, row_limit(1))) - mean) / scale
+    rows, targets = (
+        sample_rows(training, get_max_rows(1)),
+        (np.array(sample_rows(labels, get_max_rows(1))) - mean) / scale,
+    )
     learned[TFIDF] = fit_tfidf(rows, targets[:, None])
-    if pairs := describe_pairs(rows):
+    if pairs := find_pair_features(rows):
         learned[_SHARED] = fit_linear(pairs[_SHARED], targets.tolist())
     return learned
 
@@ -139,7 +142,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> d
     mean, scale = learned.get(_SCALE, (0.0, 1.0))
     if words := learned.get(TFIDF):
         predicted[TFIDF] = [{"prediction": float(value * scale + mean)} for value in score_tfidf(words, rows)[:, 0]]
-    pairs, model = describe_pairs(rows), learned.get(_SHARED)
+    pairs, model = find_pair_features(rows), learned.get(_SHARED)
     if pairs and model:
         predicted[_SHARED] = [
             {"prediction": float(value * scale + mean)} for value in score_linear(model, pairs[_SHARED])[:, 0]

@@ -24,7 +24,7 @@ from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import calibration
 from bertkit.metrics import tags as entities
 from bertkit.metrics.intervals import Metric
-from bertkit.metrics.probabilities import choose_tags, mean_probabilities, tag_probabilities
+from bertkit.metrics.probabilities import choose_tags, compute_tag_probabilities, mean_probabilities
 from bertkit.modeling.checkpoint import fingerprint
 from bertkit.modeling.heads.targets import build_tag_targets
 from bertkit.modeling.info import Model
@@ -268,14 +268,14 @@ def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContex
         if tag is not None and record["word_probabilities"][word] is not None
     ]
     probabilities, gold, row_indices = (np.array([decision[column] for decision in decisions]) for column in range(3))
-    return calibration.Decisions(probabilities, gold, row_indices, per="word")
+    return calibration.Decisions(probabilities, gold, row_indices, unit="word")
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
     """Count what is right, gold and predicted: ``tags`` (rows, tags, 3), ``entities``, ``strict`` (rows, types, 3)."""
     pairs = _labelled_tags(predictions, rows)
     # Tags of words are counted as spans of one word, so that one function counts both.
-    as_words = [(entities.word_spans(gold), entities.word_spans(predicted)) for gold, predicted in pairs]
+    as_words = [(entities.find_word_spans(gold), entities.find_word_spans(predicted)) for gold, predicted in pairs]
     counts = {"tags": entities.count_spans(as_words, context.labels)}
     if _has_entities(context):
         types = _find_types(rows, context)
@@ -308,7 +308,7 @@ def _gold_spans(row: Row) -> list[entities.Span]:
 def _find_types(rows: Rows, context: TaskContext) -> list[str]:
     """Return the entity types of the labels and of gold spans, which may share their words with other spans."""
     span_types = (label for row in rows for *_, label in row.get("spans", ()))
-    return list(dict.fromkeys([*entities.entity_types(context.labels), *span_types]))
+    return list(dict.fromkeys([*entities.list_entity_types(context.labels), *span_types]))
 
 
 def score(row_scores: RowScores, context: TaskContext) -> dict[str, float]:
@@ -371,7 +371,7 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
 
 def _score_tags(labels: Sequence[str], counts: np.ndarray) -> list[dict[str, Any]]:
     """Return precision, recall, F1 and number of each tag, the most frequent first, from counts (tags, 3)."""
-    scores = entities.ratios(counts)
+    scores = entities.compute_ratios(counts)
     occurring = np.flatnonzero(counts[:, 1:].any(axis=1)).tolist()
     order = sorted(occurring, key=lambda index: (-counts[index, 1], labels[index]))
     return [
@@ -394,7 +394,7 @@ def _labelled_tags(predictions: Predictions, rows: Rows) -> list[entities.TagPai
         if len(gold) != len(predicted):
             message = f"{len(predicted)} tags are predicted for {len(gold)} words"
             raise DataError(message, "predict one for each word", row=row_number)
-    return [entities.drop_unlabelled(gold, predicted) for gold, predicted in pairs]
+    return [entities.drop_unlabeled(gold, predicted) for gold, predicted in pairs]
 
 
 def _tag_text(tag: object, word: int, words: Sequence[str], recipe: Recipe) -> str | None:
@@ -429,7 +429,7 @@ def _has_entities(context: TaskContext) -> bool:
 def _decode_row(row: Row, scores: np.ndarray, context: TaskContext) -> dict[str, Any]:
     """Choose the tags of one row; `scores` are logits of shape (words, tags), NaN for a word without tokens."""
     has_entities = _has_entities(context)
-    probabilities = tag_probabilities(scores, context.labels, _option(context.recipe, "temperature"))
+    probabilities = compute_tag_probabilities(scores, context.labels, _option(context.recipe, "temperature"))
     decoding = str(_option(context.recipe, "decoding")) if has_entities else "greedy"
     tags, likely = choose_tags(probabilities, context.labels, decoding)
     confidence = [None if math.isnan(scores[word, 0]) else value for word, value in enumerate(likely)]
@@ -439,7 +439,7 @@ def _decode_row(row: Row, scores: np.ndarray, context: TaskContext) -> dict[str,
     if has_entities:
         record["entities"] = entities.describe_entities(tags, *_get_text(row), confidence)
         if "offsets" in row:
-            record["spans"] = entities.as_spans(record["entities"])
+            record["spans"] = entities.to_annotations(record["entities"])
     return {**record, "word_probabilities": confidence, "_probabilities": probabilities}
 
 
@@ -447,7 +447,7 @@ def _get_text(row: Row) -> tuple[str, list[tuple[int, int]]]:
     """Return the text of a row, or its words joined by one space, and the characters of each word."""
     if "offsets" in row:
         return row["text"], row["offsets"]
-    return " ".join(row["tokens"]), entities.word_offsets(row["tokens"])
+    return " ".join(row["tokens"]), entities.find_word_offsets(row["tokens"])
 
 
 def _answers(predictions: Predictions, rows: Rows, *, are_entities: bool) -> list[Answer]:
@@ -459,7 +459,7 @@ def _answers(predictions: Predictions, rows: Rows, *, are_entities: bool) -> lis
         if are_entities:
             answers.append(_show_entities(row, tags, confidence))
         else:
-            answers.append(Answer(*entities.show_wrong_words(row["tokens"], row["tags"], tags, confidence)))
+            answers.append(Answer(*entities.describe_wrong_words(row["tokens"], row["tags"], tags, confidence)))
     return answers
 
 
@@ -469,10 +469,10 @@ def _show_entities(row: Row, tags: list[str], confidence: Sequence[float]) -> An
     The confidence is the highest probability of a wrong entity, which is the lowest of its words.
     """
     text, offsets = _get_text(row)
-    gold, words = _gold_spans(row), entities.predicted_spans(row["tags"], tags)
+    gold, words = _gold_spans(row), entities.find_labeled_spans(row["tags"], tags)
     predicted = entities.locate_spans(words, offsets)
     errors = [min(confidence[i:j]) for (_, i, j), span in zip(words, predicted, strict=True) if span not in gold]
-    gold_text, predicted_text = entities.list_spans(gold, text), entities.list_spans(predicted, text)
+    gold_text, predicted_text = entities.format_spans(gold, text), entities.format_spans(predicted, text)
     in_gold, in_predicted = ([(start, end, name) for name, start, end in spans] for spans in (gold, predicted))
     highlighted = (text, in_gold, in_predicted)
     return Answer(gold_text, predicted_text, set(gold) == set(predicted), max(errors, default=0) or None, highlighted)

@@ -214,7 +214,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
             answers = [question.value(option_index) for option_index in range(len(probabilities))]
             record["prediction"][question.name] = answers[int(probabilities.argmax())]
             decision = _describe_answer(question, probabilities.tolist())
-            record["decisions"][question.name] = decision | calibration.decide(probabilities, answers, option)
+            record["decisions"][question.name] = decision | calibration.apply_options(probabilities, answers, option)
     return records
 
 

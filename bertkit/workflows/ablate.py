@@ -20,7 +20,7 @@ from typing import Any
 
 from bertkit.errors import BertkitError, RecipeError, UsageError
 from bertkit.evaluation.held_out import make_held_out_features
-from bertkit.metrics.baselines import Baselines, find_unbeaten
+from bertkit.metrics.baselines import Baselines, find_baseline_warning
 from bertkit.pretraining.objectives import load_objective
 from bertkit.progress import log
 from bertkit.recipe.load import load_pretrain_recipe, load_recipe
@@ -308,7 +308,7 @@ def find_unlearned(task: str, means: Sequence[float], baselines: Baselines, metr
     >>> find_unlearned("cola", [0.0, 0.1], {"most frequent label": {"f1": 0.0}}, "f1")
     []
     """
-    if not all(find_unbeaten({metric: mean}, baselines, metric) for mean in means):
+    if not all(find_baseline_warning({metric: mean}, baselines, metric) for mean in means):
         return []
     message = f"No encoder has learned {task}: no mean score beats a baseline, so the differences mean nothing."
     return [f"{message} Pretrain for more --steps, or fine-tune longer: --finetune '{task} training.epochs=10'."]

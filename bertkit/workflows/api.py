@@ -34,7 +34,7 @@ from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import expand_path
 from bertkit.storage.hub.models import find_run, get_recipe_file
 from bertkit.storage.runs import run_folder
-from bertkit.tasks import row_columns
+from bertkit.tasks import get_input_columns
 from bertkit.workflows.evaluate import score_splits
 from bertkit.workflows.finetune import finetune as finetune_recipe
 from bertkit.workflows.predict import answer, load_to_predict
@@ -205,14 +205,14 @@ class LoadedModel:
 
     def _read_rows(self, rows: DataFrame | Rows) -> list[dict[str, Any]]:
         task = self.checkpoint_info.task
-        input_columns = [name for name, is_needed in row_columns(task, self.recipe).items() if is_needed]
+        input_columns = [name for name, is_needed in get_input_columns(task, self.recipe).items() if is_needed]
         return as_records(rows, input_columns, task.COLUMNS)
 
     def _get_info(self, names: tuple[str, ...]) -> CheckpointInfo:
         """Return the checkpoint with a recipe that reads these columns. Warn once about columns that it ignores."""
         if names not in self._infos:
             info = self.checkpoint_info
-            data = map_canonical_names(names, [*row_columns(info.task, info.recipe), "id"], info.recipe.data)
+            data = map_canonical_names(names, [*get_input_columns(info.task, info.recipe), "id"], info.recipe.data)
             reader = replace(info, recipe=info.recipe.model_copy(update={"data": data}))
             warn_of_unread(names, reader)
             self._infos[names] = reader

@@ -61,7 +61,7 @@ class CalibrationResult:
     These three are absent if no threshold reaches the precision. Typed questions have entries per ``type``."""
     risk_coverage: list[dict[str, float]] = field(default_factory=list)
     prediction_sets: list[dict[str, Any]] = field(default_factory=list)
-    """Requested coverages (``asked``) with the results of `bertkit.metrics.calibration.measure_sets`."""
+    """Requested coverages (``asked``) with the results of `bertkit.metrics.calibration.measure_prediction_sets`."""
     training_rows: int = 0
 
 
@@ -127,7 +127,7 @@ def calibrate(
         folds = metrics.fit_folds(decisions, groups, len(labels))
         temperature = metrics.fit_temperatures(decisions)
         probabilities = metrics.temper_decisions(decisions, temperature)
-        held_out_probabilities = metrics.temper_across(decisions, folds)
+        held_out_probabilities = metrics.temper_folds(decisions, folds)
         is_right = probabilities.argmax(axis=1) == gold
         thresholds, f1 = None, None
         # Tasks that decide each label separately get one threshold per label, if F1 rises on the held-out folds.
@@ -210,7 +210,7 @@ def _measure_by_type(
             point = metrics.find_abstention(confidence[indices], is_right[indices], precision)
             tables["abstention"].append({**type_field, "asked": precision, **(point._asdict() if point else {})})
         for coverage in coverages:
-            sets = metrics.measure_sets(selected.probabilities, selected.gold, groups[indices], coverage)
+            sets = metrics.measure_prediction_sets(selected.probabilities, selected.gold, groups[indices], coverage)
             tables["prediction_sets"].append({**type_field, "asked": coverage, **sets})
     if by_type:
         independent = np.concatenate(list(by_type.values()))

@@ -28,8 +28,8 @@ from bertkit.evaluation.stored_predictions import (
     read_rows,
     read_system,
 )
-from bertkit.metrics.intervals import count_examples, find_intervals
-from bertkit.metrics.paired import Difference, correct_differences
+from bertkit.metrics.intervals import count_units, find_intervals
+from bertkit.metrics.paired import Difference, apply_holm
 from bertkit.metrics.registry import describe_positive_label
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
@@ -154,7 +154,7 @@ def compare(
     # With several systems, some p-value is low by chance, so correct all tests of a metric together (Holm 1979).
     corrected: dict[str, dict[str, Difference]] = {name: {} for name in differences}
     for metric in differences[names[1]]:
-        family = correct_differences([by_metric[metric] for by_metric in differences.values()])
+        family = apply_holm([by_metric[metric] for by_metric in differences.values()])
         for name, difference in zip(differences, family, strict=True):
             corrected[name][metric] = difference
 
@@ -165,7 +165,7 @@ def compare(
         task=scorer.recipe.task,
         split=data or systems[0].runs[0].split,
         rows=len(rows),
-        units=count_examples(system_scores[0].row_scores[0]),
+        units=count_units(system_scores[0].row_scores[0]),
         best_metric=scorer.recipe.best_metric,
         systems=[_describe_system(scorer, *parts) for parts in zip(names, systems, system_scores, strict=True)],
         differences=corrected,
@@ -231,7 +231,7 @@ def _describe_system(
         seed_scores = {metric: [float(scores[metric]) for scores in run_scores] for metric in scores}
         return ComparedSystem(name, [run.seed for run in system.runs], scores, {}, seed_scores)
     intervals = find_intervals(scorer.task.METRICS, run_scores[0], system_scores.row_scores[0], scorer.score)
-    return ComparedSystem(name, [system.runs[0].seed], scores, intervals.ends)
+    return ComparedSystem(name, [system.runs[0].seed], scores, intervals.bounds)
 
 
 def _short_names(names: Sequence[str]) -> list[str]:

@@ -130,7 +130,7 @@ def _compare_models(
                 disk_bytes=get_weight_bytes(folder),
                 **speed._asdict(),
                 scores=null_for_nan(output.scores),
-                intervals=intervals.ends,
+                intervals=intervals.bounds,
                 interval_methods=intervals.methods,
                 **({} if checkpoint is student else _find_differences(task, student_output, output)),
             )

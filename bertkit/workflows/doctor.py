@@ -31,7 +31,7 @@ from bertkit.errors import (
 )
 from bertkit.hardware.device import Device, find_device
 from bertkit.hardware.process import available_threads, read_memory
-from bertkit.metrics.baselines import find_unbeaten
+from bertkit.metrics.baselines import find_baseline_warning
 from bertkit.progress import stage
 from bertkit.storage import checkpoints, exports, files, hub, run_sets, runs
 from bertkit.storage.cache import cache_folder
@@ -349,7 +349,7 @@ def _judge_baselines(record: RunRecord) -> Iterator[Finding]:
             yield Finding("warn", "scores", "no_better_than_baseline", f"{result['split']}: {result['warnings'][-1]}")
     # A pretraining run has one result, with the scores of held-out text.
     result = record.get("result", {})
-    if unbeaten := find_unbeaten(result.get("scores", {}), result.get("baselines", {}), "perplexity"):
+    if unbeaten := find_baseline_warning(result.get("scores", {}), result.get("baselines", {}), "perplexity"):
         yield make_finding("scores", "no_better_than_baseline", unbeaten, warn="train longer, or on more text")
 
 

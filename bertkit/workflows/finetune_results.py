@@ -25,8 +25,8 @@ from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import EvalOutput, EvalResult, get_split_suffix, write_predictions
 from bertkit.metrics.baselines import tabulate
-from bertkit.metrics.intervals import why_undefined
-from bertkit.metrics.linear import sample
+from bertkit.metrics.intervals import find_undefined_reasons
+from bertkit.metrics.linear import sample_rows
 from bertkit.metrics.registry import describe_positive_label
 from bertkit.modeling.info import Model
 from bertkit.recipe.records import Recipe
@@ -143,7 +143,7 @@ def _make_result(outcome: _Outcome, name: str) -> EvalResult:
     warnings = _find_warnings(data, fit_result) + output.warnings
     if name == data.validation.name:
         warnings += warn_of_tuned(_get_tuned_options(data, output.context.recipe))
-    reasons = why_undefined(data.task.METRICS, output.scores, output.row_scores)
+    reasons = find_undefined_reasons(data.task.METRICS, output.scores, output.row_scores)
     if name == data.validation.name and metric in reasons:
         warnings.append(f"{metric} is undefined ({reasons[metric]}), so the step with the lowest loss was selected.")
     missing_labels, skew = list[str](), None
@@ -331,7 +331,7 @@ def _make_examples(outcome: _Outcome) -> list[Example]:
                 (column, _format_column(column, value)) for column, value in without_answer(rows[index], gold).items()
             ],
         )
-        for index in sample(range(len(rows)), _MAX_EXAMPLES)
+        for index in sample_rows(range(len(rows)), _MAX_EXAMPLES)
     ]
 
 
@@ -344,10 +344,10 @@ def _find_decisions(outcome: _Outcome) -> tuple[str, np.ndarray, np.ndarray] | N
         return "entity", *np.array(verdicts, dtype=float).reshape(-1, 2).T
     if get_decisions is None or "probabilities" not in output.predictions[0]:
         return None
-    indices = sample(range(len(rows)), _MAX_EXAMPLES)
+    indices = sample_rows(range(len(rows)), _MAX_EXAMPLES)
     decisions = get_decisions([output.predictions[i] for i in indices], [rows[i] for i in indices], output.context)
     is_right = decisions.probabilities.argmax(axis=1) == decisions.gold
-    return decisions.per, decisions.probabilities.max(axis=1), is_right.astype(float)
+    return decisions.unit, decisions.probabilities.max(axis=1), is_right.astype(float)
 
 
 def _make_card(data: FinetuneData, report: ReportData, model: Model) -> str:

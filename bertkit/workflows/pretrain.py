@@ -8,7 +8,7 @@ from pathlib import Path
 from bertkit.compression.compare_teacher import compare_with_teacher
 from bertkit.evaluation.held_out import make_held_out_features, score_held_out
 from bertkit.hardware.precision import use_matmul_backend
-from bertkit.metrics.baselines import Baselines, find_unbeaten
+from bertkit.metrics.baselines import Baselines, find_baseline_warning
 from bertkit.modeling.info import Model, get_loading_info
 from bertkit.pretraining.tokenized import unigram_loss
 from bertkit.progress import Progress, log, stage, with_progress
@@ -133,7 +133,7 @@ def _find_warnings(
     if "demo" in (recipe.data.source, recipe.model):
         warnings.append("Demo text or model: an artificial grammar. These scores cannot be compared with others.")
     for metric in _COMPARED_METRICS:
-        if message := find_unbeaten(scores, baselines, metric):
+        if message := find_baseline_warning(scores, baselines, metric):
             warnings.append(f"{message} {_suggest_changes(recipe.training, steps)}")
     if tokens < _MIN_TOKENS:
         remedy = "--set data.validation_fraction=0.1 holds out more."

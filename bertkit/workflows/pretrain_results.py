@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bertkit.data.remote import find_hub_dataset
-from bertkit.metrics.baselines import find_unbeaten, strongest_scores, tabulate
+from bertkit.metrics.baselines import find_baseline_warning, find_best_baseline_scores, tabulate
 from bertkit.modeling.info import Model
 from bertkit.recipe.records import PretrainRecipe
 from bertkit.reports.card import pretrained_card
@@ -46,7 +46,7 @@ class PretrainResult:
     @property
     def baseline(self) -> dict[str, float | None]:
         """Score of the strongest baseline for each score that any baseline has."""
-        return strongest_scores(self.baselines)
+        return find_best_baseline_scores(self.baselines)
 
 
 def save_results(data: PretrainData, run: Run, fit_result: FitResult, model: Model, result: PretrainResult) -> None:
@@ -83,7 +83,7 @@ def next_commands(result: PretrainResult) -> list[str]:
     """Return commands to run after a pretraining."""
     folder = shlex.quote(result.folder)
     # An encoder that is not better than its baseline is not worth fine-tuning.
-    has_learned = not find_unbeaten(result.scores, result.baselines, "perplexity")
+    has_learned = not find_baseline_warning(result.scores, result.baselines, "perplexity")
     return [
         f"open {folder}/report.html",
         *([f"bertkit finetune cola --model {folder}"] if has_learned else []),

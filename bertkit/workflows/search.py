@@ -473,8 +473,8 @@ def _score_rankings(ids_by_method: Mapping[str, list[list[str]]], relevance: lis
         yield RankingScores(
             name,
             average_queries(scores),
-            query_intervals(scores).ends,
+            query_intervals(scores).bounds,
             average_queries(gained),
-            query_intervals(gained).ends if gained else {},
+            query_intervals(gained).bounds if gained else {},
         )
         before = scores

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from bertkit.errors import BertkitError, UsageError, shorten
 from bertkit.metrics.intervals import Interval
-from bertkit.metrics.paired import Difference, correct_differences
+from bertkit.metrics.paired import Difference, apply_holm
 from bertkit.metrics.registry import is_lower_better
 from bertkit.progress import get_progress, stage
 from bertkit.recipe.sections import expand_path
@@ -208,5 +208,5 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
                 raise UsageError(f"the stored predictions of {run.name} do not determine {metric}", "")
 
     # 3. Test each model against the first, and correct the p-values of the column together.
-    differences = correct_differences([compare_systems(scorer, sides[0], side)[metric] for side in sides[1:]])
+    differences = apply_holm([compare_systems(scorer, sides[0], side)[metric] for side in sides[1:]])
     return [replace(cell, difference=difference) for cell, difference in zip(column[1:], differences, strict=True)]

@@ -73,7 +73,7 @@ MISTAKES = {
         "tag",
         "d.jsonl",
         lines(words(["a", "dog"], ["DET", "NOUN"])),
-        "word 1 'a': the tag 'DET' is not an entity tag (d.jsonl:1, column 'tags') - for tags that mark no entities"
+        "word 1 'a': the tag 'DET' is not an entity tag (d.jsonl:1, column 'tags') - if these are not entity tags,"
         " --set options.scheme=none --set metrics=[accuracy,f1_macro]",
     ),
     "a column too few": (

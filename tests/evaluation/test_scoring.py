@@ -30,9 +30,9 @@ def test_an_interval_is_around_the_score_and_the_same_every_time():
     scored = SimpleNamespace(
         row_scores={"right": right}, context=None, predictions=right.tolist(), scores={"accuracy": right.mean()}
     )
-    low, high = find_intervals(task, scored).ends["accuracy"]
+    low, high = find_intervals(task, scored).bounds["accuracy"]
     assert 0.65 < low < 0.75 < high < 0.85
-    assert find_intervals(task, scored).ends["accuracy"] == (low, high)
+    assert find_intervals(task, scored).bounds["accuracy"] == (low, high)
 
 
 def test_what_is_undefined_is_none_with_its_reason():
@@ -42,7 +42,7 @@ def test_what_is_undefined_is_none_with_its_reason():
     same = {"gold": np.ones(4), "predicted": np.ones(4)}
     scored = SimpleNamespace(row_scores=same, context=None, predictions=[1.0] * 4, scores={"r2": np.nan})
     intervals = find_intervals(task, scored)
-    assert (intervals.ends, intervals.methods) == ({"r2": None}, {})
+    assert (intervals.bounds, intervals.methods) == ({"r2": None}, {})
     reasons = {
         "scores": {"r2": "all gold values are the same"},
         "intervals": {"r2": "undefined in every resample"},

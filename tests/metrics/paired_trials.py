@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from bertkit.metrics.intervals import bootstrap_intervals
-from bertkit.metrics.paired import compare_paired, compare_seeds, permutation_test, rows_for_power, standard_error
+from bertkit.metrics.paired import (
+    compare_paired,
+    compare_seeds,
+    compute_rows_needed,
+    permutation_test,
+    to_standard_error,
+)
 from bertkit.metrics.registry import accuracy, f1, matthews_correlation
 
 SAMPLES = 200
@@ -68,7 +74,7 @@ def find_power(gain, trials):
 
     power = {}
     for name, ends in bootstrap_intervals(subtract, POPULATION).items():
-        rows = rows_for_power(scores[1][name] - scores[0][name], standard_error(ends), POPULATION)
+        rows = compute_rows_needed(scores[1][name] - scores[0][name], to_standard_error(ends), POPULATION)
         pairs = (draw_labels(rows, draw, gain) for _ in range(trials))
         p_values = [permutation_test(score_by([name]), *pair, samples=SAMPLES)[0][name] for pair in pairs]
         power[name] = sum(p is not None and p < 0.05 for p in p_values) / trials

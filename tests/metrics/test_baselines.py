@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from bertkit.metrics.baselines import find_unbeaten, predict_by_length, strongest, strongest_scores, tabulate
+from bertkit.metrics.baselines import (
+    find_baseline_warning,
+    find_best_baseline,
+    find_best_baseline_scores,
+    measure_length_accuracy,
+    tabulate,
+)
 
 TWO = {"most frequent label": {"accuracy": 0.6, "f1": None}, "text alone": {"accuracy": 0.7, "f1": float("nan")}}
 
@@ -27,24 +33,24 @@ TWO = {"most frequent label": {"accuracy": 0.6, "f1": None}, "text alone": {"acc
     ],
 )
 def test_a_tie_does_not_beat_a_baseline(metric, score, least, is_unbeaten):
-    found = find_unbeaten({metric: score}, {"mean": {metric: least}}, metric)
+    found = find_baseline_warning({metric: score}, {"mean": {metric: least}}, metric)
     assert bool(found) == is_unbeaten
     if metric == "perplexity" and is_unbeaten:
         assert found == "The perplexity of 1,234.5 is no better than the 1,234.0 of a baseline (mean)."
 
 
 def test_a_score_is_compared_with_the_strongest_baseline():
-    assert strongest(TWO, "accuracy") == ("text alone", 0.7)
-    assert strongest(TWO, "f1") == strongest({}, "f1") == ("", None)
-    assert strongest_scores(TWO) == {"accuracy": 0.7, "f1": None}
-    assert "0.7000 of a baseline (text alone)" in find_unbeaten({"accuracy": 0.65}, TWO, "accuracy")
+    assert find_best_baseline(TWO, "accuracy") == ("text alone", 0.7)
+    assert find_best_baseline(TWO, "f1") == find_best_baseline({}, "f1") == ("", None)
+    assert find_best_baseline_scores(TWO) == {"accuracy": 0.7, "f1": None}
+    assert "0.7000 of a baseline (text alone)" in find_baseline_warning({"accuracy": 0.65}, TWO, "accuracy")
 
 
 @pytest.mark.parametrize("metric", ["mean_absolute_error", "loss", "ece", "mse"])
 def test_the_strongest_baseline_of_an_error_has_the_lowest(metric):
     baselines = {"often": {metric: 0.3}, "words": {metric: 0.5}}
-    assert strongest(baselines, metric) == ("often", 0.3)
-    assert strongest_scores(baselines) == {metric: 0.3}
+    assert find_best_baseline(baselines, metric) == ("often", 0.3)
+    assert find_best_baseline_scores(baselines) == {metric: 0.3}
 
 
 def test_several_baselines_have_a_table():
@@ -60,9 +66,9 @@ def test_lengths_find_labels_that_depend_on_them_and_no_others(hint, low, high):
     random = np.random.default_rng(0)
     labels = random.integers(2, size=1000)
     lengths = random.integers(5, 30, (1000, 2)) + hint * np.column_stack([labels, 0 * labels])
-    assert low < predict_by_length(lengths, labels) < high
+    assert low < measure_length_accuracy(lengths, labels) < high
 
 
 @pytest.mark.parametrize(("lengths", "labels"), [([(4, 4)] * 60, [0, 1] * 30), ([(4, 5), (6, 7)] * 30, [0] * 59 + [1])])
 def test_too_few_lengths_or_labels_tell_nothing(lengths, labels):
-    assert predict_by_length(lengths, labels) is None
+    assert measure_length_accuracy(lengths, labels) is None

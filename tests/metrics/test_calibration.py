@@ -27,7 +27,7 @@ def test_tempered_probabilities_are_a_softmax_of_divided_logits(temperature):
     probabilities, _, logits = draw(20)
     expected = softmax(logits / temperature, axis=1)
     assert metrics.temper(probabilities, temperature) == pytest.approx(expected)
-    one = metrics.temper_each(expit(logits), temperature)
+    one = metrics.temper_labels(expit(logits), temperature)
     assert one == pytest.approx(expit(logits / temperature))
 
 
@@ -51,16 +51,16 @@ def test_no_row_is_tempered_by_a_temperature_that_it_was_fitted_to():
     probabilities, gold, _ = draw(60)
     groups = np.repeat(np.arange(30), 2)
 
-    def temper_across(gold):
+    def temper_folds(gold):
         decisions = metrics.Decisions(probabilities, gold, groups)
-        return metrics.temper_across(decisions, metrics.fit_folds(decisions, groups, 3))
+        return metrics.temper_folds(decisions, metrics.fit_folds(decisions, groups, 3))
 
-    across = temper_across(gold)
-    for is_held_out in metrics.folds(groups):
+    across = temper_folds(gold)
+    for is_held_out in metrics.split_folds(groups):
         assert is_held_out.reshape(-1, 2).all(axis=1).sum() * 2 == is_held_out.sum() == 12  # whole groups
         other = gold.copy()
         other[is_held_out] = (gold[is_held_out] + 1) % 3
-        again = temper_across(other)
+        again = temper_folds(other)
         assert (again[is_held_out] == across[is_held_out]).all()
 
 
@@ -89,7 +89,7 @@ def test_one_question_of_each_type_is_drawn_from_a_row():
     chosen = decisions.by_type()
     assert rows[chosen["a"]].tolist() == [0, 1] and rows[chosen["b"]].tolist() == [0, 2]
     assert set(types[chosen["a"]]) == {"a"}
-    assert decisions._replace(per="word").by_type() == {}
+    assert decisions._replace(unit="word").by_type() == {}
 
 
 def test_a_threshold_has_the_best_f1_of_all():
@@ -130,11 +130,11 @@ def test_prediction_sets_hold_the_gold_label_as_often_as_promised():
     for seed in range(300):
         probabilities, gold, _ = draw(60, labels=2, seed=seed)
         of_gold = probabilities[np.arange(60), gold]
-        threshold = metrics.set_threshold(of_gold[:59], 0.9)
+        threshold = metrics.find_set_threshold(of_gold[:59], 0.9)
         covered.append(of_gold[59] >= threshold)
     # the share is between 0.9 and 0.9 + 1 / 60, over rows to calibrate on and the new one
     assert 0.9 - 3 * math.sqrt(0.09 / 300) <= np.mean(covered) <= 0.92 + 3 * math.sqrt(0.09 / 300)
-    assert metrics.set_threshold(np.array([0.5, 0.6]), 0.9) == 0  # two rows can promise it of all labels only
+    assert metrics.find_set_threshold(np.array([0.5, 0.6]), 0.9) == 0  # two rows can promise it of all labels only
 
 
 def test_risk_and_coverage_are_those_of_the_most_confident_rows():
@@ -144,7 +144,7 @@ def test_risk_and_coverage_are_those_of_the_most_confident_rows():
 
 def test_what_a_prediction_adds():
     probabilities = np.array([0.1, 0.6, 0.3])
-    decide = lambda **options: metrics.decide(probabilities, "abc", options.get)  # noqa: E731
+    decide = lambda **options: metrics.apply_options(probabilities, "abc", options.get)  # noqa: E731
     assert decide() == {}
     assert decide(abstain_below=0.6) == {"abstain": False} and decide(abstain_below=0.7) == {"abstain": True}
     assert decide(set_above=0.25) == {"prediction_set": ["b", "c"]} and decide(set_above=0.9)["prediction_set"] == ["b"]
@@ -159,7 +159,7 @@ def test_thresholds_are_shares_by_label(value):
 
 def test_yes_or_no_labels_are_rows_of_two():
     assert metrics.as_pairs(np.array([0.2, 0.9])) == pytest.approx(np.array([[0.8, 0.2], [0.1, 0.9]]))
-    assert logit(metrics.temper_each(np.array([0.9]), 2))[0] == pytest.approx(logit(0.9) / 2)
+    assert logit(metrics.temper_labels(np.array([0.9]), 2))[0] == pytest.approx(logit(0.9) / 2)
 
 
 def test_the_area_under_the_risk_is_that_of_a_plain_loop():
@@ -172,10 +172,10 @@ def test_the_area_under_the_risk_is_that_of_a_plain_loop():
 
 def test_sets_are_measured_on_rows_that_they_were_not_fitted_to():
     probabilities, gold, _ = draw(600)
-    found = metrics.measure_sets(probabilities, gold, np.arange(600), 0.9)
+    found = metrics.measure_prediction_sets(probabilities, gold, np.arange(600), 0.9)
     assert found["interval"][0] < 0.9 < found["interval"][1] and 1 <= found["mean_size"] <= 3
-    small = metrics.measure_sets(probabilities, gold, np.arange(600), 0.2)
+    small = metrics.measure_prediction_sets(probabilities, gold, np.arange(600), 0.2)
     assert (small["mean_size"], small["single"]) == (1, 1)  # no set is empty
     assert small["held"] == pytest.approx((probabilities.argmax(axis=1) == gold).mean())
     lacking = np.pad(probabilities[:4], ((0, 0), (0, 1)))
-    assert metrics.measure_sets(lacking, gold[:4], np.arange(4), 0.9)["mean_size"] == 3
+    assert metrics.measure_prediction_sets(lacking, gold[:4], np.arange(4), 0.9)["mean_size"] == 3

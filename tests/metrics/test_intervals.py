@@ -119,7 +119,7 @@ def test_a_share_has_the_interval_of_wilson_also_at_the_edges(name, gold, predic
     row_scores, metric = {"gold": np.array(gold), "predicted": np.array(predicted)}, CLASSIFICATION[name]
     scores = {name: metric.compute(row_scores)}
     found = find_intervals(CLASSIFICATION, scores, row_scores, lambda row_scores: pytest.fail("no resample is needed"))
-    low, high = found.ends[name]
+    low, high = found.bounds[name]
     assert found.methods == {name: "Wilson"}
     assert low <= scores[name] <= high
     hits, total = metric.counts(row_scores)
@@ -137,7 +137,7 @@ def test_a_threshold_has_no_interval():
         lambda row_scores: {"mean": row_scores["value"].mean(), "thresh": row_scores["value"][0]},
     )
     expected = (None, {"thresh": "it is not a score"}, ["mean"])
-    assert (found.ends["thresh"], found.reasons, list(found.methods)) == expected
+    assert (found.bounds["thresh"], found.reasons, list(found.methods)) == expected
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_threshold_has_no_interval():
 )
 def test_a_score_without_an_interval_says_why(score, rows, reason):
     found = find_intervals(["score"], {"score": score}, {"value": np.arange(rows)}, lambda row_scores: {"score": score})
-    assert (found.ends, found.methods, found.reasons) == ({"score": None}, {}, {"score": reason})
+    assert (found.bounds, found.methods, found.reasons) == ({"score": None}, {}, {"score": reason})
 
 
 def test_wrong_arguments_are_refused() -> None:

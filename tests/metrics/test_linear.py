@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bertkit.metrics.linear import describe_pairs, find_words, fit_linear, sample, score_linear
+from bertkit.metrics.linear import find_pair_features, find_words, fit_linear, sample_rows, score_linear
 
 TEXTS = ["a good film", "a bad film", "good and new", "bad and old", "never seen", "fine or not"]
 
@@ -32,17 +32,17 @@ def test_where_nothing_can_be_learned_there_is_no_model(texts, gold):
 
 def test_pairs_are_described_by_each_text_and_what_they_share():
     row = {"text": "A cat", "text_pair": "the cat, sat"}
-    assert describe_pairs([row]) == {
+    assert find_pair_features([row]) == {
         "text alone": [{"a": 1.0, "cat": 1.0}],
         "text_pair alone": [{"the": 1.0, "cat": 1.0, "sat": 1.0}],
         "shared words": [{"both": 0.25, "first": 0.5, "second": pytest.approx(1 / 3)}],
     }
-    assert describe_pairs([row, {"text": "alone"}]) == describe_pairs([]) == {}
-    assert describe_pairs([{"text": "", "text_pair": ""}])["shared words"] == [
+    assert find_pair_features([row, {"text": "alone"}]) == find_pair_features([]) == {}
+    assert find_pair_features([{"text": "", "text_pair": ""}])["shared words"] == [
         dict.fromkeys(("both", "first", "second"), 0)
     ]
 
 
 def test_a_sample_is_spread_over_all_rows():
-    assert sample([1, 2, 3]) == [1, 2, 3] and sample([]) == []
-    assert sample(range(10), max_rows=4) == [0, 2, 5, 7]
+    assert sample_rows([1, 2, 3]) == [1, 2, 3] and sample_rows([]) == []
+    assert sample_rows(range(10), max_rows=4) == [0, 2, 5, 7]

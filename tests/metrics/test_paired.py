@@ -12,14 +12,14 @@ from scipy import stats
 from bertkit.metrics.intervals import Metric
 from bertkit.metrics.paired import (
     compare_paired,
+    compute_rows_needed,
     count_discordant,
-    find_changed,
+    find_differing_units,
     holm,
     mcnemar,
     permutation_test,
-    rows_for_power,
-    standard_error,
-    swap,
+    swap_units,
+    to_standard_error,
 )
 from bertkit.metrics.registry import CLASSIFICATION, accuracy
 from tests.metrics.paired_trials import draw_labels, find_power, reject_rows
@@ -125,18 +125,18 @@ def test_holm_rejects_step_by_step():
 
 def test_rows_for_power_are_those_of_the_normal_distribution():
     # the power of a z test of a difference of 0.02 with a standard deviation of 0.5 per row
-    rows = rows_for_power(0.02, 0.5 / math.sqrt(400), 400)
+    rows = compute_rows_needed(0.02, 0.5 / math.sqrt(400), 400)
     power = [stats.norm.sf(stats.norm.ppf(0.975) - 0.02 / (0.5 / math.sqrt(count))) for count in (rows - 1, rows)]
     assert power[0] < 0.8 <= power[1] + 1e-9
-    assert rows_for_power(0.0, 0.1, 400) is None
-    assert standard_error((-1.959964, 1.959964)) == pytest.approx(1)
+    assert compute_rows_needed(0.0, 0.1, 400) is None
+    assert to_standard_error((-1.959964, 1.959964)) == pytest.approx(1)
 
 
 def test_units_differ_where_any_array_does_and_nan_is_nan():
     first = {"a": np.array([1, 2, 3]), "b": np.array([[0, np.nan], [0, 0], [0, np.nan]])}
     second = {"a": np.array([1, 2, 3]), "b": np.array([[0, np.nan], [0, 1], [0, 5.0]])}
-    assert find_changed(first, second).tolist() == [1, 2]
-    one, other = swap(first, second, np.array([1]))
+    assert find_differing_units(first, second).tolist() == [1, 2]
+    one, other = swap_units(first, second, np.array([1]))
     assert (one["b"][1, 1], other["b"][1, 1], first["b"][1, 1]) == (1, 0, 0)
 
 

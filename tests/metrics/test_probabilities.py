@@ -8,7 +8,7 @@ import scipy.special
 from scipy.special import expit, softmax
 
 from bertkit.metrics import probabilities as module
-from bertkit.metrics.probabilities import mean_logits, mean_of_each_label, mean_probabilities
+from bertkit.metrics.probabilities import mean_label_probabilities, mean_logits, mean_probabilities
 
 
 def test_probabilities_are_those_of_scipy():
@@ -33,7 +33,7 @@ def test_windows_vote_and_the_mean_decides_between_equally_many():
 def test_a_temperature_changes_how_sure_tags_are_and_none_of_them(decoding):
     names, logits = ("O", "B-X", "I-X"), 2 * np.random.default_rng(1).normal(size=(40, 3))
     logits[7] = np.nan
-    plain, tempered = (module.tag_probabilities(logits, names, temperature) for temperature in (1.0, 2.5))
+    plain, tempered = (module.compute_tag_probabilities(logits, names, temperature) for temperature in (1.0, 2.5))
     assert tempered[:7] == pytest.approx(scipy.special.softmax(logits[:7] / 2.5, axis=1))
     assert plain[7].tolist() == tempered[7].tolist() == [1, 0, 0]
     tags, likely = module.choose_tags(plain, names, decoding)
@@ -57,11 +57,11 @@ def test_the_softmax_of_combined_logits_is_the_mean_of_the_probabilities():
 def test_extreme_logits_stay_finite():
     combined = mean_probabilities([{"logits": np.array([9e3, -9e3])}, {"logits": np.array([8e3, -9e3])}])
     assert np.isfinite(combined["logits"]).all()
-    assert np.isfinite(mean_of_each_label([{"logits": np.array([900.0])}] * 2)["logits"]).all()
+    assert np.isfinite(mean_label_probabilities([{"logits": np.array([900.0])}] * 2)["logits"]).all()
 
 
 def test_the_sigmoid_of_combined_logits_is_the_mean_of_each_label():
-    combined = mean_of_each_label(outputs(LOGITS[:, 0]))
+    combined = mean_label_probabilities(outputs(LOGITS[:, 0]))
     np.testing.assert_allclose(expit(combined["logits"]), expit(LOGITS[:, 0]).mean(axis=0), rtol=1e-5)
 
 

@@ -11,7 +11,7 @@ import sklearn.metrics
 
 from bertkit.errors import RecipeError
 from bertkit.metrics import registry as metrics
-from bertkit.metrics.intervals import why_undefined
+from bertkit.metrics.intervals import find_undefined_reasons
 from bertkit.recipe import load_recipe
 
 REFERENCES = {
@@ -98,7 +98,7 @@ def test_numbers(name):
 def test_a_correlation_that_is_undefined_says_why(name, gold, predicted, reason):
     row_scores = {"gold": np.array(gold), "predicted": np.array(predicted)}
     score = metrics.REGRESSION[name].compute(row_scores)
-    assert math.isnan(score) and why_undefined(metrics.REGRESSION, {name: score}, row_scores) == {name: reason}
+    assert math.isnan(score) and find_undefined_reasons(metrics.REGRESSION, {name: score}, row_scores) == {name: reason}
 
 
 def test_directions_are_those_of_the_records(monkeypatch):

@@ -14,7 +14,7 @@ from bertkit.metrics.reliability import (
     describe_calibration,
     find_bins,
     label_scores,
-    thin,
+    sample_evenly,
 )
 from tests.metrics.test_calibration import draw
 
@@ -147,5 +147,5 @@ def test_probabilities_without_any_error_have_no_interval():
 
 
 def test_thin_keeps_the_ends() -> None:
-    assert thin(range(1000), 5) == [0, 250, 500, 749, 999]
-    assert thin([1, 2], 5) == [1, 2]
+    assert sample_evenly(range(1000), 5) == [0, 250, 500, 749, 999]
+    assert sample_evenly([1, 2], 5) == [1, 2]

@@ -10,14 +10,14 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import average_precision_score, ndcg_score
 
 from bertkit.metrics import retrieval
-from bertkit.metrics.intervals import take
+from bertkit.metrics.intervals import select_units
 from bertkit.metrics.retrieval import (
     average_queries,
-    chance_ranks,
-    partner_ranks,
+    draw_chance_ranks,
     query_intervals,
+    rank_by_words,
+    rank_positives,
     score_rankings,
-    word_ranks,
 )
 
 
@@ -64,12 +64,12 @@ def test_queries_without_relevant_documents_do_not_count():
     scores = score_rankings([["a", "b"], ["a"], ["b", "a"]], [{"a": 1}, {"a": 0}, {"a": 2}])
     assert np.isnan(scores["map"]).tolist() == [False, True, False]
     assert average_queries(scores)["mrr@10"] == 0.75
-    assert math.isnan(average_queries(take(scores, np.array([1])))["mrr@10"])
+    assert math.isnan(average_queries(select_units(scores, np.array([1])))["mrr@10"])
 
 
 def test_intervals_are_over_queries():
     scores = {"map": np.random.default_rng(0).random(400)}
-    low, high = query_intervals(scores, samples=200).ends["map"]
+    low, high = query_intervals(scores, samples=200).bounds["map"]
     width = 2 * 1.96 * scores["map"].std() / 20  # of the normal approximation
     assert low < scores["map"].mean() < high
     assert high - low == pytest.approx(width, rel=0.15)
@@ -106,23 +106,23 @@ def rank_in_a_loop(scores: np.ndarray, row: int) -> int:
 def test_a_rank_counts_the_better_texts_that_are_not_positives_of_the_anchor(monkeypatch, block):
     monkeypatch.setattr(retrieval, "_BLOCK", block)
     scores = np.random.default_rng(0).random((50, 50))
-    found = partner_ranks(ROWS, lambda one, other: scores[np.ix_(one, other)])
+    found = rank_positives(ROWS, lambda one, other: scores[np.ix_(one, other)])
     assert found.tolist() == [rank_in_a_loop(scores, row) for row in range(50)]
 
 
 def test_of_many_rows_each_run_is_ranked_by_itself(monkeypatch):
     monkeypatch.setattr(retrieval, "_MAX_ROWS", 20)
     scores = np.random.default_rng(0).random((50, 50))
-    found = partner_ranks(ROWS, lambda one, other: scores[np.ix_(one, other)])
+    found = rank_positives(ROWS, lambda one, other: scores[np.ix_(one, other)])
     alone = [
-        partner_ranks(ROWS[start : start + 20], lambda one, other, s=start: scores[np.ix_(s + one, s + other)])
+        rank_positives(ROWS[start : start + 20], lambda one, other, s=start: scores[np.ix_(s + one, s + other)])
         for start in (0, 20, 40)
     ]
     assert found.tolist() == np.concatenate(alone).tolist()
 
 
 def test_words_are_weighed_as_scikit_learn_weighs_them():
-    ranks, scores = word_ranks(ROWS)
+    ranks, scores = rank_by_words(ROWS)
     words = TfidfVectorizer(token_pattern=r"\w+", sublinear_tf=True)
     words.fit([text for row in ROWS for text in (row["anchor"], row["positive"], *row["negative"])])
     anchors, positives = (words.transform([row[name] for row in ROWS]).toarray() for name in ("anchor", "positive"))
@@ -132,7 +132,7 @@ def test_words_are_weighed_as_scikit_learn_weighs_them():
 
 
 def test_texts_without_words_and_guesses_have_ranks_too():
-    ranks, _ = word_ranks([{"anchor": "?", "positive": "!"}, {"anchor": ".", "positive": ","}])
+    ranks, _ = rank_by_words([{"anchor": "?", "positive": "!"}, {"anchor": ".", "positive": ","}])
     assert ranks.tolist() == [2, 2]
-    assert chance_ranks(50).tolist() == chance_ranks(50).tolist()
-    assert (chance_ranks(1000) <= 10).mean() == pytest.approx(0.01, abs=0.01)
+    assert draw_chance_ranks(50).tolist() == draw_chance_ranks(50).tolist()
+    assert (draw_chance_ranks(1000) <= 10).mean() == pytest.approx(0.01, abs=0.01)

@@ -10,11 +10,11 @@ from scipy import stats
 
 from bertkit.metrics.seeds import (
     compute_spread,
+    estimate_expected_best,
     estimate_selection,
-    expected_best,
     explained_fraction,
     mean_interval,
-    resample_mean,
+    resample_means,
 )
 
 SCORES = [0.62, 0.55, 0.71, 0.55, 0.66]
@@ -22,7 +22,7 @@ SCORES = [0.62, 0.55, 0.71, 0.55, 0.66]
 
 @pytest.mark.parametrize(("lower_is_better", "best"), [(False, max), (True, min)])
 def test_the_expected_best_is_the_mean_over_all_choices_of_so_many_runs(lower_is_better, best):
-    found = expected_best(SCORES, lower_is_better=lower_is_better)
+    found = estimate_expected_best(SCORES, lower_is_better=lower_is_better)
     for size, value in enumerate(found, start=1):
         chosen = [best(choice) for choice in itertools.combinations(SCORES, size)]
         assert value == pytest.approx(np.mean(chosen), abs=1e-12)
@@ -80,7 +80,7 @@ def test_all_runs_score_the_same_resampled_rows():
         seen.append((run, rows.tobytes()))
         return {"accuracy": right[run][rows].mean()}
 
-    means = resample_mean(score, 3, 50, samples=400)["accuracy"]
+    means = resample_means(score, 3, 50, samples=400)["accuracy"]
     assert len(means) == 400 and len({rows for _, rows in seen}) == 400
     assert means.mean() == pytest.approx(right.mean(), abs=0.01)
     assert means.std() == pytest.approx(right.mean(axis=0).std() / np.sqrt(50), rel=0.1)
@@ -99,7 +99,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(seeds, rows, spread):
         latent = 0.5 + skill * rng.normal(size=(seeds, 1)) + ease * rng.normal(size=rows)
         right = latent + chance * rng.normal(size=(seeds, rows)) > 0
         draws = np.random.default_rng(trial).integers(0, rows, size=(200, rows))
-        resampled = right.mean(axis=0)[draws].mean(axis=1)  # what `resample_mean` returns of an accuracy
+        resampled = right.mean(axis=0)[draws].mean(axis=1)  # what `resample_means` returns of an accuracy
         low, high = mean_interval(right.mean(axis=1).tolist(), resampled, rows)
         held += low <= truth <= high
     assert 0.925 <= held / trials <= 0.99
@@ -144,7 +144,7 @@ def test_the_estimate_is_never_above_the_best_score_whatever_the_metric():
     for seed in range(5):
         said = np.where(rng.random((3, 60)) < [[0.9], [0.85], [0.6]], gold, ~gold)
         scores = [correlate(gold, answers) for answers in said]
-        found = estimate_selection(lambda model, at, said=said: correlate(gold[at], said[model, at]), 3, 60, draws=seed)
+        found = estimate_selection(lambda model, at, said=said: correlate(gold[at], said[model, at]), 3, 60, seed=seed)
         assert found.estimate <= max(scores)
 
 

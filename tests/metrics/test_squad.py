@@ -153,7 +153,7 @@ def check_scores(nested: dict, predictions: dict[str, str], odds: dict[str, floa
     context, expected = SETUPS[version], official_raw(nested, predictions, version)
     rows = [row for number, article in enumerate(nested["data"], 1) for row in read_questions(article, number, 0)]
     for row in rows:
-        pair = squad.score_answer(row["answers"]["text"], predictions[row["id"]], no_answer=odds is not None)
+        pair = squad.score_question(row["answers"]["text"], predictions[row["id"]], no_answer=odds is not None)
         assert pair == pytest.approx(expected[row["id"]])
     records = [
         {"prediction": predictions[row["id"]], **({} if odds is None else {"null_odds": odds[row["id"]]})}
@@ -214,11 +214,11 @@ def test_answers_are_normalized_as_there(text):
 
 
 def test_two_empty_answers_are_alike_only_where_there_may_be_none():
-    assert squad.score_answer(["the"], "a!", no_answer=False) == (1.0, 0.0)
-    assert squad.score_answer(["the"], "a!", no_answer=True) == (1.0, 1.0)
-    assert squad.score_answer([], "", no_answer=True) == (1.0, 1.0)
-    assert squad.score_answer([], "the cat", no_answer=True) == (0.0, 0.0)
-    assert squad.score_answer(["cat sat", "the cat"], "a cat", no_answer=False) == (1.0, 1.0)
+    assert squad.score_question(["the"], "a!", no_answer=False) == (1.0, 0.0)
+    assert squad.score_question(["the"], "a!", no_answer=True) == (1.0, 1.0)
+    assert squad.score_question([], "", no_answer=True) == (1.0, 1.0)
+    assert squad.score_question([], "the cat", no_answer=True) == (0.0, 0.0)
+    assert squad.score_question(["cat sat", "the cat"], "a cat", no_answer=False) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(("f1", "is_share"), [([1.0, 1.0, 0.0], True), ([1.0, 0.5, 0.0], False)])
@@ -229,27 +229,27 @@ def test_a_mean_of_right_and_wrong_answers_is_a_share(f1, is_share):
     assert (exact.compute(row_scores), exact.counts(row_scores), exact.to_score(0.5)) == (50.0, (1, 2), 50.0)
 
 
-def best_threshold(scores, empty, odds, answerable):
-    return squad.best_threshold(np.array(scores), np.array(empty), np.array(odds), np.array(answerable))
+def find_best_threshold(scores, empty, odds, answerable):
+    return squad.find_best_threshold(np.array(scores), np.array(empty), np.array(odds), np.array(answerable))
 
 
 def test_the_threshold_lets_the_good_answers_through():
     answerable = [True, False, True, False]
-    assert best_threshold([1.0, 0.0, 1.0, 0.0], [False] * 4, [-3.0, 5.0, -1.0, 4.0], answerable) == (1.0, -1.0)
-    assert best_threshold([0.5, 1.0], [False] * 2, [2.0, 3.0], [True, True]) == (0.75, 3.0)
+    assert find_best_threshold([1.0, 0.0, 1.0, 0.0], [False] * 4, [-3.0, 5.0, -1.0, 4.0], answerable) == (1.0, -1.0)
+    assert find_best_threshold([0.5, 1.0], [False] * 2, [2.0, 3.0], [True, True]) == (0.75, 3.0)
 
 
 def test_where_no_answer_is_best_the_threshold_lets_none_through():
     odds = [-3.0, -7.0, -1.0, -4.0]
-    assert best_threshold([0.0] * 4, [False] * 4, odds, [True, False, True, False]) == (0.5, -8.0)
+    assert find_best_threshold([0.0] * 4, [False] * 4, odds, [True, False, True, False]) == (0.5, -8.0)
 
 
 def test_questions_of_equal_odds_are_answered_together():
-    assert best_threshold([1.0, 0.0], [False] * 2, [-1.0, -1.0], [True, False]) == (0.5, -2.0)
+    assert find_best_threshold([1.0, 0.0], [False] * 2, [-1.0, -1.0], [True, False]) == (0.5, -2.0)
 
 
 def test_of_equally_good_thresholds_the_lowest_is_taken():
-    assert best_threshold([1.0, 0.0, 1.0], [False] * 3, [1.0, 2.0, 3.0], [True, False, True]) == (2 / 3, 1.0)
+    assert find_best_threshold([1.0, 0.0, 1.0], [False] * 3, [1.0, 2.0, 3.0], [True, False, True]) == (2 / 3, 1.0)
 
 
 SQUAD = [Path(folder) for folder in os.environ.get("BERTKIT_SQUAD", "").split(os.pathsep) if folder]

@@ -76,7 +76,7 @@ def test_scores_are_those_of_conlleval(rows):
     spans = [(entities.find_spans(one), entities.find_spans(other)) for one, other in rows]
     counts = entities.count_spans(spans, TYPES)
     assert counts.sum(axis=(0, 1)).tolist() == [right, gold, predicted]
-    found = entities.ratios(counts.sum(axis=(0, 1)))
+    found = entities.compute_ratios(counts.sum(axis=(0, 1)))
     precision, recall = right / predicted if predicted else 0.0, right / gold if gold else 0.0
     assert found["precision"] == pytest.approx(precision)
     assert found["recall"] == pytest.approx(recall)
@@ -146,7 +146,12 @@ def test_what_becomes_of_entities(gold, predicted, counts):
 def test_wrong_words_are_shown_with_how_sure_a_wrong_one_is():
     words, gold, tags = ["Ada", "saw", "Rome"], ["B-PER", "O", None], ["B-LOC", "B-PER", "B-LOC"]
     sure = [0.9, 0.4, None]
-    assert entities.show_wrong_words(words, gold, tags, sure) == ("Ada/B-PER saw/O", "Ada/B-LOC saw/B-PER", False, 0.9)
+    assert entities.describe_wrong_words(words, gold, tags, sure) == (
+        "Ada/B-PER saw/O",
+        "Ada/B-LOC saw/B-PER",
+        False,
+        0.9,
+    )
 
 
 def count_wrong_rows(row_scores):
@@ -164,4 +169,4 @@ def test_a_metric_of_tags_is_one_entry_of_the_table(monkeypatch):
     found = find_intervals(task.METRICS, scores, row_scores, lambda drawn: task.score(drawn, context), samples=20)
     assert scores["wrong_rows"] == 0.5
     assert found.methods == {"f1": "bootstrap", "wrong_rows": "Wilson"}
-    assert found.ends["wrong_rows"] == wilson_interval(10, 20)
+    assert found.bounds["wrong_rows"] == wilson_interval(10, 20)

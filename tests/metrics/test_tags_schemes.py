@@ -17,18 +17,18 @@ from tests.metrics.spans import TYPES, any_tags, rows_of_spans, write_iob1, writ
 CORRECT = "correct the row"
 BIOES = "--set options.scheme=bioes if they are BIOES"
 IOB1 = "--set options.scheme=iob1 reads such tags"
-NONE = "for tags that mark no entities --set options.scheme=none --set metrics=[accuracy,f1_macro]"
+NONE = "if these are not entity tags, --set options.scheme=none --set metrics=[accuracy,f1_macro]"
 NUMBERS = "name the tags in the order of their numbers: --set 'labels=[O, B-PER, I-PER]'"
-BROKEN = "correct it, or --set options.scheme=iob2 if that is what the tags are"
+BROKEN = "correct it, or --set options.scheme=iob2 if the tags are IOB2"
 
 
 @given(any_tags)
 def test_repair_keeps_the_spans_and_breaks_no_rule(tags):
-    repaired = entities.repair(tags)
+    repaired = entities.repair_tags(tags)
     assert entities.find_spans(repaired) == entities.find_spans(tags) == entities.find_strict_spans(repaired)
     assert entities.find_invalid_tag(repaired) is None
     assert len(repaired) == len(tags)
-    assert entities.repair(repaired) == repaired
+    assert entities.repair_tags(repaired) == repaired
     if entities.find_invalid_tag(tags) is None:
         assert repaired == tags
 
@@ -36,7 +36,7 @@ def test_repair_keeps_the_spans_and_breaks_no_rule(tags):
 @given(any_tags)
 def test_the_first_invalid_tag_is_where_repair_changes_something(tags):
     changed = [
-        index for index, (one, other) in enumerate(zip(tags, entities.repair(tags), strict=True)) if one != other
+        index for index, (one, other) in enumerate(zip(tags, entities.repair_tags(tags), strict=True)) if one != other
     ]
     index = entities.find_invalid_tag(tags)
     assert (index is None) == (not changed)
@@ -181,7 +181,7 @@ def log_probability(probabilities, path):
 @settings(deadline=None)
 def test_the_most_probable_valid_tags_are_those_of_brute_force(drawn):
     labels, probabilities = drawn
-    path = entities.most_probable_valid(probabilities, labels)
+    path = entities.decode_viterbi(probabilities, labels)
     ways = itertools.product(range(len(labels)), repeat=len(probabilities))
     valid = [way for way in ways if entities.find_invalid_tag([labels[number] for number in way]) is None]
     assert tuple(path) in valid
@@ -195,13 +195,13 @@ def test_the_most_probable_valid_tags_are_those_of_brute_force(drawn):
 def test_the_most_probable_valid_tags_break_no_rule_even_where_a_probability_is_zero(data, count):
     rows = st.lists(st.sampled_from([0.0, 1e-30, 0.5, 1.0]), min_size=5, max_size=5)
     probabilities = np.array(data.draw(st.lists(rows, min_size=count, max_size=count))).reshape(count, 5)
-    path = entities.most_probable_valid(probabilities, LABELS)
+    path = entities.decode_viterbi(probabilities, LABELS)
     assert len(path) == count
     assert entities.find_invalid_tag([LABELS[number] for number in path]) is None
 
 
 def test_valid_tags_stay_what_is_most_probable():
     probabilities = np.array([[0.1, 0.9, 0, 0, 0], [0.2, 0.1, 0.1, 0.5, 0.1]])
-    assert entities.most_probable_valid(probabilities, LABELS) == [1, 3]
-    assert entities.most_probable_valid(np.zeros((0, 5)), LABELS) == []
-    assert entities.most_probable_valid(np.array([[0.3, 0.7]]), ["I-A", "I-B"]) == [1]
+    assert entities.decode_viterbi(probabilities, LABELS) == [1, 3]
+    assert entities.decode_viterbi(np.zeros((0, 5)), LABELS) == []
+    assert entities.decode_viterbi(np.array([[0.3, 0.7]]), ["I-A", "I-B"]) == [1]

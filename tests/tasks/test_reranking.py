@@ -144,7 +144,7 @@ def test_intervals_are_over_queries_and_not_over_rows():
     predictions = [{"prediction": (1.0 if int(row["query"][1:]) % 2 else -1.0) * row["relevance"]} for row in rows]
     row_scores = task.compare(predictions, rows, context)
     scores = task.score(row_scores, context)
-    low, high = find_intervals(task, EvalOutput(predictions, [], row_scores, scores, None, context)).ends["mrr@10"]
+    low, high = find_intervals(task, EvalOutput(predictions, [], row_scores, scores, None, context)).bounds["mrr@10"]
     assert scores["mrr@10"] == pytest.approx(0.55)
     error = row_scores["mrr@10"].std() / 4  # of a mean over 16 queries
     assert high - low == pytest.approx(2 * 2.13 * error, rel=0.2)

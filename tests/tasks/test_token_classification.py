@@ -31,7 +31,7 @@ from bertkit.workflows.finetune_data import read_finetune_data
 from tests.conftest import WORDS, make_tokenizer, write_jsonl
 from tests.kills import read_lines
 
-NONE = "for tags that mark no entities --set options.scheme=none --set metrics=[accuracy,f1_macro]"
+NONE = "if these are not entity tags, --set options.scheme=none --set metrics=[accuracy,f1_macro]"
 PLAIN = {"metrics": ["accuracy", "f1_macro"], "best_metric": "accuracy"}
 NER = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 POS = ("ADJ", "NOUN", "VERB")
@@ -336,7 +336,7 @@ def test_a_calibration_is_fitted_to_the_words_that_have_tokens_and_a_tag():
     rows = [{"tokens": ["film", "\u200b", "good"], "tags": ["O", "O", "B-PER"]}, {"tokens": ["film"], "tags": [None]}]
     predictions = decode(rows, setup_of())
     found = task.gold_probabilities(predictions, rows, setup_of())
-    assert (found.gold.tolist(), found.rows.tolist(), found.per) == ([0, 1], [0, 0], "word")
+    assert (found.gold.tolist(), found.rows.tolist(), found.unit) == ([0, 1], [0, 0], "word")
     sure = [predictions[0]["word_probabilities"][word] for word in (0, 2)]
     assert found.probabilities.max(axis=1).tolist() == sure
 
@@ -356,7 +356,7 @@ def tagged_rows(draw, labels, *, valid):
     sizes = draw(st.lists(st.integers(1, 8), min_size=1, max_size=5))
     tags = [st.lists(st.sampled_from(labels), min_size=size, max_size=size) for size in sizes]
     gold, predicted = [draw(each) for each in tags], [draw(each) for each in tags]
-    return [entities.repair(each) for each in gold] if valid else gold, predicted
+    return [entities.repair_tags(each) for each in gold] if valid else gold, predicted
 
 
 def row_scores(gold, predicted, context):
@@ -963,7 +963,7 @@ def test_eval_scores_the_spans_that_predict_finds(run, tiny_model, word_split):
 def test_rows_with_spans_are_trained_on_scored_and_predicted(run, tagger, tiny_model):
     def as_text(row):
         text, spans = "😀 " + " ".join(row["tokens"]), []
-        offsets = [(start + 2, end + 2) for start, end in entities.word_offsets(row["tokens"])]
+        offsets = [(start + 2, end + 2) for start, end in entities.find_word_offsets(row["tokens"])]
         for name, first, last in entities.find_spans(row["tags"]):
             spans.append({"start": offsets[first][0], "end": offsets[last - 1][1], "label": name})
         return {"text": text, "spans": spans, "_task_hash": 1, "answer": "accept"}
@@ -1029,7 +1029,7 @@ def test_metrics_of_libraries_get_lists_of_labeled_tags_and_have_no_interval(tag
     found = find_intervals(
         family.METRICS, scores, row_scores, lambda row_scores: family.score(row_scores, context), samples=20
     )
-    assert found.ends["right"] is None and found.reasons["right"] == "metrics of libraries are not resampled"
+    assert found.bounds["right"] is None and found.reasons["right"] == "metrics of libraries are not resampled"
     with pytest.raises(RecipeError, match="best_metric 'right' is not among the metrics with an interval"):
         load_task(recipe.model_copy(update={"best_metric": "right"}))
     with pytest.raises(RecipeError, match="needs gold values, and contrastive has none"):

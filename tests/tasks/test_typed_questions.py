@@ -141,7 +141,7 @@ def test_answers_of_logits_by_hand():
     assert decisions["kind"]["confidence"] == pytest.approx(1 / 2)
     assert decisions["stars"]["expected"] == pytest.approx(0 / 6 + 2 / 6 + 2 * 3 / 6)
     found = task.gold_probabilities([answer], [row], context)
-    assert (found.gold.tolist(), found.rows.tolist(), found.per) == ([1, 0, 0], [0, 0, 0], "question")
+    assert (found.gold.tolist(), found.rows.tolist(), found.unit) == ([1, 0, 0], [0, 0, 0], "question")
     np.testing.assert_allclose(found.probabilities.sum(axis=1), 1)
 
 

@@ -18,7 +18,7 @@ import bertkit
 from bertkit.data.demo import demo_rows
 from bertkit.errors import BertkitError, DataError, ModelError, UsageError
 from bertkit.progress import Silent
-from bertkit.tasks import row_columns
+from bertkit.tasks import get_input_columns
 from tests.analysis.test_explanations import RECIPES, fine_tune
 from tests.conftest import toy_rows, write_csv, write_jsonl
 from tests.kills import slow_unless
@@ -86,7 +86,7 @@ def test_every_task_family_answers_as_the_command_does(name, run, tmp_path):
     """Rows have the names of the data that it was trained on, or canonical ones, or none."""
     fine_tune(name, tmp_path, **{"data.limit": 300 if name == "wsd" else 24})
     loaded = bertkit.load(tmp_path / "run")
-    wanted = row_columns(loaded.checkpoint_info.task, loaded.recipe)
+    wanted = get_input_columns(loaded.checkpoint_info.task, loaded.recipe)
     rows = demo_rows(loaded.recipe, "test", 6)
     rows = [{column: row[column] for column in wanted if column in row} for row in rows]
     named = [with_names_of_source(row, loaded.recipe.data.columns) for row in rows]

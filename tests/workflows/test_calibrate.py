@@ -163,9 +163,9 @@ def test_f1_of_tuned_thresholds_is_of_other_rows():
 
     def compare(yes, gold):
         rows = np.repeat(np.arange(len(gold)), 2)
-        decisions = metrics.Decisions(metrics.as_pairs(yes.ravel()), gold.ravel(), rows, per="label")
+        decisions = metrics.Decisions(metrics.as_pairs(yes.ravel()), gold.ravel(), rows, unit="label")
         fits = metrics.fit_folds(decisions, rows, 2)
-        return _compare_f1(metrics.temper_across(decisions, fits)[:, 1], gold.ravel(), fits)
+        return _compare_f1(metrics.temper_folds(decisions, fits)[:, 1], gold.ravel(), fits)
 
     found = compare(yes, gold)
     in_sample = [metrics.tune_threshold(yes[:, n], gold[:, n]) for n in range(2)]

@@ -241,7 +241,7 @@ def run_pretraining(
 
 def print_pretrained(result: PretrainResult) -> None:
     """Print the scores of a pretraining run and the commands that a user may want to run next."""
-    from bertkit.metrics.baselines import strongest, tabulate
+    from bertkit.metrics.baselines import find_best_baseline, tabulate
     from bertkit.workflows.pretrain_results import next_commands
 
     print_text(
@@ -251,7 +251,7 @@ def print_pretrained(result: PretrainResult) -> None:
     print_line(f"  {'held-out documents':<23} {result.corpus['validation']['documents']:7,}")
     for name, score in result.scores.items():
         # Masked tokens are often frequent ones, so the baseline of the accuracy is well above 0.
-        strongest_name, value = strongest(result.baselines, name)
+        strongest_name, value = find_best_baseline(result.baselines, name)
         baseline = "" if value is None else f"  baseline {format_number(value):>7} ({strongest_name})"
         print_text(f"  {name:<23} {format_number(score):>7}{baseline}")
     print_table("baselines", tabulate(result.baselines))

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.tensors import derive, select
-from bertkit.metrics.intervals import f1_from_share
+from bertkit.metrics.intervals import f1_from_jaccard
 from bertkit.modeling.architectures import get_architecture
 from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.info import LoadingInfo, Model, get_loading_info
@@ -168,7 +168,7 @@ def score(totals: Totals) -> dict[str, float]:
 def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """Compute the scores of predicting that every token is replaced."""
     share = scores["replaced_share"]
-    return {"every token replaced": {"precision": share, "recall": 1.0, "f1": f1_from_share(share)}}
+    return {"every token replaced": {"precision": share, "recall": 1.0, "f1": f1_from_jaccard(share)}}
 
 
 def encoder(model: Model, context: PretrainContext) -> Model:

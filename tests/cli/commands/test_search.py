@@ -95,7 +95,7 @@ def test_one_source_of_queries(run):
     assert "QUERY and --file are both given" in run("search", "query", "index", "a film", "--file", "queries.csv").last
 
 
-RANKINGS = [
+RERANKING = [
     RankingScores("vectors", {"ndcg@10": 0.5, "map": 0.4}, {"ndcg@10": (0.4, 0.6), "map": None}),
     RankingScores(
         "hybrid",
@@ -108,7 +108,7 @@ RANKINGS = [
 
 
 def test_each_ranking_has_its_scores_intervals_and_gain(capsys):
-    result = SearchScores(Path("index"), 1200, 50, True, RANKINGS)
+    result = SearchScores(Path("index"), 1200, 50, True, RERANKING)
     print_scores(result)
     assert capsys.readouterr().out.splitlines() == [
         "index: 1,200 queries, 50 passages; documents are ranked by their best",
