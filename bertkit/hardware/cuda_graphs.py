@@ -36,16 +36,16 @@ class StepGraphs:
     Args:
         weights: All weights of the model.
         compute: Runs both passes of a batch on the GPU and returns a tensor. It must not wait for the GPU.
-        without_trace: Context manager that undoes all effects of the passes inside it, such as random numbers drawn.
+        preserve_state: Context manager that undoes all effects of the passes inside it, such as random numbers drawn.
     """
 
     def __init__(
         self,
         weights: Iterable[nn.Parameter],
         compute: Callable[[Tensors], torch.Tensor],
-        without_trace: Callable[[], AbstractContextManager[None]],
+        preserve_state: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self.weights, self.compute, self.without_trace = list(weights), compute, without_trace
+        self.weights, self.compute, self.preserve_state = list(weights), compute, preserve_state
         self.gradients: dict[nn.Parameter, torch.Tensor] = {}
         self.captured: dict[tuple[object, ...], _Captured] = {}
         self.pool: Any = None
@@ -74,7 +74,7 @@ class StepGraphs:
         inputs = {name: values.to(device, copy=True) for name, values in batch.items()}
         # Gradients of earlier micro-batches, which the capture must not change.
         before = {weights: weights.grad for weights in self.weights}
-        with self.without_trace():
+        with self.preserve_state():
             # 1. Warm up in a separate stream, as torch requires before a capture.
             _set_gradients(dict.fromkeys(self.weights))
             warm_up(lambda: self.compute(inputs), device)

@@ -267,7 +267,7 @@ def _measure(
         steps=len(timed),
         tokens_per_second=tokens_per_second,
         rows_per_second=tokens_per_second * sum(step.rows for step in timed) / tokens,
-        padding_share=1 - tokens / sum(step.padded for step in timed),
+        padding_share=1 - tokens / sum(step.padded_tokens for step in timed),
         epoch_seconds=epoch_seconds,
         recipe_seconds=preparing + epochs * epoch_seconds + evaluations * evaluating,
     )

@@ -32,7 +32,7 @@ from bertkit.storage.cache import log_once
 from bertkit.storage.runs import is_main_process
 from bertkit.tokens.features import Features, TaskContext, max_tokens
 from bertkit.tokens.truncation import reads_windows
-from bertkit.training.run import Run, open_run, untrained
+from bertkit.training.run import FitResult, Run, open_run
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     #    compute its vectors once (`precompute`); if their head is only fitted to these, there are no training steps.
     nothing_to_train = task.precompute(checkpoint.model, features, context, partial(run_part, checkpoint))
     if nothing_to_train:
-        fit_result = untrained()
+        fit_result = FitResult.without_training()
     else:
         if not run.is_resumed:
             _report_head(checkpoint.model, recipe, data.labels)
@@ -139,7 +139,9 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     if recipe.training.lora:
         merge_adapters(checkpoint.model, data.plan.folder if is_main_process() else None, recipe.model_name)
     best = scored_splits[data.validation.name]
-    compared_models = compare(replace(checkpoint, context=best.context), best, fit_result.best) if compare else []
+    compared_models = (
+        compare(replace(checkpoint, context=best.context), best, fit_result.best_checkpoint) if compare else []
+    )
 
     # 5. The run folder: checkpoint, predictions, scores, report and card. Reports and cards are imported only here.
     from bertkit.workflows.finetune_results import save_results

@@ -41,7 +41,15 @@ from bertkit.storage.fingerprints import list_files
 from bertkit.storage.runs import RunRecord, without_folder
 from bertkit.tasks import RowScores, TaskReport, example_row, next_commands
 from bertkit.training.auto_settings import choose_epochs
-from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
+from bertkit.training.run import (
+    FitResult,
+    Run,
+    export_model,
+    finish,
+    finished_record,
+    make_report_fields,
+    write_settings,
+)
 from bertkit.workflows.doctor import judge_curve
 from bertkit.workflows.finetune_data import FinetuneData
 
@@ -178,10 +186,10 @@ def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str], frequ
     # A run of fewer steps than `choose_epochs` recommends is too short; one epoch less is tolerated.
     per_epoch = max(1, round(fit_result.steps / max(fit_result.epochs, 1e-9)))
     enough = choose_epochs(per_epoch)
-    is_short = fit_result.planned < (enough - 1) * per_epoch
+    is_short = fit_result.planned_steps < (enough - 1) * per_epoch
     if is_short:
         longer = f"--set training.steps={enough * per_epoch}" if training.steps else f"--epochs {enough}"
-        steps.append(f"{longer} (too few steps so far: {fit_result.planned:,})")
+        steps.append(f"{longer} (too few steps so far: {fit_result.planned_steps:,})")
     if (missing or frequent) and training.class_weights is None:
         names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         reason = f"no row is given the label {names}" if missing else f"most training rows have the label {frequent}"
@@ -209,9 +217,9 @@ def _find_warnings(data: FinetuneData, fit_result: FitResult) -> list[str]:
         warnings.append("Demo model: it is tiny and knows only an artificial grammar. Choose an encoder with --model.")
     if recipe.data.limit is not None:
         warnings.append(f"Only the first {recipe.data.limit:,} rows of each split were used.")
-    if fit_result.steps < fit_result.planned:
+    if fit_result.steps < fit_result.planned_steps:
         warnings.append(
-            f"Training stopped early, after {fit_result.steps:,} of {fit_result.planned:,} steps: "
+            f"Training stopped early, after {fit_result.steps:,} of {fit_result.planned_steps:,} steps: "
             f"{recipe.best_metric} was no better in {recipe.training.patience} evaluations."
         )
     return warnings
@@ -250,7 +258,7 @@ def _gather_facts(outcome: _Outcome, record: RunRecord) -> ReportData:
     # Published scores are for the complete dataset. Next to scores on the demo or on a part of it, they would mislead.
     comparable = recipe.data.source != "demo" and recipe.data.limit is None
     return ReportData(
-        **common_facts(recipe, record, outcome.fit_result),
+        **make_report_fields(recipe, record, outcome.fit_result),
         next_commands=next_commands(data.task, recipe, name_paths(str(data.plan.folder))),
         model=recipe.model_name,
         teachers=[f"the soft labels in column {soft_labels!r}"] if soft_labels else _teachers(recipe),

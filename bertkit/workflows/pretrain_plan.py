@@ -21,7 +21,7 @@ from bertkit.storage.checkpoints import max_disk_usage, written_bytes
 from bertkit.storage.files import check_space
 from bertkit.training.auto_settings import MIN_PRETRAINING_BATCH, choose_batch, choose_pretraining_rate
 from bertkit.training.losses import LossTerms
-from bertkit.training.stopping import latest
+from bertkit.training.stopping import max_over_processes
 from bertkit.workflows.pretrain_data import PretrainData, read_pretrain_data
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ def estimate(
     sizes = None if hasattr(model, "teacher") else layer_sizes(context.config)
     seconds = operations = tokens = 0.0
     budget = training.budget_seconds
-    planned = _times_by_length(budget, training) if budget else batches.tokens_by_length(batches.steps)
+    planned = _times_by_length(budget, training) if budget else batches.count_tokens_by_length(batches.steps)
     # Attention grows with the square of the length, so each block length is timed separately.
     for length, amount in planned.items():
-        timed = _time_steps(data, model, batches.only(length, _MAX_STEPS), machine, steps)
+        timed = _time_steps(data, model, batches.select_length(length, _MAX_STEPS), machine, steps)
         lengths = [length for step in timed for length in step.lengths]
         timed_seconds = sum(step.seconds for step in timed)
         times = amount / (timed_seconds if budget else sum(lengths))
@@ -140,10 +140,10 @@ def fit_to_budget(data: PretrainData, machine: ComputeConfig) -> dict[str, Any]:
     def step_seconds(batch: int) -> float:
         # All processes must choose the same batch, so they agree on the time of the slowest of them.
         nonlocal blocks_per_second
-        timed, settings = batches.only(training.short_length or training.max_length, _MAX_STEPS), divide(batch)
+        timed, settings = batches.select_length(training.short_length or training.max_length, _MAX_STEPS), divide(batch)
         timed.training = timed.training.model_copy(update=settings)
         steps = _time_steps(data.with_training(settings), model, timed, machine, _STEPS_PER_BATCH)
-        seconds = latest(sum(step.seconds for step in steps) / len(steps))
+        seconds = max_over_processes(sum(step.seconds for step in steps) / len(steps))
         blocks_per_second = batch / seconds
         return seconds
 

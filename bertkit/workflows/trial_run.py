@@ -131,7 +131,7 @@ def dry_run(
         steps=steps,
         disk_bytes=disk_bytes,
         resolved=write_yaml(
-            data.recipe.model_dump(mode="json", exclude_defaults=True), comment=data.plan.facts["automatic"]
+            data.recipe.model_dump(mode="json", exclude_defaults=True), comment=data.plan.record_entries["automatic"]
         ),
         warnings=list(data.warnings),
         unread=list(find_unread(data.splits)),
