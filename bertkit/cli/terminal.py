@@ -312,7 +312,7 @@ class TerminalProgress(Silent):
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
         """Show how many steps of the innermost stage are done, with some figures."""
-        self.cores.look()
+        self.cores.check()
         # Other processes that compete for the cores slow a run down without any sign, so each update checks for
         # them.
         name, total, before, start = self.outer[-1]
@@ -330,7 +330,7 @@ class TerminalProgress(Silent):
 
     def finish(self) -> None:
         """End the innermost stage."""
-        self.cores.look()
+        self.cores.check()
         if self.outer:
             self.outer.pop()
             if self.live:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from bertkit.hardware.device import Device, device_of, find_device
+from bertkit.hardware.device import Device, find_device, get_device
 from bertkit.hardware.process import available_threads, map_in_threads
 from bertkit.hardware.tensors import to_device
 from bertkit.modeling.info import is_sharded
@@ -113,7 +113,7 @@ def _run_batches(
 
 
 def _runs_in_threads(model: nn.Module) -> bool:
-    return getattr(getattr(model, "encoder", None), "is_reentrant", False) and device_of(model).is_cpu
+    return getattr(getattr(model, "encoder", None), "is_reentrant", False) and get_device(model).is_cpu
 
 
 def _run_batch(model: nn.Module, batch: Tensors) -> Computed:
@@ -139,7 +139,7 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
 
     from bertkit.modeling.static_shapes import always_masked
 
-    device = device_of(model)
+    device = get_device(model)
     was_training = model.training
     if was_training:  # each change of the mode goes through all modules, which a single text would notice
         model.eval()
@@ -187,7 +187,7 @@ def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple
     from bertkit.modeling.static_shapes import get_static_shapes, texts_of_rows
 
     lengths = get_lengths(features)
-    device = device_of(model)
+    device = get_device(model)
     if device.shapes_may_change or not len(lengths):
         return collate, lengths.tolist()
     shapes, longest = get_static_shapes(model), get_max_lengths(features)

@@ -250,7 +250,7 @@ class WorkerThread(threading.Thread):
                 futures = [request.done for request in finished if request.done.get_loop() is loop]
                 with contextlib.suppress(RuntimeError):  # The loop is closed, so nothing waits.
                     loop.call_soon_threadsafe(_finish_futures, futures)
-            cores.look()
+            cores.check()
 
 
 def _finish_futures(futures: Sequence[asyncio.Future[None]]) -> None:

@@ -17,7 +17,7 @@ from accelerate.utils import find_executable_batch_size
 from torch import nn
 
 from bertkit.errors import RecipeError, ResourceError
-from bertkit.hardware.device import device_of
+from bertkit.hardware.device import get_device
 from bertkit.modeling.info import Model
 from bertkit.progress import log
 from bertkit.recipe.sections import BaseTrainingConfig
@@ -132,7 +132,7 @@ def probe_memory(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Calla
     """Run a forward and a backward pass with memory allocated for the optimizer's states, then restore the model."""
     # Free memory again: `find_executable_batch_size` does it too early, when its exception still holds tensors.
     gc.collect()
-    device_of(model).empty_cache()
+    get_device(model).empty_cache()
     with preserve_state(model):
         model.train()
         trained = [weights for group in optimizer.param_groups for weights in group["params"]]

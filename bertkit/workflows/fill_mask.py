@@ -7,7 +7,7 @@ from itertools import chain, islice
 from typing import Any
 
 from bertkit.errors import DataError, ModelError, UsageError, shorten
-from bertkit.hardware.precision import compute_as_stored
+from bertkit.hardware.precision import detect_device
 from bertkit.modeling.checkpoint import load_config, read_config
 from bertkit.modeling.info import get_loading_info
 from bertkit.modeling.load import load_for_pretraining
@@ -62,7 +62,7 @@ def fill_mask(
         if new := get_loading_info(trained).new_weights:
             message = f"no trained head for masked words (the checkpoint lacks {new[0]})"
             raise ModelError(message, "name an encoder that was pretrained on masked words", file=folder)
-        trained = trained.eval().to(compute_as_stored())
+        trained = trained.eval().to(detect_device())
         pipeline = FillMaskPipeline(trained, tokenizer, device=trained.device, tokenizer_kwargs={"truncation": True})
 
     # 3. Choose how many answers the pipeline returns. An embedding table can have more rows than the vocabulary has

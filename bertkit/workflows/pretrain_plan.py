@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.hardware.precision import ComputeConfig, use_matmul_backend
 from bertkit.hardware.process import peak_memory, restart_peak_memory
-from bertkit.hardware.speed import fastest_products, training_operations
+from bertkit.hardware.speed import count_training_operations, measure_product_speed
 from bertkit.modeling.architectures import detect_machine, layer_sizes
 from bertkit.modeling.info import Model
 from bertkit.progress import log
@@ -93,11 +93,11 @@ def estimate(
         times = amount / (timed_seconds if budget else sum(lengths))
         tokens += times * sum(lengths)
         seconds += times * timed_seconds
-        operations += times * training_operations(sizes, lengths) if sizes else 0
+        operations += times * count_training_operations(sizes, lengths) if sizes else 0
 
     # 3. Compare the speed with the fastest matrix products of this machine.
     memory = peak_memory(machine.device)
-    fastest = fastest_products(machine.device, machine.precision, *sizes[1:]) if sizes else None
+    fastest = measure_product_speed(machine.device, machine.precision, *sizes[1:]) if sizes else None
     return Estimate(
         recipe=recipe.name,
         parameters=model.num_parameters(),

@@ -20,7 +20,7 @@ from typing import Any
 from bertkit.data.checks import format_fraction
 from bertkit.data.rows import Split, find_unread
 from bertkit.errors import BertkitError, StoppedError, UnavailableError, UsageError
-from bertkit.hardware.launch import is_one_of_several
+from bertkit.hardware.launch import shares_work
 from bertkit.modeling.checkpoint import loaded_weight_bytes
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import ProgressWrapper, log, use_progress
@@ -142,7 +142,7 @@ def dry_run(
         return plan
     if model is None:
         return replace(plan, notes=["time and memory are not known before the weights are downloaded"])
-    if is_one_of_several():
+    if shares_work():
         return replace(plan, notes=["time and memory are measured by one process alone"])
     from bertkit.workflows.bench import measure_some
 
