@@ -62,7 +62,7 @@ class StepGraphs:
         step = self.captured_steps[shape]
         for name, values in batch.items():
             step.inputs[name].copy_(values, non_blocking=True)
-        # After an optimizer step, gradients are None. The graph adds to the tensors of its capture, so restore them.
+        # The graph adds to the tensors of its capture, so restore gradients that an optimizer step has dropped.
         dropped_weights = [weights for weights in self.gradients if weights.grad is None]
         if dropped_weights:
             torch._foreach_zero_([self.gradients[weights] for weights in dropped_weights])

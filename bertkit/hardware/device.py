@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DEVICE = "BERTKIT_DEVICE"
 """Environment variable that names the device if the command line does not."""
 
-_MIN_FLASH_CAPABILITY = (8, 0)  # of NVIDIA GPUs, for torch's flash attention
+_MIN_FLASH_CAPABILITY = (8, 0)  # NVIDIA GPUs with torch's flash attention
 _PINNING_TYPES = ("cuda", "xpu")
 _MPS_FALLBACK = "PYTORCH_ENABLE_MPS_FALLBACK"
 _MIN_BF16_MACOS = (14, 0)
@@ -153,7 +153,7 @@ class Device:
         return torch.inference_mode() if self.shapes_may_change else torch.no_grad()
 
     def end_graph(self) -> None:
-        """On XLA, compile and start the operations since the last call as one graph; do nothing on other devices."""
+        """Compile and start the operations since the last call as one graph on XLA; do nothing on other devices."""
         if not self.shapes_may_change:
             import torch_xla
 

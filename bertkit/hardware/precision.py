@@ -18,7 +18,7 @@ from bertkit.progress import log
 if TYPE_CHECKING:
     import torch
 
-_MIN_GAIN = 1.3  # of matrix products; a smaller gain would not show in a complete step
+_MIN_GAIN = 1.3  # for matrix products; a smaller gain would not show in a complete step
 # Well below 1, so that noise does not change the choice between backends of equal speed.
 _MIN_ONEDNN_GAIN = 0.7
 # Size of a product in a trial: fewer tokens for large widths, and more on a GPU to keep it busy.
@@ -30,7 +30,7 @@ _MIN_ROUNDS, _MAX_ROUNDS, _SECONDS, _MAX_SECONDS = 6, 20, 0.08, 0.4
 _PARTS, _EMULATED_GAIN = 8, 1 / 3
 # For smaller hidden sizes, the time of a product is mostly overhead, so a trial would measure noise.
 _MIN_WIDTH = 128
-_WIDTHS = (768, 3072)  # of BERT base; used if a model's widths are unknown
+_WIDTHS = (768, 3072)  # BERT base; used if a model's widths are unknown
 # Maximum relative error: fp32 products of these sizes are off by 5e-7, bf16 products by 3e-3.
 _MAX_FP32_ERROR = 1e-5
 

@@ -30,7 +30,7 @@ def count_training_operations(sizes: tuple[int, int, int], lengths: Sequence[int
         sizes: Number of layers, hidden size, intermediate size.
         lengths: Number of tokens of each text.
 
-    >>> training_operations((1, 2, 3), [5])
+    >>> count_training_operations((1, 2, 3), [5])
     1440.0
     """
     layers, hidden, intermediate = sizes
@@ -86,7 +86,7 @@ def compute_speedup(first: Timing, second: Timing, items: slice = slice(None)) -
     """Return the speedup of the second function over the first, or None if it differs too much between rounds.
 
     >>> steady, busy = Timing([[2.0], [2.1]]), Timing([[9.0], [1.0]])
-    >>> times_as_fast(steady, Timing([[1.0], [1.1]])), times_as_fast(busy, steady)
+    >>> compute_speedup(steady, Timing([[1.0], [1.1]])), compute_speedup(busy, steady)
     (2.0, None)
     """
     rounds = zip(first.totals(items), second.totals(items), strict=True)

@@ -295,7 +295,7 @@ class InMemoryBatches:
 
 
 def check_batch(training: BaseTrainingConfig, rows: int | None, processes: int) -> None:
-    """Check that every batch can be divided evenly; `rows` is None in pretraining.
+    """Check that every batch can be divided evenly. Pretraining passes no number of rows.
 
     Raises:
         UsageError: If the batch size is not a multiple of processes times micro-batches, or there are too few rows.
