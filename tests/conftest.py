@@ -226,7 +226,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     work.mkdir(exist_ok=True)
     monkeypatch.chdir(work)
     monkeypatch.setattr("bertkit.recipe.plugins._CUSTOM", {})
-    monkeypatch.setattr("bertkit.hardware.process._WINDOW", math.inf)  # whatever else takes the cores of the tests
+    monkeypatch.setattr(
+        "bertkit.hardware.process._MONITOR_SECONDS", math.inf
+    )  # whatever else takes the cores of the tests
     monkeypatch.setattr("bertkit.recipe.plugins._trusts_folders", False)
     time_once(monkeypatch)
 
@@ -348,7 +350,7 @@ def usual_resamples(tmp_path_factory) -> Iterator[dict[str, int]]:
         # each run records the versions of eight packages, and most commands read the same recipes by the same parser
         patched.setattr(metadata, "version", functools.cache(metadata.version))
         patched.setattr(yaml, "_parse_yaml", compute_once(yaml._parse_yaml))
-        patched.setattr(precision, "_gain", compute_once(precision._gain))
+        patched.setattr(precision, "_measure_gain", compute_once(precision._measure_gain))
         for family in (text_classification, text_regression):
             patched.setattr(family, "fit_tfidf", fit_once(family.fit_tfidf))
         patched.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
@@ -377,7 +379,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_PROCESS", process._Process())
     monkeypatch.setattr(process, "_watch_load", lambda: None)
     monkeypatch.setattr(process, "read_quota", lambda: 2.0)
-    monkeypatch.setattr(process, "_core_of", lambda processor: processor)
+    monkeypatch.setattr(process, "_find_core", lambda processor: processor)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)

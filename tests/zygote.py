@@ -244,7 +244,7 @@ def serve() -> None:
     from bertkit.cli.main import app
     from bertkit.hardware import process
 
-    process._WINDOW = math.inf  # what takes the cores beside the tests is not told
+    process._MONITOR_SECONDS = math.inf  # what takes the cores beside the tests is not told
     gc.disable()
     typer.main.get_command = functools.cache(typer.main.get_command)  # see conftest.usual_resamples
     typer.main.get_command(app)

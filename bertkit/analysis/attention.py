@@ -29,7 +29,7 @@ from transformers import AutoModel
 from bertkit.analysis.syntax import ParsedRow
 from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.forward import sorted_batches
-from bertkit.hardware.precision import compute_as_stored
+from bertkit.hardware.precision import detect_device
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.modeling.attention import compute_attention_weights
 from bertkit.modeling.checkpoint import load_config, read_config
@@ -77,7 +77,7 @@ def load_attention_model(folder: Path, name: str) -> AttentionModel:
         folder = folder / read_modules(folder).subfolder
     read_config(folder)
     model = load_for_pretraining(AutoModel, folder, load_config(folder))
-    return AttentionModel(name, model.eval().to(compute_as_stored()), load_tokenizer(folder))
+    return AttentionModel(name, model.eval().to(detect_device()), load_tokenizer(folder))
 
 
 # --- One text ---

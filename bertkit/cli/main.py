@@ -230,12 +230,12 @@ def _explain_os_error(error: OSError) -> BertkitError:
 
 def _explain_memory_error(error: Exception) -> BertkitError | None:
     """Return an error about memory, or about an operation that the device lacks, or None for another error."""
-    from bertkit.hardware.device import missing_operation
+    from bertkit.hardware.device import missing_operation_error
     from bertkit.hardware.process import is_memory_error
 
     if is_memory_error(error):
         return ResourceError("out of memory", "try a smaller --batch-size or --max-length")
-    if missing := missing_operation(error):
+    if missing := missing_operation_error(error):
         return missing
     text = str(error)
     # torch only notices that a worker is gone. Usually, the kernel killed it because memory was short.

@@ -310,7 +310,7 @@ class TerminalProgress(Silent):
     def update(self, done: int, figures: dict[str, Any]) -> None:
         """Show the number of finished steps of the innermost stage, with some figures."""
         # Other processes that compete for the CPU slow a run down unnoticed, so each update checks for them.
-        self.cores.look()
+        self.cores.check()
         name, total, earlier_steps, start = self.stages[-1]
         count = _step_text(done, total)
         texts = [f"{figure} {_format_figure(value)}" for figure, value in figures.items()]
@@ -325,7 +325,7 @@ class TerminalProgress(Silent):
 
     def finish(self) -> None:
         """End the innermost stage."""
-        self.cores.look()
+        self.cores.check()
         if self.stages:
             self.stages.pop()
             if self.has_bars:

@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from bertkit.hardware.device import Device, device_of, find_device
+from bertkit.hardware.device import Device, find_device, get_device
 from bertkit.hardware.process import available_threads, map_in_threads
 from bertkit.hardware.tensors import to_device
 from bertkit.modeling.info import is_sharded
@@ -111,7 +111,7 @@ def _run_batches(
 
 
 def _runs_in_threads(model: nn.Module) -> bool:
-    return getattr(getattr(model, "encoder", None), "is_reentrant", False) and device_of(model).is_cpu
+    return getattr(getattr(model, "encoder", None), "is_reentrant", False) and get_device(model).is_cpu
 
 
 def _run_batch(model: nn.Module, batch: Tensors) -> BatchOutput:
@@ -137,7 +137,7 @@ def use_eval_mode(model: nn.Module, precision: str) -> Iterator[None]:
 
     from bertkit.modeling.static_shapes import always_mask
 
-    device = device_of(model)
+    device = get_device(model)
     was_training = model.training
     # Changing the mode visits all modules, which takes a noticeable part of the time for a single text.
     if was_training:
@@ -189,7 +189,7 @@ def limit_shapes(model: nn.Module, features: Features, collate: Collator) -> tup
     from bertkit.modeling.static_shapes import get_static_shapes, get_texts_per_row
 
     lengths = get_lengths(features)
-    device = device_of(model)
+    device = get_device(model)
     if device.shapes_may_change or not len(lengths):
         return collate, lengths.tolist()
     shapes, longest = get_static_shapes(model), get_max_lengths(features)

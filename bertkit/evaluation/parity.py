@@ -13,7 +13,7 @@ from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.forward import forward, sorted_batches
 from bertkit.evaluation.scoring import EvalOutput, find_intervals, measure_ece, score_split
-from bertkit.hardware.speed import InferenceSpeed, measure_speed, time_interleaved, times_as_fast
+from bertkit.hardware.speed import InferenceSpeed, compute_speedup, measure_speed, time_interleaved
 from bertkit.metrics.intervals import Interval, RowScores
 from bertkit.metrics.paired import Difference, compare_paired
 from bertkit.runtime.model import ExportedModel
@@ -113,7 +113,7 @@ def tabulate_latency(
             "torch": round(1000 * model_times.seconds[index], 2),
             "exported": round(1000 * graph_times.seconds[index], 2),
             "spread": round(max(model_times.spread(this_shape), graph_times.spread(this_shape)), 3),
-            "times_as_fast": times_as_fast(model_times, graph_times, this_shape),
+            "times_as_fast": compute_speedup(model_times, graph_times, this_shape),
         }
         for index, (texts, tokens) in enumerate(shapes)
         for this_shape in (slice(index, index + 1),)

@@ -1,4 +1,4 @@
-"""Devices: the one that computes, its features, and how to wait for it. No other module names an accelerator.
+"""Choice of the device, its features, and timing. No other module names a type of accelerator.
 
 torch names CUDA and ROCm ``cuda``, Apple's GPUs ``mps`` and Intel's ``xpu``; other packages add more types. XLA is not
 a `torch.accelerator`: it is used if the user requests it, or if it is the only accelerator.
@@ -25,36 +25,36 @@ if TYPE_CHECKING:
 DEVICE = "BERTKIT_DEVICE"
 """Environment variable that names the device if the command line does not."""
 
-_FLASH_CAPABILITY = (8, 0)  # minimum for flash attention of torch on NVIDIA GPUs
-_PINS_MEMORY = ("cuda", "xpu")
+_MIN_FLASH_CAPABILITY = (8, 0)  # NVIDIA GPUs with torch's flash attention
+_PINNING_TYPES = ("cuda", "xpu")
 _MPS_FALLBACK = "PYTORCH_ENABLE_MPS_FALLBACK"
-_BF16_MACOS = (14, 0)
+_MIN_BF16_MACOS = (14, 0)
 
 
 @dataclass(frozen=True)
 class Device:
-    """Device that torch computes on, and its features. Trials of `precision` find its fastest dtype."""
+    """Device that torch computes on, and its features; the module `precision` finds its fastest dtype by trial."""
 
     type: str
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it is the CPU."""
+        """Whether the device is the CPU."""
         return self.type == "cpu"
 
     @property
     def shapes_may_change(self) -> bool:
-        """Whether tensors of a new shape cost nothing; XLA compiles a graph for each."""
+        """Whether tensors of new shapes cost nothing; XLA compiles a graph for each shape."""
         return self.type != "xla"
 
     @property
     def count(self) -> int:
-        """Number of devices that share the rows of a batch inside one process, as on XLA."""
+        """Number of devices among which one process divides the rows of a batch; above 1 only on XLA."""
         return int(_xla_runtime().global_runtime_device_count()) if self.type == "xla" else 1
 
     @property
     def name(self) -> str:
-        """Name of the product."""
+        """Product name of the device."""
         if self.is_cpu:
             return "CPU"
         if self.type == "xla":
@@ -70,12 +70,12 @@ class Device:
     def note(self) -> str:
         """Remark for the log, usually empty."""
         if self.type == "mps" and os.environ.get(_MPS_FALLBACK) == "1":
-            return f"operations that MPS lacks run on the CPU, by {_MPS_FALLBACK}"
+            return f"operations that MPS lacks run on the CPU ({_MPS_FALLBACK}=1)"
         return ""
 
     @property
     def memory(self) -> int | None:
-        """Bytes of device memory, or None if the device uses all memory of the system."""
+        """Bytes of device memory, or None if the device can use all memory of the system."""
         if self.type == "mps":
             return int(self._module.recommended_max_memory())
         get_properties = None if self.is_cpu else getattr(self._module, "get_device_properties", None)
@@ -89,13 +89,13 @@ class Device:
         if self.type == "mps":
             import torch
 
-            return bool(torch.backends.mps.is_macos_or_newer(*_BF16_MACOS))
+            return bool(torch.backends.mps.is_macos_or_newer(*_MIN_BF16_MACOS))
         is_supported = getattr(self._module, "is_bf16_supported", None)
         return is_supported is None or bool(is_supported())
 
     @property
     def has_fused_optimizer(self) -> bool:
-        """Whether AdamW updates all weights in one kernel; by the list that torch's optimizers use."""
+        """Whether torch's AdamW can update all weights in one kernel."""
         from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
         return self.type in _get_fused_kernels_supported_devices()
@@ -103,42 +103,42 @@ class Device:
     @property
     def pins_memory(self) -> bool:
         """Whether copies from pinned memory are asynchronous."""
-        return self.type in _PINS_MEMORY
+        return self.type in _PINNING_TYPES
 
     @property
     def has_varlen(self) -> bool:
-        """Whether torch's flash attention reads packed texts."""
+        """Whether torch's flash attention can compute texts of different lengths without padding."""
         if self.type != "cuda":
             return False
         import torch
 
         flash = torch.backends.cuda.is_flash_attention_available()
-        return flash and torch.cuda.get_device_capability() >= _FLASH_CAPABILITY
+        return flash and torch.cuda.get_device_capability() >= _MIN_FLASH_CAPABILITY
 
     @property
     def has_graphs(self) -> bool:
-        """Whether it launches all kernels of a captured step at once."""
+        """Whether the device can launch all kernels of a captured step at once."""
         return self.type == "cuda"
 
     @property
     def has_events(self) -> bool:
-        """Whether events time its work without waiting for it."""
+        """Whether events can time the device's work without waiting for it."""
         return not self.is_cpu and hasattr(self._module, "Event")
 
     @property
     def tracks_memory(self) -> bool:
-        """Whether it records its peak memory."""
+        """Whether torch records the peak memory of the device."""
         return not self.is_cpu and hasattr(self._module, "max_memory_allocated")
 
     @property
     def _module(self) -> Any:
-        """The module of torch for it, such as `torch.cuda`; XLA has none."""
+        """Torch's module for the type, such as `torch.cuda`, or None for XLA."""
         import torch
 
         return None if self.type == "xla" else torch.get_device_module(self.type)
 
     def synchronize(self) -> None:
-        """Wait until it has finished all work."""
+        """Wait until the device has finished all work."""
         if self.type == "xla":
             import torch_xla
 
@@ -147,24 +147,24 @@ class Device:
             self._module.synchronize()
 
     def inference_mode(self) -> AbstractContextManager[Any]:
-        """Return a context without gradients; XLA cannot make views of the tensors of torch's inference mode."""
+        """Return a context without gradients; on XLA it is `no_grad`, because inference mode forbids views there."""
         import torch
 
         return torch.inference_mode() if self.shapes_may_change else torch.no_grad()
 
     def end_graph(self) -> None:
-        """Start the work so far on XLA, which compiles it as one graph; other devices have started already."""
+        """Compile and start the operations since the last call as one graph on XLA; do nothing on other devices."""
         if not self.shapes_may_change:
             import torch_xla
 
             torch_xla.sync()
 
     def padded_rows(self, rows: int) -> int:
-        """Return the number of rows, rounded up to a multiple of the devices."""
+        """Return the number of rows, rounded up to a multiple of the number of devices."""
         return -(-rows // self.count) * self.count
 
     def share_rows(self, values: Any) -> None:
-        """Distribute the rows of a tensor, (rows, ...), and of results computed from it, evenly among the devices."""
+        """Distribute the rows of a tensor, and of all results computed from it, evenly among the devices."""
         if self.count > 1 and values.dim() and len(values) % self.count == 0:
             import numpy as np
             from torch_xla.distributed import spmd
@@ -173,7 +173,7 @@ class Device:
             spmd.mark_sharding(values, mesh, ("rows", *[None] * (values.dim() - 1)))
 
     def empty_cache(self) -> None:
-        """Release cached memory that is free."""
+        """Return unused memory in torch's cache to the device."""
         if not self.is_cpu and hasattr(self._module, "empty_cache"):
             self._module.empty_cache()
 
@@ -187,7 +187,7 @@ class Device:
         return int(self._module.max_memory_allocated())
 
     def mark(self) -> Any:
-        """Mark a point in its work for `seconds_between`; without events, wait for the device."""
+        """Record a point of time for `seconds_between`; without events, wait for the device."""
         if self.has_events:
             event = self._module.Event(enable_timing=True)
             event.record()
@@ -198,10 +198,10 @@ class Device:
     def seconds_between(self, marks: Sequence[Any]) -> list[float]:
         """Return the seconds from each mark to the next."""
         if not self.has_events:
-            return [after - before for before, after in pairwise(marks)]
-        # The device runs behind the program: all times are known once it has reached the last mark.
+            return [end - start for start, end in pairwise(marks)]
+        # The device runs behind the program. All times are known when it has reached the last mark.
         marks[-1].synchronize()
-        return [before.elapsed_time(after) / 1000 for before, after in pairwise(marks)]
+        return [start.elapsed_time(end) / 1000 for start, end in pairwise(marks)]
 
 
 # --- Choice of the device ---
@@ -209,22 +209,23 @@ class Device:
 
 @dataclass
 class _Process:
-    """Options of the command line of this process."""
+    """State of this process."""
 
     option: str | None = None
+    """The value of `--device`."""
 
 
 _PROCESS = _Process()
 
 
 def prepare(option: str | None) -> None:
-    """Store the device of the command line, and keep transformers and Accelerate, which are imported later, off XLA.
+    """Store the value of `--device`, and prevent transformers and Accelerate from using XLA on another device.
 
-    If torch_xla is installed, both always use it, unless a variable forbids it before their import.
+    If torch_xla is installed, both always use it, unless an environment variable forbids it before their import.
 
     Raises:
         UsageError: If the option is not a type of device.
-        UnavailableError: If torch_xla is installed, and there is no such device.
+        UnavailableError: If torch_xla is installed, and the device is not available.
     """
     _PROCESS.option = option
     if not requested_device().isidentifier():
@@ -235,13 +236,12 @@ def prepare(option: str | None) -> None:
 
 
 def requested_device() -> str:
-    """Return the type of device that the command line or a variable requests, or ``auto``."""
-    # `accelerate launch --cpu`
-    uses_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
-    return _PROCESS.option or os.environ.get(DEVICE) or ("cpu" if uses_cpu else "auto")
+    """Return the type of device that `--device` or an environment variable requests, or ``auto``."""
+    default = "cpu" if _is_on("ACCELERATE_USE_CPU") else "auto"  # set by `accelerate launch --cpu`
+    return _PROCESS.option or os.environ.get(DEVICE) or default
 
 
-def device_of(model: nn.Module) -> Device:
+def get_device(model: nn.Module) -> Device:
     """Return the device that holds a model's weights."""
     return Device(next(model.parameters()).device.type)
 
@@ -269,49 +269,49 @@ def find_device() -> Device:
 
 @contextmanager
 def on_cpu() -> Iterator[None]:
-    """Compute on the CPU inside the block, regardless of the requested device."""
-    before, _PROCESS.option = _PROCESS.option, "cpu"
+    """Make `find_device` return the CPU inside the `with` block, regardless of the requested device."""
+    option, _PROCESS.option = _PROCESS.option, "cpu"
     try:
         yield
     finally:
-        _PROCESS.option = before
+        _PROCESS.option = option
 
 
-def check_requested_device(**reruns: object) -> None:
-    """Check that the device that the user requested is available, before rows are read or files are moved.
+def check_requested_device(**recomputing_settings: object) -> None:
+    """Check that the requested device is available, before rows are read or files are moved.
 
     Args:
-        reruns: Setting of a recipe, with ``__`` for a dot -> its value; if it is set, layers run twice in a step.
+        **recomputing_settings: Values of recipe keys that compute layers twice per step; ``__`` stands for a dot.
 
     Raises:
-        UnavailableError: If it is not available, or on XLA several processes train or layers would run twice.
+        UnavailableError: If the device is not available, or on XLA several processes train or layers run twice.
     """
-    used = next((name.replace("__", ".") for name, value in reruns.items() if value), None)
-    if requested_device() != "cpu" and (used or requested_device() != "auto"):
+    setting = next((name.replace("__", ".") for name, value in recomputing_settings.items() if value), None)
+    if requested_device() != "cpu" and (setting or requested_device() != "auto"):
         device = find_device()
         check_single_process(device)
-        if used and device.type == "xla":
-            raise UnavailableError(f"{used}: torch runs no layer twice in a step on XLA", "leave it out")
+        if setting and device.type == "xla":
+            raise UnavailableError(f"{setting}: torch cannot compute layers twice per step on XLA", "leave it out")
 
 
 def is_launched() -> bool:
-    """Return whether this process is one of several that a launcher has started."""
+    """Return whether a launcher has started several processes, including this one."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def check_launch(*, fsdp: bool) -> None:
-    """Check that this training can run as the launcher has set it up, before a row is read.
+    """Check that the launcher's settings fit the training, before rows are read.
 
     Raises:
-        UsageError: If the launcher starts DeepSpeed or Megatron-LM, or splits weights unlike the recipe.
+        UsageError: If the launcher requires DeepSpeed or Megatron-LM, or only one of launcher and recipe requires FSDP.
     """
     for name in ("DeepSpeed", "Megatron_LM"):
         if _is_on(f"ACCELERATE_USE_{name.upper()}"):
             remedy = "launch without it, and split large encoders by --set training.fsdp=true"
             raise UsageError(f"bertkit does not train with {name.replace('_', '-')}", remedy)
     if _is_on("ACCELERATE_USE_FSDP") and not fsdp:
-        raise UsageError("the launcher asks for FSDP, and the recipe does not", "--set training.fsdp=true")
-    # weights are split before Accelerate has them
+        raise UsageError("the launcher requires FSDP, but the recipe does not", "--set training.fsdp=true")
+    # bertkit splits the weights before Accelerate gets them.
     os.environ.pop("ACCELERATE_USE_FSDP", None)
     if fsdp and not is_launched():
         raise UsageError("training.fsdp with one process", "start several, e.g. by torchrun, or leave it out")
@@ -322,10 +322,10 @@ def _is_on(variable: str) -> bool:
 
 
 def check_single_process(device: Device) -> None:
-    """Check that only one process trains on XLA: a process uses all XLA devices of its machine.
+    """Check that only one process trains on XLA, because it uses all XLA devices of its machine.
 
     Raises:
-        UnavailableError: If there are several.
+        UnavailableError: If several processes train on XLA.
     """
     if device.shapes_may_change:
         return
@@ -336,7 +336,7 @@ def check_single_process(device: Device) -> None:
 
 
 def use_local_device() -> None:
-    """Set the accelerator of this process in a launch."""
+    """Select the accelerator of this process by its rank on the machine."""
     import torch
 
     if find_device().type not in ("cpu", "xla"):
@@ -344,7 +344,7 @@ def use_local_device() -> None:
 
 
 def set_accelerate_device(device: str) -> None:
-    """Make Accelerate use this device, even if it would choose another one from its list of known devices.
+    """Make Accelerate use this device, even if its own choice would be another one.
 
     Raises:
         UnavailableError: If there are several processes on XLA.
@@ -352,7 +352,7 @@ def set_accelerate_device(device: str) -> None:
     check_single_process(Device(device))
     from accelerate import PartialState
 
-    # The variable would override the CPU.
+    # The environment variable would override the choice of the CPU.
     if device == "cpu":
         os.environ.pop("ACCELERATE_TORCH_DEVICE", None)
     elif device != "xla" and PartialState.default_device.fget(None).type != device:
@@ -367,20 +367,20 @@ def leave_process_group() -> None:
         distributed.destroy_process_group()
 
 
-def check_accelerate(taken: str, device: str) -> None:
-    """Check that Accelerate has taken the device that was chosen.
+def check_accelerate(accelerate_device: str, device: str) -> None:
+    """Check that Accelerate uses bertkit's device.
 
     Raises:
-        UnavailableError: If it uses another one, e.g. because torch_xla is installed and a program imports bertkit.
+        UnavailableError: If it uses another one, e.g. because a program imports bertkit and torch_xla is installed.
     """
-    if taken != device:
-        variable = "USE_TORCH_XLA=0" if taken == "xla" else f"{DEVICE}={taken}"
-        message = f"Accelerate computes on {taken}, and bertkit on {device}"
-        raise UnavailableError(message, f"set {variable} before Python starts, or choose --device {taken}")
+    if accelerate_device != device:
+        variable = "USE_TORCH_XLA=0" if accelerate_device == "xla" else f"{DEVICE}={accelerate_device}"
+        message = f"Accelerate computes on {accelerate_device}, but bertkit on {device}"
+        raise UnavailableError(message, f"set {variable} before Python starts, or choose --device {accelerate_device}")
 
 
 def count_graphs() -> tuple[int, float]:
-    """Return the number of graphs that this process has compiled, and the seconds it took."""
+    """Return the number of XLA graphs that this process has compiled, and the seconds of compilation."""
     if "torch_xla" not in sys.modules:
         return 0, 0.0
     from torch_xla.debug import metrics
@@ -389,7 +389,7 @@ def count_graphs() -> tuple[int, float]:
     return int(metrics.counter_value("UncachedCompile") or 0), (times[1] / 1e9 if times else 0.0)
 
 
-def missing_operation(error: BaseException) -> UnavailableError | None:
+def missing_operation_error(error: BaseException) -> UnavailableError | None:
     """Return the error for an operation that Apple's GPUs lack, or None for any other error."""
     if not isinstance(error, NotImplementedError) or "MPS device" not in str(error):
         return None
@@ -398,14 +398,14 @@ def missing_operation(error: BaseException) -> UnavailableError | None:
 
 
 def _xla_is_accelerator() -> bool:
-    """Return whether torch_xla computes on another device than the CPU. On a CPU, torch without XLA is faster."""
+    """Return whether torch_xla has an accelerator; on a CPU, torch is faster without XLA."""
     if not importlib.util.find_spec("torch_xla") or os.environ.get("PJRT_DEVICE", "").upper() == "CPU":
         return False
     return str(_xla_runtime().device_type()) != "CPU"
 
 
 def _xla_runtime() -> Any:
-    """Return torch_xla's runtime in SPMD mode: a program sees several devices as one, and tensors are distributed."""
+    """Return torch_xla's runtime; several devices are in SPMD mode, so a program sees them as one device."""
     from torch_xla import runtime
 
     if not runtime.is_spmd() and runtime.global_runtime_device_count() > 1:

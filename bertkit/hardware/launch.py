@@ -13,7 +13,7 @@ _shard: str | None = None
 
 
 def use_shard(shard: str | None) -> None:
-    """Do one shard of the work from now on: ``2/4`` is the second of four; None is all of it."""
+    """Limit the work of this process to one shard, such as ``2/4``, the second of four; None: do all work."""
     global _shard
     _shard = shard
 
@@ -22,22 +22,22 @@ def check_not_launched(problem: str, remedy: str) -> None:
     """Check that this process does not divide its work with others.
 
     Raises:
-        UsageError: If it does; `problem` is the message.
+        UsageError: If it does, with the message `problem`.
     """
-    if is_one_of_several():
+    if shares_work():
         raise UsageError(problem, remedy)
 
 
-def is_one_of_several() -> bool:
-    """Return whether this process divides its work with others, which a launcher or users (as shards) started."""
+def shares_work() -> bool:
+    """Return whether other processes do a part of the work: processes of a launcher, or shards."""
     return is_launched() or _shard is not None
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Processes that divide a command's work; mostly one.
+    """Group of processes that divide a command's work, often only one process.
 
-    They exchange nothing except files. Shards need not run at the same time.
+    They exchange data only by files. Shards need not run at the same time.
     """
 
     rank: int
@@ -46,7 +46,7 @@ class Launch:
 
     @classmethod
     def join(cls) -> Launch:
-        """Return the processes that the shard or the launcher's environment describes.
+        """Return the group of this process, from `--shard` or from the launcher's environment variables.
 
         Raises:
             UsageError: If the shard is malformed, or given under a launcher.
@@ -57,7 +57,7 @@ class Launch:
             match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", _shard)
             shard, size = map(int, match.groups()) if match else (0, 0)
             if not 1 <= shard <= size:
-                raise UsageError(f"--shard {_shard}", "give the number of a shard and how many there are, e.g. 2/4")
+                raise UsageError(f"--shard {_shard} must be I/N, with I from 1 to N", "e.g. 2/4 for the second of four")
             return cls(shard - 1, size, is_shard=size > 1)
         if not is_launched():
             return cls(0, 1)
@@ -86,6 +86,6 @@ def join_process_group() -> None:
 
     use_local_device()
     if not distributed.is_initialized():
-        # Outputs are exchanged as objects on the CPU, even if a GPU computes them. A process may compute for hours
-        # while another one waits; if one fails, the launcher ends all.
+        # Outputs are exchanged as objects on the CPU, even if a GPU computes them. The timeout is long because a
+        # process may wait for hours for another one; if a process fails, the launcher ends all.
         distributed.init_process_group("gloo", timeout=timedelta(days=365))

@@ -1,7 +1,7 @@
 """Threads and memory of this process.
 
-OpenMP threads wait for one another hundreds of times in a training step. On an idle machine they are fastest if they
-spin while they wait. If another process needs a core, spinning threads keep it from the thread that they wait for.
+OpenMP threads wait for one another hundreds of times in a training step. On an idle machine, they are fastest if they
+spin while they wait. If other processes need the cores, spinning threads take a core from the thread they wait for.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from typing import Any, NamedTuple, TypeVar
 from bertkit.hardware.device import Device, find_device
 from bertkit.progress import log
 
-_WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-_BATCH_WORKERS = 4  # for a GPU; enough for the largest batches that were measured
-_POOLS = ("OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")  # read by numpy and by tokenizers
-_PERIOD, _CROWDED = 0.5, 0.1  # seconds between checks, fraction of the time without a core
-_WINDOW, _SHARE = 10.0, 0.25  # seconds of CpuContentionMonitor, fraction of the time without a core that it warns of
+_WAIT_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+_BATCH_WORKERS = 4  # enough to keep a GPU busy with the largest batches that were measured
+_POOL_VARIABLES = ("OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")  # read by numpy and by tokenizers
+_CHECK_SECONDS, _CROWDED = 0.5, 0.1  # between checks of WaitSwitch; fraction of the time without a core
+_MONITOR_SECONDS, _MAX_SHARE = 10.0, 0.25  # between checks of CpuContentionMonitor; fraction that it warns of
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Threads(NamedTuple):
-    """Number of threads, with the reason for it, which may be empty."""
+    """Number of threads, and the reason for it, which can be empty."""
 
     number: int
     reason: str
 
     @property
     def text(self) -> str:
-        """The number with its noun."""
+        """Number with a noun, such as "4 threads"."""
         return f"{self.number} thread{'' if self.number == 1 else 's'}"
 
 
 @dataclass
 class _Process:
-    """Numbers of threads of this process."""
+    """State of this process."""
 
     option: Threads | None = None
     """The value of `--threads`."""
     default: int = 0
-    """Number that torch had before bertkit changed it: its default, or the choice of a program that imports bertkit."""
+    """torch's number of threads before bertkit changed it: torch's default, or the choice of the calling program."""
     count: int = 0
-    """Number that bertkit has set."""
+    """Number of threads that bertkit has set."""
 
 
 _PROCESS = _Process()
@@ -62,7 +62,7 @@ _PROCESS = _Process()
 def prepare(option: int | None) -> None:
     """Store the value of `--threads`, and limit the thread pools of libraries that are imported later."""
     _PROCESS.option = Threads(option, "--threads") if option else None
-    for name in _POOLS:
+    for name in _POOL_VARIABLES:
         os.environ.setdefault(name, str(available_threads().number))
 
 
@@ -70,9 +70,9 @@ def requested_threads() -> Threads | None:
     """Return the number of threads that `--threads` or `OMP_NUM_THREADS` requires, or None if neither is set."""
     if _PROCESS.option:
         return _PROCESS.option
-    # The first number belongs to the outer one of nested teams.
-    named = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
-    return Threads(int(named), "OMP_NUM_THREADS") if named.isdecimal() and int(named) else None
+    # A list has a number per level of nested teams; the first one is the outer team.
+    value = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    return Threads(int(value), "OMP_NUM_THREADS") if value.isdecimal() and int(value) else None
 
 
 def available_threads() -> Threads:
@@ -82,24 +82,24 @@ def available_threads() -> Threads:
 
 @cache
 def _free_threads() -> Threads:
-    """Return the number of threads that the machine allows this process. Every exported forward pass calls it.
+    """Return the number of threads that the machine allows this process; cached for every exported forward pass.
 
-    Two logical processors of a core count as one, because they share its execution units. A quota is rounded down:
-    with one more thread, all threads are stopped when it is used up.
+    Two logical processors of a core count as one, because they share its execution units. A quota is rounded down,
+    because with one more thread, the system would stop all threads whenever the quota is used up.
     """
-    every = range(os.cpu_count() or 1)
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else every
-    cores, quota = len({*map(_core_of, allowed)}), read_quota()
+    processors = range(os.cpu_count() or 1)
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else processors
+    cores, quota = len({*map(_find_core, allowed)}), read_quota()
     if quota < cores:
         return Threads(max(1, int(quota)), f"a quota of {quota:.3g} CPU{'' if quota == 1 else 's'}")
-    total = len({*map(_core_of, every)})
+    total = len({*map(_find_core, processors)})
     return Threads(cores, f"{cores} of {total} cores may be used" if cores < total else "")
 
 
 def batch_workers(requested: int | None) -> int:
     """Return the number of processes that build batches: the requested number, or enough to keep a GPU busy.
 
-    A CPU that trains has no core to spare. Batches do not depend on the number.
+    On a CPU, training needs all cores, so there are no workers. Batches do not depend on their number.
     """
     if not hasattr(os, "fork"):  # Windows; forked processes share the memory map of the corpus.
         return 0
@@ -109,20 +109,20 @@ def batch_workers(requested: int | None) -> int:
 
 
 def read_quota(process: Path = Path("/proc/self")) -> float:
-    """Return how many CPUs the control groups of a process allow, or infinity if there is no limit."""
+    """Return the number of CPUs that a process's control groups allow, or infinity if there is no limit."""
     return min(map(_read_group_quota, control_groups(process)), default=math.inf)
 
 
 def control_groups(process: Path = Path("/proc/self")) -> list[Path]:
-    """Return the folders of the control groups (version 2) of a process: its own group and the groups around it.
+    """Return the folders of a process's control groups (cgroup v2): its own group and all parent groups.
 
-    In a container, the path of the group may not be mounted. Then the mounted group is the process's own.
+    In a container, the path of the group may not be mounted. Then the mounted folder is the process's own group.
     """
     try:
         groups, mounts = ((process / name).read_text(encoding="utf-8").split("\n") for name in ("cgroup", "mountinfo"))
     except OSError:
         return []
-    # A line of version 2 is "0::/path".
+    # In cgroup v2, the line is "0::/path".
     group = next((PurePosixPath(line[3:]) for line in groups if line.startswith("0::")), None)
     if group is None:
         return []
@@ -137,7 +137,7 @@ def control_groups(process: Path = Path("/proc/self")) -> list[Path]:
 
 
 def _read_group_quota(group: Path) -> float:
-    """Return how many CPUs a single control group allows."""
+    """Return the number of CPUs that one control group allows."""
     try:
         quota, period = (group / "cpu.max").read_text(encoding="utf-8").split()
         return int(quota) / int(period)
@@ -145,7 +145,7 @@ def _read_group_quota(group: Path) -> float:
         return math.inf
 
 
-def _core_of(processor: int) -> str:
+def _find_core(processor: int) -> str:
     try:
         return Path(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list").read_text(encoding="utf-8")
     except OSError:
@@ -155,21 +155,21 @@ def _core_of(processor: int) -> str:
 # --- torch's threads ---
 
 
-def use_threads(before: int | None = None, reason: str = "") -> Threads:
-    """Set the number of torch's threads to `before`, or to the number that fits.
+def use_threads(number: int | None = None, reason: str = "") -> Threads:
+    """Set the number of torch's threads to `number`, or by default to `available_threads`.
 
-    Without `--threads`, the number never exceeds the one that the calling program has set.
+    Without `--threads`, the default never exceeds the number that the calling program has set.
     """
     import torch
 
     if torch.get_num_threads() != _PROCESS.count:
         _PROCESS.default = torch.get_num_threads()
-    if before is not None:
-        threads = Threads(before, reason)
+    if number is not None:
+        threads = Threads(number, reason)
     elif (threads := available_threads()).reason != "--threads":
         threads = Threads(min(threads.number, _PROCESS.default), threads.reason)
     _set_threads(threads.number)
-    if threads.number > 1 and not any(name in os.environ for name in _WAITING):
+    if threads.number > 1 and not any(name in os.environ for name in _WAIT_VARIABLES):
         _watch_load()
     return threads
 
@@ -183,12 +183,12 @@ def _watch_load() -> None:
 
 def _adapt_waits(switch: WaitSwitch) -> None:
     while True:
-        time.sleep(_PERIOD)
+        time.sleep(_CHECK_SECONDS)
         switch.check()
 
 
 def _load_openmp() -> list[ctypes.CDLL]:
-    """Return the loaded copies of GCC's OpenMP library, from GCC 9 on; packages bring their own."""
+    """Return the loaded copies of GCC's OpenMP library (GCC 9 or later); several packages load their own copy."""
     if not (maps := Path("/proc/self/maps")).exists():
         return []
     lines = maps.read_text(encoding="utf-8").split("\n")
@@ -198,34 +198,34 @@ def _load_openmp() -> list[ctypes.CDLL]:
 
 
 class WaitSwitch:
-    """Switch between long and short waits of GCC's OpenMP threads, by the load of the machine.
+    """Switch between long and short waits of GCC's OpenMP threads, depending on the load of the machine.
 
     A thread spins 300,000 times before it sleeps, but only 100 times if the process has more OpenMP threads than CPUs
-    (GCC's manual, `GOMP_SPINCOUNT`). The count is read once, when the library is loaded. So this class adds a team of
-    sleeping threads while other processes use the cores. The number of threads that compute stays the same, and with it
-    the order of sums.
+    (GCC's manual, `GOMP_SPINCOUNT`). That setting is read only when the library is loaded. So this class adds a team of
+    sleeping threads while other processes use the cores. The number of computing threads stays the same, so sums keep
+    their order.
     """
 
     def __init__(self, libraries: Sequence[Any]) -> None:
         self.libraries, self.cores, self.is_crowded = libraries, CpuContentionMonitor(), False
 
     def check(self) -> None:
-        """Compare the load since the last call with the limit; a team belongs to the thread that calls."""
+        """Switch if the load since the last call has crossed the limit; always call from the same thread."""
         is_crowded = self.cores.waiting_share() > _CROWDED
         if is_crowded != self.is_crowded:
             self.is_crowded = is_crowded
             for library in self.libraries:
                 if is_crowded:
-                    # The function that the team runs only has to be harmless.
+                    # The team must run some function; this one has no effect.
                     library.GOMP_parallel(library.omp_in_parallel, None, library.omp_get_num_procs() + 1, 0)
                 else:
                     library.omp_pause_resource_all(1)  # omp_pause_soft: end the team
 
 
 def map_in_threads(function: Callable[[T], R], values: Iterable[T]) -> Iterator[R]:
-    """Yield the results of a function in order, computed in parallel by single threads.
+    """Yield the results of a function in order, with one thread per value.
 
-    Threads that share a product wait for one another at its end; threads that compute different batches do not.
+    Threads that compute one product together wait for one another at its end; threads with separate batches do not.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -235,7 +235,7 @@ def map_in_threads(function: Callable[[T], R], values: Iterable[T]) -> Iterator[
     if threads < 2:
         yield from map(function, values)
         return
-    _set_threads(1)  # threads that begin later take this number, too
+    _set_threads(1)  # also applies to threads that start later
     try:
         with ThreadPoolExecutor(threads) as pool:
             yield from pool.map(function, values)
@@ -257,29 +257,29 @@ class CpuContentionMonitor:
     """Monitor that warns once if other processes compete for the CPU."""
 
     def __init__(self) -> None:
-        self.started, self.before, self.has_warned = time.monotonic(), _scheduled(), False
+        self.started, self.last_times, self.has_warned = time.monotonic(), _read_thread_times(), False
 
-    def look(self) -> None:
-        """Check the time since the last call, if enough has passed."""
+    def check(self) -> None:
+        """Warn if threads have waited too long for a core since the last check, at most every ten seconds."""
         seconds = time.monotonic() - self.started
-        if self.has_warned or seconds < _WINDOW:
+        if self.has_warned or seconds < _MONITOR_SECONDS:
             return
         share = self.waiting_share()
-        if share > _SHARE:
+        if share > _MAX_SHARE:
             self.has_warned = True
             log.warning(
                 f"other processes use the CPU: threads waited for a core for {share:.0%} of the last {seconds:.0f} s"
             )
 
     def waiting_share(self) -> float:
-        """Return the fraction of their time that threads waited for a core since the last call, or 0 if unknown."""
-        now = _scheduled()
-        ran, waited = (max(0.0, after - before) for after, before in zip(now, self.before, strict=True))
-        self.started, self.before = time.monotonic(), now
+        """Return the fraction of time that threads have waited for a core since the last call, or 0 if unknown."""
+        now = _read_thread_times()
+        ran, waited = (max(0.0, after - earlier) for after, earlier in zip(now, self.last_times, strict=True))
+        self.started, self.last_times = time.monotonic(), now
         return waited / (ran + waited) if waited else 0.0
 
 
-def _scheduled() -> tuple[float, float]:
+def _read_thread_times() -> tuple[float, float]:
     """Return the seconds that the threads of this process ran, and the seconds that they waited for a core."""
     ran, waited = 0, 0
     for file in Path("/proc/self/task").glob("*/schedstat"):
@@ -298,31 +298,31 @@ _NEVER = 2**31 - 1  # bytes, the largest threshold
 
 
 def keep_freed_memory() -> bool:
-    """Make glibc keep freed blocks for later ones instead of returning them to the system; return whether it will.
+    """Make glibc keep freed blocks for later allocations, and return whether glibc accepts the settings.
 
-    By default glibc maps each large block again and unmaps it when it is freed, and the system clears every page of it
-    again. In a training step those are all copies of weights and all gradients: 300 MB of each for BERT base. One arena
-    for all threads lets the backward pass, which runs in a separate thread, reuse what the forward pass has freed.
+    By default, glibc maps each large block and unmaps it when it is freed, and the system clears every mapped page. In
+    a training step, these blocks are all copies of weights and all gradients: 300 MB of each for BERT base. With one
+    arena for all threads, the backward pass, which runs in a separate thread, reuses memory of the forward pass.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
     libc = ctypes.CDLL(None)
     settings = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER))
-    taken = [libc.mallopt(ctypes.c_int(name), ctypes.c_int(value)) for name, value in settings]
-    return all(taken)
+    results = [libc.mallopt(ctypes.c_int(name), ctypes.c_int(value)) for name, value in settings]
+    return all(results)
 
 
 def restart_peak_memory(device: str, *, collect: bool = True) -> bool:
-    """Free unused memory and restart the measurement of its peak; return False where the system does not allow that.
+    """Free unused memory and restart the measurement of peak memory; return whether the system supports this.
 
-    Without `collect`, no garbage is looked for, which takes a second once torch is imported.
+    Without `collect`, Python's garbage is not collected, which would take a second once torch is imported.
     """
     if collect:
         gc.collect()
     if device != "cpu":
-        if tracked := Device(device).tracks_memory:
+        if is_tracked := Device(device).tracks_memory:
             Device(device).restart_peak_memory()
-        return tracked
+        return is_tracked
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
     if trim is not None:
         trim(0)  # returns freed memory to the system, which otherwise counts it as used
@@ -334,7 +334,7 @@ def restart_peak_memory(device: str, *, collect: bool = True) -> bool:
 
 
 def peak_memory(device: str) -> int | None:
-    """Return the peak memory since the last restart in bytes, of the GPU or of this process; None if unknown."""
+    """Return the peak memory of the GPU or of this process in bytes since the last restart, or None if unknown."""
     if device != "cpu":
         return Device(device).peak_memory() if Device(device).tracks_memory else None
     try:
@@ -345,10 +345,10 @@ def peak_memory(device: str) -> int | None:
 
 
 def read_memory(process: Path = Path("/proc/self"), system: Path = Path("/proc/meminfo")) -> tuple[int, int] | None:
-    """Return the bytes of memory that a process may have and the free bytes among them, or None if unknown.
+    """Return the bytes of memory that a process may use and the free bytes among them, or None if unknown.
 
-    Its control groups may allow less than the machine has. What they count as used but could drop, old pages of files,
-    is free.
+    Control groups can allow less than the machine's memory. They count file pages as used, but inactive file pages are
+    counted as free here, because the system can drop them.
     """
     try:
         lines = filter(None, system.read_text(encoding="utf-8").split("\n"))
@@ -369,8 +369,8 @@ def read_memory(process: Path = Path("/proc/self"), system: Path = Path("/proc/m
 def is_memory_error(error: BaseException) -> bool:
     """Return whether an error means that memory is too small; numpy, torch on the CPU, and accelerators differ.
 
-    oneDNN, which multiplies for torch, reports that it "could not create a primitive". For an operation that it does
-    not have, it reports that it could not create a "primitive descriptor", which is another fault.
+    oneDNN, which multiplies for torch, then "could not create a primitive". If it could not create a "primitive
+    descriptor", it does not support the operation, which is another error.
 
     >>> is_memory_error(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes."))
     True

@@ -1,4 +1,4 @@
-"""Operations of a training step, the speed of matrix products, and timings of functions that take turns."""
+"""Number of operations of a training step, speed of matrix products, and timings of alternating functions."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from bertkit.hardware.device import Device, find_device
 from bertkit.progress import get_progress, stage
 
 STEADY = 0.2
-"""Maximum spread of the rounds of a timing, as a fraction; with a larger spread, no ratio is reported."""
+"""Maximum spread between rounds of timing, as a fraction; with a larger spread, no speedup is reported."""
 
-# Work is repeated in each round, at least twice, until this number of seconds has passed.
+# In each round, a function runs at least twice in a row, until this number of seconds has passed.
 _ROUNDS, _IN_A_ROW, _MIN_SECONDS = 3, 2, 0.01
-_ROWS = (1024, 4096)  # rows of the products that are timed, as in a small and a large batch
+_ROWS = (1024, 4096)  # tokens in the timed products, as in a small and a large batch
 
 
-def training_operations(sizes: tuple[int, int, int], lengths: Sequence[int]) -> float:
+def count_training_operations(sizes: tuple[int, int, int], lengths: Sequence[int]) -> float:
     """Count the floating-point operations of a training step on texts of these lengths, without padding.
 
     The count includes the matrix products of layers and attention, but not of embeddings and head. The backward pass
-    costs twice the forward pass.
+    has twice the operations of the forward pass.
 
     Args:
         sizes: Number of layers, hidden size, intermediate size.
         lengths: Number of tokens of each text.
 
-    >>> training_operations((1, 2, 3), [5])
+    >>> count_training_operations((1, 2, 3), [5])
     1440.0
     """
     layers, hidden, intermediate = sizes
@@ -39,53 +39,54 @@ def training_operations(sizes: tuple[int, int, int], lengths: Sequence[int]) -> 
     return 3.0 * layers * (products + attention)
 
 
-def fastest_products(device: str, precision: str, hidden: int, intermediate: int) -> float:
-    """Measure the operations per second of a model's fastest matrix product in a precision."""
+def measure_product_speed(device: str, precision: str, hidden: int, intermediate: int) -> float:
+    """Return the operations per second of the fastest matrix product of a model with these sizes."""
     import torch
 
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    computes = Device(device)
-    turns = 1 if computes.is_cpu else 20  # a single product of a GPU is too short to time
-    best = 0.0
+    compute_device = Device(device)
+    repeats = 1 if compute_device.is_cpu else 20  # on a GPU, a single product is too short to time
+    best_speed = 0.0
     for rows in _ROWS:
         for inputs, outputs in ((hidden, hidden), (hidden, intermediate), (intermediate, hidden)):
             texts = torch.ones(rows, inputs, dtype=dtype, device=device)
             weights = torch.ones(outputs, inputs, dtype=dtype, device=device)
-            for _ in range(4):  # the first warms up
+            for _ in range(4):  # the first round warms up
                 start = time.perf_counter()
-                for _ in range(turns):
+                for _ in range(repeats):
                     result = torch.nn.functional.linear(texts, weights)  # noqa: F841  XLA computes nothing that is dropped
-                computes.synchronize()
-                best = max(best, turns * 2 * rows * inputs * outputs / (time.perf_counter() - start))
-    return best
+                compute_device.synchronize()
+                best_speed = max(best_speed, repeats * 2 * rows * inputs * outputs / (time.perf_counter() - start))
+    return best_speed
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds that a function took in each round for each item of work: (rounds, items)."""
+    """Timing of a function."""
 
     rounds: list[list[float]]
+    """Seconds in each round for each item of work. Shape: (rounds, items)."""
 
     @property
     def seconds(self) -> list[float]:
-        """Seconds of the fastest round for each item: other work on the machine can only slow it down."""
+        """Seconds of the fastest round for each item, because other programs can only slow a round down."""
         return [min(item_seconds) for item_seconds in zip(*self.rounds, strict=True)]
 
     def totals(self, items: slice = slice(None)) -> list[float]:
-        """Return the seconds that each round took for some items."""
+        """Return the seconds of each round for some items."""
         return [sum(seconds[items]) for seconds in self.rounds]
 
     def spread(self, items: slice = slice(None)) -> float:
-        """Return the additional time of the slowest round as a fraction of the fastest."""
+        """Return how much longer the slowest round took than the fastest, as a fraction of the fastest."""
         totals = self.totals(items)
         return max(totals) / min(totals) - 1
 
 
-def times_as_fast(first: Timing, second: Timing, items: slice = slice(None)) -> float | None:
-    """Return the speedup of the second function over the first, or None if rounds disagree.
+def compute_speedup(first: Timing, second: Timing, items: slice = slice(None)) -> float | None:
+    """Return the speedup of the second function over the first, or None if it differs too much between rounds.
 
     >>> steady, busy = Timing([[2.0], [2.1]]), Timing([[9.0], [1.0]])
-    >>> times_as_fast(steady, Timing([[1.0], [1.1]])), times_as_fast(busy, steady)
+    >>> compute_speedup(steady, Timing([[1.0], [1.1]])), compute_speedup(busy, steady)
     (2.0, None)
     """
     rounds = zip(first.totals(items), second.totals(items), strict=True)
@@ -96,25 +97,25 @@ def times_as_fast(first: Timing, second: Timing, items: slice = slice(None)) -> 
 
 
 def describe_spreads(spreads: Iterable[float | None]) -> list[str]:
-    """Return a note on times that vary between rounds, or an empty list if the rounds of each model agree.
+    """Return a note if times vary between rounds, or else an empty list.
 
     >>> describe_spreads([0.1, None]), describe_spreads([0.1, 0.31])
-    ([], ['rounds of timing differ by up to 31%: other programs disturb, measure again'])
+    ([], ['timing varies by up to 31% between rounds: close other programs and repeat'])
     """
     largest = max((value for value in spreads if value is not None), default=0.0)
-    note = f"rounds of timing differ by up to {largest:.0%}: other programs disturb, measure again"
+    note = f"timing varies by up to {largest:.0%} between rounds: close other programs and repeat"
     return [note] if largest > STEADY else []
 
 
 def time_interleaved(runs: Sequence[Callable[[Any], object]], work: Sequence[Any]) -> list[Timing]:
     """Measure the seconds that each function takes for each item of work, in several rounds.
 
-    Functions take turns at every item. Each runs at least twice in a row, and the fastest run counts: before the first
-    run, other functions have filled the processor's caches, which does not happen if one function runs alone.
+    Functions alternate for every item. Each runs at least twice in a row, and the fastest run counts: the first run is
+    slow because the other functions have filled the processor's caches.
     """
     timings = [Timing([]) for _ in runs]
     with stage("timing", _ROUNDS * len(work)):
-        for turn in range(_ROUNDS):
+        for round_index in range(_ROUNDS):
             for timing in timings:
                 timing.rounds.append([])
             for index, item in enumerate(work):
@@ -122,16 +123,16 @@ def time_interleaved(runs: Sequence[Callable[[Any], object]], work: Sequence[Any
                     seconds = list[float]()
                     while len(seconds) < _IN_A_ROW or sum(seconds) < _MIN_SECONDS:
                         seconds.append(_time(run, item))
-                    timing.rounds[turn].append(min(seconds))
-                get_progress().update(turn * len(work) + index + 1, {})
+                    timing.rounds[round_index].append(min(seconds))
+                get_progress().update(round_index * len(work) + index + 1, {})
     return timings
 
 
 class InferenceSpeed(NamedTuple):
-    """Speed at which a model reads rows."""
+    """Inference speed of a model."""
 
     row_seconds: float
-    """Mean over rows that are read one at a time."""
+    """Mean seconds per row if rows are computed one at a time."""
     rows_per_second: float
     """Rows per second in batches."""
     spread: float
@@ -141,7 +142,7 @@ class InferenceSpeed(NamedTuple):
 def measure_speed(
     runs: Sequence[Callable[[Any], object]], singles: Sequence[Any], batches: Sequence[Any], rows: int
 ) -> list[InferenceSpeed]:
-    """Measure how fast each function reads single rows, and batches that hold `rows` rows together."""
+    """Measure the speed of each function on single rows, and on batches with `rows` rows in total."""
     single, batched = slice(len(singles)), slice(len(singles), None)
     return [
         InferenceSpeed(

@@ -1,7 +1,7 @@
-"""Tensors on a device, and the copies of them that the CPU keeps.
+"""Tensors on a device that keep a reference to their copy on the CPU.
 
-Reading a number from a device, or the indices of a mask, waits for all the work that was given to it before. The CPU
-has the numbers of a batch already: `to_device` keeps a reference to the tensor that it moved.
+Reading a number from a device, or the indices of a mask, waits until the device has finished all earlier work. But the
+values of a batch were on the CPU before: `to_device` stores a reference to the tensor that it moved.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _COPY = "bertkit_host_copy"  # attribute of a tensor on a device
 
 
 def to_device(values: torch.Tensor, device: torch.device | str) -> torch.Tensor:
-    """Move a tensor to a device, where `on_host` finds it; from pinned memory, nothing waits for it."""
+    """Move a tensor to a device, asynchronously from pinned memory, and store a reference to its CPU copy."""
     moved = values.to(device, non_blocking=True)
     Device(moved.device.type).share_rows(moved)
     return moved if moved is values else _keep(moved, values)
 
 
 def on_host(values: torch.Tensor) -> torch.Tensor:
-    """Return a tensor on the CPU: what it was moved from, or a copy, which waits for the device."""
+    """Return a tensor's CPU copy, or copy it from the device, which waits for the device."""
     copy = host_copy(values)
     return values.cpu() if copy is None else copy
 
 
 def host_copy(values: torch.Tensor) -> torch.Tensor | None:
-    """Return the tensor that `to_device` moved, in the shape of `values`, or None if it is not known."""
+    """Return the CPU copy of `values`, or of the tensor that they are a view of, or None if there is no copy."""
     if values.device.type == "cpu":
         return values
     copy: torch.Tensor | None = getattr(values, _COPY, None)
@@ -44,18 +44,18 @@ def host_copy(values: torch.Tensor) -> torch.Tensor | None:
 
 
 def derive(values: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Compute a function of a tensor on its device and, if it has one, of its copy on the CPU."""
+    """Compute a function of a tensor, and the same function of its CPU copy, if there is one."""
     copy, derived = host_copy(values), compute(values)
     return derived if copy is None or copy is values else _keep(derived, compute(copy))
 
 
 def find_indices(values: torch.Tensor, test: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """Find the indices of the elements that pass a test, one tensor per axis, as `nonzero`; they are on the device."""
+    """Return the indices of the elements that pass a test, as one tensor per axis on the device of `values`."""
     return tuple(test(on_host(values)).nonzero().T.contiguous().to(values.device, non_blocking=True))
 
 
 def select(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the values for which a mask is true, as boolean indexing does; see `find_indices`."""
+    """Return the values for which a mask is true, like boolean indexing, but without waiting for the device."""
     return values[find_indices(mask, lambda mask: mask)]
 
 

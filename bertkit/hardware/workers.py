@@ -1,7 +1,7 @@
 """Worker processes that compute a function, run by loky, which is part of joblib.
 
-loky does not fork, because libraries have started threads by then, and does not run the program's script again, as
-`multiprocessing` would. Unlike `joblib.Parallel`, its executor reads items in the thread that asks for results.
+loky does not fork, which fails once libraries have started threads, and does not run the program's script again, as
+`multiprocessing` would. Unlike `joblib.Parallel`, its executor reads items in the thread that requests results.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 from bertkit.errors import ResourceError
 
 KeyedMap = Callable[[Iterable[tuple[Any, Any]]], Iterator[tuple[Any, Any]]]
-"""Maps pairs of a key and an item to pairs of the key and the item's result, in order."""
+"""Function that maps pairs of a key and an item to pairs of the key and the item's result, in order."""
 
 _ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-_WAITING = 2  # items that wait for a worker, so that no worker waits for the program
+_MAX_QUEUED = 2  # items that are ready, so that no worker waits for the program
 
 _function: Callable[[Any], Any]  # in a worker
 
@@ -34,7 +34,7 @@ def worker_pool(function: Callable[[Any], Any], processes: int) -> Iterator[Keye
     """Yield a map that computes a function in single-threaded processes, or in this process if one is enough.
 
     Raises:
-        ResourceError: If a worker has ended early.
+        ResourceError: If a worker process was killed.
     """
     if processes < 2:
         yield lambda items: ((key, function(item)) for key, item in items)
@@ -45,27 +45,27 @@ def worker_pool(function: Callable[[Any], Any], processes: int) -> Iterator[Keye
     settings = (function, os.getpid())
     executor = ProcessPoolExecutor(processes, initializer=_start_worker, initargs=settings, env=_ENVIRONMENT)
     try:
-        yield partial(_map, executor, processes + _WAITING)
+        yield partial(_map, executor, processes + _MAX_QUEUED)
     except BrokenProcessPool:
-        remedy = "the system may have ended it for want of memory: use fewer --threads"
+        remedy = "the system may have killed it because memory ran out: use fewer --threads"
         raise ResourceError("a worker process has ended early", remedy) from None
     finally:
         executor.shutdown(kill_workers=True)
 
 
 def _map(executor: Executor, max_waiting: int, items: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
-    waiting = deque[tuple[Any, Future[Any]]]()
+    queue = deque[tuple[Any, Future[Any]]]()
     for key, item in items:
-        if len(waiting) == max_waiting:
-            first, future = waiting.popleft()
-            yield first, future.result()
-        waiting.append((key, executor.submit(_compute, item)))
-    yield from ((key, future.result()) for key, future in waiting)
+        if len(queue) == max_waiting:
+            first_key, future = queue.popleft()
+            yield first_key, future.result()
+        queue.append((key, executor.submit(_compute, item)))
+    yield from ((key, future.result()) for key, future in queue)
 
 
 def _start_worker(function: Callable[[Any], Any], program: int) -> None:
     global _function
-    # Ctrl-C reaches the program too, which then ends its workers.
+    # Ctrl-C also reaches the program, which then ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(2, 1)  # libraries must not print between the results of the command
     Thread(target=_end_with, args=(program,), daemon=True).start()
@@ -76,7 +76,7 @@ def _end_with(program: int) -> None:
     """End this process once the program has been killed."""
     from multiprocessing import parent_process
 
-    # On Windows, `os.getppid` keeps the id of a process that has ended, but loky passes a handle.
+    # On Windows, `os.getppid` still returns the id of a parent that has ended, but loky passes a handle.
     parent = parent_process() if sys.platform == "win32" else None
     while parent.is_alive() if parent else os.getppid() == program:
         time.sleep(0.5)

@@ -253,7 +253,7 @@ class WorkerThread(threading.Thread):
                 futures = [request.future for request in finished if request.future.get_loop() is loop]
                 with contextlib.suppress(RuntimeError):  # The loop is closed, so no client waits.
                     loop.call_soon_threadsafe(_finish_futures, futures)
-            cores.look()
+            cores.check()
 
 
 def _finish_futures(futures: Sequence[asyncio.Future[None]]) -> None:

@@ -1,4 +1,4 @@
-"""Decisions that a recipe and a machine make about a training: TrainingArguments, shapes of batches, CUDA graphs."""
+"""Settings of training that depend on recipe and machine: TrainingArguments, batch shapes, CUDA graphs."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from bertkit.tokens.static_shapes import (
 )
 from bertkit.training.batching import InMemoryBatches, check_batch
 from bertkit.training.pretrain_batches import Batches, PretrainBatches
-from bertkit.training.trackers import session_of
+from bertkit.training.trackers import get_session
 
 # With fewer tokens per step, an H100 computes a step faster than the CPU launches its kernels.
-_BUSY_TOKENS = 4096
+_MIN_TOKENS = 4096
 
 
 def make_arguments(
     training: BaseTrainingConfig, machine: ComputeConfig, folder: Path, rows: int | None
 ) -> TrainingArguments:
-    """Build the arguments of a process, whose batch size is the process's share of a micro-batch.
+    """Build the Trainer's arguments for this process; their batch size is the process's share of a micro-batch.
 
     Raises:
         RecipeError: If `training.extra` is wrong.
-        UsageError: If the batch size cannot be divided.
+        UsageError: If the batch size cannot be divided among processes and micro-batches.
         UnavailableError: If Accelerate uses another device, or XLA has several processes.
     """
     check_extra(training)
     set_accelerate_device(machine.device)
-    decided = {
+    fixed_fields = {
         "output_dir": str(folder),
         "num_train_epochs": training.epochs,
-        "max_steps": training.steps or -1,  # -1 means that epochs count
+        "max_steps": training.steps or -1,  # -1: num_train_epochs applies
         "per_device_train_batch_size": training.batch_size,
         "learning_rate": training.learning_rate,
         "lr_scheduler_type": training.schedule,
-        # transformers 5 has no warmup_ratio. A number below 1 is a fraction of all steps.
+        # transformers 5 has no warmup_ratio, but treats warmup_steps below 1 as a fraction of all steps.
         "warmup_steps": training.warmup_ratio,
         "weight_decay": training.weight_decay,
         "max_grad_norm": training.max_grad_norm,
@@ -61,7 +61,7 @@ def make_arguments(
         "use_cpu": machine.device == "cpu",
         "gradient_accumulation_steps": training.gradient_accumulation,
         "logging_nan_inf_filter": False,
-        # `TrainingCallback` decides when to save and which step is the best.
+        # `TrainingCallback` decides when to save, and which step is the best.
         "save_strategy": "no",
         "save_steps": 2**40,
         "disable_tqdm": True,
@@ -72,53 +72,53 @@ def make_arguments(
     defaults: dict[str, object] = {"ddp_find_unused_parameters": False}
     if not Device(machine.device).has_fused_optimizer:
         defaults["optim"] = "adamw_torch"
-    if training.report_to and (session := session_of(folder)):
+    if training.report_to and (session := get_session(folder)):
         defaults |= {"project": session.project, "run_name": session.name}
     try:
-        arguments = TrainingArguments(**{**decided, **defaults, **training.extra})
+        arguments = TrainingArguments(**{**fixed_fields, **defaults, **training.extra})
     except (TypeError, ValueError) as error:
         raise RecipeError(f"training.extra is wrong: {error}", "see transformers' TrainingArguments") from None
     check_accelerate(arguments.device.type, machine.device)
-    # TrainingArguments allow bf16 on few devices; `detect_machine` has tried it on this one.
+    # TrainingArguments reject bf16 on most devices; `detect_machine` has already tried it on this device.
     if machine.precision == "bf16":
         arguments.bf16, arguments.mixed_precision = True, "bf16"
-    # TrainingArguments expand `~`, which is part of a folder's name here.
+    # TrainingArguments expand `~`, but here it is part of a folder's name.
     arguments.output_dir = str(folder)
     if training.gradient_checkpointing:
         arguments.activation_checkpointing = True
     if training.fsdp:
-        # Micro-batches that postponed the exchange of gradients would keep gradients of all weights in each process.
+        # Exchange gradients after every micro-batch. Otherwise, each process would keep the gradients of all weights.
         settings = arguments.accelerator_config
         kwargs = settings.gradient_accumulation_kwargs or {}
         settings.gradient_accumulation_kwargs = {**kwargs, "sync_each_batch": True}
-    # transformers requires the number of steps in which the rate falls.
+    # transformers requires the number of steps in which the learning rate falls.
     if training.schedule == "warmup_stable_decay":
         steps = training.total_steps(rows)
         decay = min(math.ceil(training.decay_fraction * steps), steps - arguments.get_warmup_steps(steps))
         arguments.lr_scheduler_kwargs = {"num_decay_steps": decay, **(arguments.lr_scheduler_kwargs or {})}
     check_batch(training, rows, arguments.world_size)
     arguments.per_device_train_batch_size //= arguments.world_size * training.gradient_accumulation
-    # The Trainer would use several GPUs by threads. bertkit uses them by launching several processes.
+    # The Trainer would use all GPUs from threads of this process. bertkit uses one process per GPU instead.
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
 
 
 def check_extra(training: BaseTrainingConfig) -> None:
-    """Check that `training.extra` names fields of TrainingArguments that nothing else decides.
+    """Check that `training.extra` names fields of TrainingArguments that no recipe key sets.
 
     Raises:
         RecipeError: If a field is unknown, or a recipe key sets it.
     """
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     for name in training.extra:
-        if decided := read_names("training_arguments").get(name):
-            raise RecipeError(f"training.extra.{name} is decided by {decided}", "leave it out")
+        if recipe_key := read_names("training_arguments").get(name):
+            raise RecipeError(f"training.extra.{name} is decided by {recipe_key}", "leave it out")
         if name not in fields:
             remedy = f"write {other_names()[name]}" if name in other_names() else did_you_mean(name, fields)
             raise RecipeError(f"TrainingArguments has no field {name!r}", remedy)
 
 
-def fitting_collator(
+def choose_collator(
     collate: Collator,
     batches: Batches,
     model: PreTrainedModel,
@@ -127,9 +127,9 @@ def fitting_collator(
     *,
     graphs: bool,
 ) -> Collator:
-    """Return a collator of batches of few shapes if each shape needs a graph, or `collate` itself.
+    """Return a collator that pads batches to a few shapes if each shape needs a graph, or else `collate`.
 
-    The widths are also stored for the model, whose evaluations use them.
+    The widths are also stored with the model, because its evaluations use them.
     """
     device = Device(arguments.device.type)
     if device.shapes_may_change and not (training.torch_compile or graphs):
@@ -137,18 +137,18 @@ def fitting_collator(
     max_length, texts = training.max_length, ONE_TEXT
     if isinstance(batches, InMemoryBatches):
         texts = get_texts_per_row(model, batches.features)
-        adds_up = training.gradient_accumulation > 1 or batches.items is not None
-        adds_up = adds_up or (texts.are_windows and texts.max_count > 1)
-        max_widths = MAX_WIDTHS_CUDA_GRAPHS if graphs else MAX_WIDTHS_MICRO_BATCHES if adds_up else MAX_WIDTHS
+        is_split = training.gradient_accumulation > 1 or batches.items is not None
+        is_split = is_split or (texts.are_windows and texts.max_count > 1)
+        max_widths = MAX_WIDTHS_CUDA_GRAPHS if graphs else MAX_WIDTHS_MICRO_BATCHES if is_split else MAX_WIDTHS
         widths = choose_widths(get_max_lengths(batches.features), max_widths)
     else:
         widths = tuple(sorted({max_length, getattr(training, "short_length", None) or max_length}))
     # Texts of evaluations can be longer than the training rows.
     get_static_shapes(model).widths = tuple(sorted({*widths, max_length}))
-    # Pretraining batches all have the same number of rows, so they are not filled.
-    share = device.padded_rows(arguments.per_device_train_batch_size)
-    order = None if isinstance(batches, PretrainBatches) else training_rows(share, texts)
-    return static_collator(collate, order, widths, texts)
+    # All pretraining batches have the same number of rows, so no rows are added.
+    max_rows = device.padded_rows(arguments.per_device_train_batch_size)
+    get_order = None if isinstance(batches, PretrainBatches) else training_rows(max_rows, texts)
+    return static_collator(collate, get_order, widths, texts)
 
 
 def captures_steps(
@@ -174,7 +174,7 @@ def captures_steps(
     if training.cuda_graphs and reason:
         raise RecipeError(f"training.cuda_graphs: steps cannot be captured if {reason}", "leave it out")
     excluded = any(getattr(training, name) is True for name in NOT_CAPTURED)
-    if not (training.cuda_graphs or reason or excluded) and batches.step_size()[1] < _BUSY_TOKENS:
+    if not (training.cuda_graphs or reason or excluded) and batches.get_step_size()[1] < _MIN_TOKENS:
         log.info(
             "cuda_graphs is off; steps with few tokens can be several times faster with --set training.cuda_graphs=true"
         )
@@ -185,9 +185,9 @@ def tokens_to_train(batches: Batches, arguments: TrainingArguments, padding: int
     """Return the token ids whose word embeddings are trained, or None for all.
 
     The embedding of a token that does not occur has no gradient, so AdamW only applies weight decay to it; other
-    optimizers can do more. On devices with fixed shapes, the lookup would need a copy to the CPU. Features have no
-    padding, but batches do.
+    optimizers can do more. On devices with fixed shapes, the lookup would need a copy to the CPU. Features are not
+    padded, but batches are, so the padding token is included.
     """
-    looks_up = "adamw" in arguments.optim and Device(arguments.device.type).shapes_may_change
-    tokens = batches.occurring_tokens() if looks_up else None
+    can_select = "adamw" in arguments.optim and Device(arguments.device.type).shapes_may_change
+    tokens = batches.find_used_tokens() if can_select else None
     return {*tokens, padding} if tokens else None

@@ -1,4 +1,4 @@
-"""Train a model in a run's folder: from features to the best weights, or on from the newest complete checkpoint."""
+"""Train a model in a run's folder, from the start or from the newest complete checkpoint, and load its best weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from transformers.trainer_utils import set_seed
 
 from bertkit.errors import ResourceError
-from bertkit.hardware.device import Device
 from bertkit.hardware.precision import ComputeConfig
 from bertkit.modeling.depths import find_encoder_layers
 from bertkit.modeling.dropout import DropoutStream
@@ -23,14 +22,14 @@ from bertkit.storage.files import disk_errors
 from bertkit.training import micro_batches
 from bertkit.training.arguments import (
     captures_steps,
-    fitting_collator,
+    choose_collator,
     make_arguments,
     tokens_to_train,
 )
 from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpoint_bytes
-from bertkit.training.run import FitResult, load_best
+from bertkit.training.run import FitResult, load_best_weights
 from bertkit.training.stopping import StopFlag, handle_signals
-from bertkit.training.trackers import make_callback, session_of
+from bertkit.training.trackers import get_session, make_callback
 from bertkit.training.trainer import BertkitTrainer, TrainingJob
 from bertkit.training.unfreezing import LayerPlan, UnfreezingCallback
 from bertkit.training.xla import xla_patches
@@ -56,81 +55,76 @@ def fit(
     Raises:
         DivergedError: If the loss or a weight is not finite; the last good checkpoint stays.
         StoppedError: If a signal stopped the run; a checkpoint of the last step was saved before.
-        ResourceError: If the disk refuses a write.
+        ResourceError: If a file cannot be written.
     """
     model, batches = job.model, job.train_batches
 
-    # 1. The recipe as TrainingArguments. Settings that cannot work fail here, before anything is moved or drawn.
+    # 1. Make TrainingArguments of the recipe. Invalid settings fail here, before weights are moved to the device.
     arguments = make_arguments(training, machine, folder, batches.rows)
     micro_batches.check_shares(model, training, arguments.world_size)
     callbacks = [make_callback(name) for name in training.callbacks or ()]
-    if training.report_to and (session := session_of(folder)):
+    if training.report_to and (session := get_session(folder)):
         callbacks.append(session)
 
     with handle_signals() if stop is None else nullcontext(stop) as flag:
         with ExitStack() as stack:
-            # 2. The model with the speed paths that recipe and machine allow; it is plain again after training. The
-            #    seed is set here, so training does not depend on what loading the model has drawn.
+            # 2. Apply the speed patches that recipe and machine allow; `stack` removes them after training. The seed is
+            #    set here, so training does not depend on random numbers drawn while the model was loaded.
             set_seed(training.seed)
             model.to(arguments.device)
             dropout = DropoutStream(training.seed, arguments.process_index)
             graphs = captures_steps(model, training, arguments, batches)
-            # Only the embeddings of tokens that occur are trained. CUDA graphs and FSDP need the complete table.
+            # Train only the embeddings of tokens that occur. CUDA graphs and FSDP need the complete table.
             pad_token_id = job.processing_class.pad_token_id
             tokens = None if training.fsdp or graphs else tokens_to_train(batches, arguments, pad_token_id)
-            collate = fitting_collator(job.data_collator, batches, model, training, arguments, graphs=graphs)
-            paths = stack.enter_context(apply_speed_patches(model, training, machine, dropout, tokens))
+            collate = choose_collator(job.data_collator, batches, model, training, arguments, graphs=graphs)
+            patches = stack.enter_context(apply_speed_patches(model, training, machine, dropout, tokens))
             if training.fsdp:
                 stack.enter_context(shard_weights(model, find_encoder_layers(model)))
-            if paths.padding_reason and training.unpad is True:
-                log.info(f"unpad: {paths.padding_reason}")
-            # The plan has the layers that are trained, their first step, and their learning rates.
-            plan = None
+            if patches.padding_reason and training.unpad is True:
+                log.info(f"unpad: {patches.padding_reason}")
+            # The plan sets the learning rate of each layer, and the step from which it is trained.
+            layer_plan = None
             if isinstance(training, TrainingConfig) and training.sets_layers and batches.rows:
-                plan = LayerPlan(model, training, batches.rows)
+                layer_plan = LayerPlan(model, training, batches.rows)
 
-            # 3. The Trainer, and the callbacks that act between two steps. Each needs the other: the callback saves
-            #    checkpoints, and the Trainer calls it.
+            # 3. Create the Trainer and the callbacks that act between two steps. `callback` also needs the Trainer, to
+            #    save checkpoints.
             callback = TrainingCallback(training, job, flag)
             trainer = callback.trainer = BertkitTrainer(
                 job=replace(job, data_collator=collate),
                 dropout=dropout,
-                embeddings=paths.embeddings,
-                padding_reason=paths.padding_reason,
-                plan=plan,
+                embeddings=patches.embeddings,
+                padding_reason=patches.padding_reason,
+                layer_plan=layer_plan,
                 graphs=graphs,
                 args=arguments,
                 train_dataset=batches,
                 callbacks=[callback, *callbacks],
             )
-            if plan:
-                trainer.add_callback(UnfreezingCallback(plan, trainer.log))
+            if layer_plan:
+                trainer.add_callback(UnfreezingCallback(layer_plan, trainer.log))
 
-            # 4. Training, from the newest complete checkpoint if there is one.
-            _enter_device(stack, trainer.device, graphs=graphs)
+            # 4. Train, from the newest complete checkpoint if there is one.
+            if graphs or not trainer.device.shapes_may_change:
+                stack.enter_context(always_mask())
+            if not trainer.device.shapes_may_change:
+                stack.enter_context(xla_patches())
             stack.callback(get_progress().finish)
             _train(trainer, folder)
-        # The speed paths are undone here, and signals are still caught.
+        # Here the speed patches are removed, and signals are still caught.
         if flag.signal:
             raise flag.error()
 
-    # 5. The weights of the best step, which is not always the last one.
-    return replace(load_best(model, folder), times=callback.times)
-
-
-def _enter_device(stack: ExitStack, device: Device, *, graphs: bool) -> None:
-    """Enter what the device needs while it trains: masks of every batch for graphs, and patched functions for XLA."""
-    if graphs or not device.shapes_may_change:
-        stack.enter_context(always_mask())
-    if not device.shapes_may_change:
-        stack.enter_context(xla_patches())
+    # 5. Load the weights of the best step, which is not always the last one.
+    return replace(load_best_weights(model, folder), times=callback.times)
 
 
 def _train(trainer: BertkitTrainer, folder: Path) -> None:
     """Train from the newest complete checkpoint; a checkpoint of the last step needs no training."""
-    start, skipped = get_last_checkpoint(folder, to_train=True)
-    for line in skipped:
-        log.info(line)
+    start, skip_messages = get_last_checkpoint(folder, to_train=True)
+    for message in skip_messages:
+        log.info(message)
     manifest = read_manifest(start) if start else {}
     if manifest.get("finished"):
         return

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 FOCAL = "focal"
 
 Loss = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
-"""Sum over the labels that are not ignored, of logits ``(..., labels)`` and labels."""
+"""Function of logits ``(..., labels)`` and gold labels that sums the losses of all labels that are not ignored."""
 
 
 def check_loss(training: TrainingConfig, task: Task, *, trusted: bool) -> None:
     """Check that a task family can be trained with the loss that a recipe names, and load a custom loss.
 
     Raises:
-        RecipeError: If it cannot, if keys exclude each other, or if a custom function is missing or not trusted.
+        RecipeError: If the loss does not fit the task, keys exclude each other, or a custom loss is missing or not
+            trusted.
     """
     keys = [key for key in ("loss", "class_weights", "label_smoothing") if getattr(training, key)]
     if keys and not task.HAS_LABEL_NAMES:
@@ -48,19 +49,20 @@ def check_loss(training: TrainingConfig, task: Task, *, trusted: bool) -> None:
 
 @dataclass(frozen=True)
 class LossTerms:
-    """The terms of a loss: the loss is the weighted sum of their means over all items of an optimizer step.
+    """Terms of a loss, which is the weighted sum of the terms' means over all items of an optimizer step.
 
-    Sums and counts add up to the same values for any split of a step into micro-batches and processes.
+    For any split of a step into micro-batches and processes, sums and counts add up to the same values.
 
-    If three labels have a loss of 1 and a fourth has a loss of 3, the loss of the step is 6 / 4. It is the same if the
-    fourth is in a separate micro-batch: sums of 3 and 3, counts of 3 and 1. The mean of the two means would be 2.
+    If three labels have a loss of 1 and a fourth has a loss of 3, the loss of the step is 6 / 4. If the fourth label is
+    in a separate micro-batch, the sums are 3 and 3, the counts 3 and 1, so the loss is still 6 / 4. The mean of the two
+    means would be 2.
     """
 
     weights: Mapping[str, float]
     count: Callable[[Batch], Mapping[str, int]]
     """Function that counts the items of each term in a batch."""
     sums: Callable[[Model, Batch], Batch]
-    """Function that computes the sum of each term over a batch; without items, it is 0 and has a gradient."""
+    """Function that computes the sum of each term over a batch; a sum over no items is 0 and has a gradient."""
 
 
 class RunningLoss:
@@ -71,7 +73,7 @@ class RunningLoss:
 
     Args:
         names: Names of the terms.
-        accelerator: Device of the sums, and the processes that they are averaged over.
+        accelerator: Accelerator with the device of the sums, and the processes to average over.
     """
 
     def __init__(self, names: Sequence[str], accelerator: Accelerator) -> None:
@@ -111,22 +113,22 @@ class RunningLoss:
         self.step = state["step"]
 
     def _mean(self, values: torch.Tensor) -> torch.Tensor:
-        # A share is a sum over the step's items per process, so the mean over processes is the mean over all items.
-        is_single = self.accelerator.num_processes == 1
-        mean: torch.Tensor = values if is_single else self.accelerator.reduce(values, "mean")
+        # Shares are already scaled by the number of processes, so their mean over processes is the mean over all items.
+        has_one_process = self.accelerator.num_processes == 1
+        mean: torch.Tensor = values if has_one_process else self.accelerator.reduce(values, "mean")
         return mean
 
 
 def task_terms(loss: Loss | None) -> LossTerms:
-    """Build the one term of a task: the loss of the model's own head, or another one over its logits."""
+    """Build the single term of a task: the built-in loss of the model's head, or `loss` over its logits."""
     import torch
 
     from bertkit.modeling.heads.mixins import sum_over_rows, sum_over_windows
     from bertkit.modeling.static_shapes import drop_fillers, run_static_batch
 
     def sums(model: Model, batch: Batch) -> Batch:
-        # The model's own loss is a mean over the labels of this micro-batch. Times their number it is a sum again,
-        # which the trainer divides by the labels of the whole step. So a label weighs the same in a small micro-batch.
+        # The built-in loss is a mean over the labels of this micro-batch. Multiplied by their count, it is a sum, which
+        # the trainer divides by the label count of the whole step. So all labels of a step have the same weight.
         batch = drop_fillers(model, batch)
         outputs = run_static_batch(model, batch)
         if loss:
@@ -139,14 +141,14 @@ def task_terms(loss: Loss | None) -> LossTerms:
         items = count_on_device(batch)
         if isinstance(items, int):
             items = torch.full((), items, device=outputs["loss"].device)
-        # A mean over no labels is not a number. There is no `if` here: it would wait for the GPU in every micro-batch.
+        # A mean over no labels is NaN. An `if` would wait for the GPU in every micro-batch.
         return {"gold": torch.where(items > 0, outputs["loss"], 0.0) * items}
 
     return LossTerms({"gold": 1.0}, lambda batch: {"gold": count_items(batch)}, sums)
 
 
 def gold_terms(task: Task, training: TrainingConfig, labels: Sequence[str], rows: Sequence[Row]) -> LossTerms:
-    """Build the terms of a task's rows: the built-in loss, or the loss of `make_loss`; raises as that does."""
+    """Build the term of a task: its built-in loss, or the loss of `make_loss`, which can raise a RecipeError."""
     if task.fit_head:
         return task_terms(None)
     return task_terms(make_loss(training, labels, [row.get(task.COLUMNS.gold) for row in rows]))
@@ -161,7 +163,7 @@ def make_loss(training: TrainingConfig, labels: Sequence[str], gold_labels: Sequ
         gold_labels: Label names of the training rows, or lists of names if rows have several labels.
 
     Raises:
-        RecipeError: If labels that do not exist have weights.
+        RecipeError: If class weights name unknown labels.
     """
     if training.class_weights is None and not training.label_smoothing and not training.loss:
         return None
@@ -176,20 +178,20 @@ def make_loss(training: TrainingConfig, labels: Sequence[str], gold_labels: Sequ
 
     def loss(logits: torch.Tensor, gold: torch.Tensor) -> torch.Tensor:
         nonlocal weights
-        weights = weights.to(logits.device)  # Stored, because each copy waits for a GPU.
+        weights = weights.to(logits.device)  # stored, because each copy would wait for a GPU
         weight = weights.to(logits.dtype)
-        if gold.is_floating_point():  # several labels: one yes or no per label
-            # Losses are (rows, labels). The model's head has a mean over labels, and `LossTerms` need a sum over rows.
-            # Smoothing moves 0 and 1 towards 1/2, as between two classes.
+        if gold.is_floating_point():  # multi-label: a 0 or 1 per label
+            # Losses of shape (rows, labels) are averaged over labels, as in the model's head, and summed over rows for
+            # `LossTerms`. Smoothing moves 0 and 1 towards 1/2, as for two classes.
             target = gold * (1 - smoothing) + smoothing / 2
             losses = functional.binary_cross_entropy_with_logits(logits, target, reduction="none")
             factors = weight if gamma is None else weight * _missing_probability(losses) ** gamma
             return (losses * factors).mean(dim=-1).sum()
         # Logits are (rows, labels), or (rows * tokens, labels) if tokens have labels. A weighted mean would divide by
-        # the weights of the labels in this micro-batch, which differ between micro-batches; a sum does not.
+        # the label weights of this micro-batch, which differ between micro-batches, so the loss is a sum.
         logits, gold = logits.reshape(-1, len(labels)), gold.reshape(-1)
         if gamma is not None:
-            # The loss of an ignored label is 0.
+            # The loss of an ignored label is 0, so its factor has no effect.
             losses = functional.cross_entropy(logits, gold, reduction="none")
             return (losses * _missing_probability(losses) ** gamma * weight[gold.clamp(min=0)]).sum()
         return functional.cross_entropy(logits, gold, weight=weight, label_smoothing=smoothing, reduction="sum")
@@ -211,12 +213,12 @@ def _missing_probability(losses: torch.Tensor) -> torch.Tensor:
 
 
 def _sum_custom_loss(name: str, labels: int) -> Loss:
-    """Build the sum of a custom loss of logits (n, labels) over the labels that are not ignored."""
+    """Build a function that sums a custom loss over the labels that are not ignored. Shape of logits: (n, labels)."""
     function = load_custom("loss", name)
 
     def loss(logits: torch.Tensor, gold: torch.Tensor) -> torch.Tensor:
         logits = logits.reshape(-1, labels)
-        # Gold has one label per text or token, (n,), or yes or no for each label, (n, labels).
+        # Gold has one label per text or token, (n,), or a 0 or 1 per label, (n, labels).
         gold = gold if gold.is_floating_point() else gold.reshape(-1)
         losses = function(logits, gold if gold.is_floating_point() else gold.clamp(min=0))
         if losses.shape != logits.shape[:1]:
@@ -229,16 +231,16 @@ def _sum_custom_loss(name: str, labels: int) -> Loss:
     return loss
 
 
-# --- Targets of a regression that are far from the outputs of a new head, such as prices or years ---
+# --- Regression targets that are far from the outputs of a new head, such as prices or years ---
 
 _SCALE = "target_scale"  # attribute of the output layer
 
 
 def scale_targets(model: Model, terms: LossTerms, targets: Iterable[float]) -> LossTerms:
-    """Standardize the targets inside a head with one output, and return the terms of its loss.
+    """Make the head of a regression train as if the targets were standardized, and return the scaled loss terms.
 
-    Its outputs stay in the unit of the targets, so that every program reads its checkpoints: the weights of the last
-    layer, their learning rate (`scale_learning_rate`) and the loss are scaled, not the targets.
+    The head predicts in the unit of the targets, so that other programs can use its checkpoints. Therefore the weights
+    of the last layer, their learning rate (`scale_learning_rate`) and the loss are scaled instead of the targets.
     """
     import torch
 
@@ -250,25 +252,25 @@ def scale_targets(model: Model, terms: LossTerms, targets: Iterable[float]) -> L
     if (mean, scale) == (0, 1):
         return terms
     log.info(
-        f"the targets have mean {mean:,.6g} and standard deviation {scale:,.6g}: the head learns them standardized, "
-        "and predicts in their unit"
+        f"the targets have mean {mean:,.6g} and standard deviation {scale:,.6g}: the head is trained as if they were "
+        "standardized, and predicts in their unit"
     )
     with torch.no_grad():
-        # A trained head is kept if its bias is near the targets.
+        # A trained head stays unchanged if its bias is near the targets.
         if get_loading_info(model).head == "new" or abs(float(outputs[-1].bias) - mean) > scale:
             outputs[-1].weight.mul_(scale)
             outputs[-1].bias.fill_(mean)
     setattr(outputs[-1], _SCALE, scale)
 
     def sums(model: Model, batch: Batch) -> Batch:
-        summed = terms.sums(model, batch)
-        return {name: total / scale**2 if name in ("gold", "soft") else total for name, total in summed.items()}
+        totals = terms.sums(model, batch)
+        return {name: total / scale**2 if name in ("gold", "soft") else total for name, total in totals.items()}
 
     return replace(terms, sums=sums)
 
 
 def scale_learning_rate(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> None:
-    """Multiply the learning rate of the layers of `scale_targets`, so that AdamW learns them as if unscaled."""
+    """Multiply the learning rate of layers that `scale_targets` has scaled, so that AdamW's steps scale with them."""
     for layer in model.modules():
         scale = getattr(layer, _SCALE, None)
         weights = set(layer.parameters()) if scale else set()

@@ -1,4 +1,4 @@
-"""A run from its first claim on a folder to its last record: how it opens, what training leaves, how it finishes."""
+"""Life of a run: open its folder and record, load the result of training, and write the final files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bertkit.storage.files import disk_errors, replace_file, write_text
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.runs import Change, RunRecord
 from bertkit.tokens.features import Tokenizer
-from bertkit.training.trackers import FOLDER, tracked
+from bertkit.training.trackers import FOLDER, open_trackers
 
 AnyRecipe = Recipe | PretrainRecipe
 
@@ -46,19 +46,19 @@ class RunPlan:
     folder: Path
     identity: Mapping[str, Any]
     """Resolved recipe and checksums of data, model and labels; a resumed run must match them."""
-    facts: Mapping[str, Any]
-    """Other entries of its record."""
+    record_entries: Mapping[str, Any]
+    """Other entries of the run's record."""
     model_type: str
-    """Type of the model it starts from; not every type can be computed in every precision."""
+    """Type of the initial model; not every type can be computed in every precision."""
     widths: tuple[int, int] | None = None
-    """Hidden and intermediate size of that model, which also decide in which precision it is fast."""
+    """Hidden and intermediate size of the initial model, which also decide in which precision it is fast."""
     machine: Mapping[str, Any] | None = None
-    """Machine of another run, to compute as it did, or None to detect the machine."""
+    """Machine record of another run whose precision is used, or None to detect the machine."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """An open run: its record, and its start time, moved back by the seconds of earlier sessions."""
+    """An open run: its record, and its start time, which is moved back by the seconds of earlier sessions."""
 
     plan: RunPlan
     record: RunRecord
@@ -92,7 +92,7 @@ class Run:
 
 @contextmanager
 def open_run(plan: RunPlan, *, restart: bool) -> Iterator[Run]:
-    """Open a new run, or resume one; its record stores how it ends.
+    """Open a new run, or resume one; if the `with` block fails, the record stores the status and the error.
 
     Args:
         plan: Description of the run.
@@ -113,7 +113,7 @@ def open_run(plan: RunPlan, *, restart: bool) -> Iterator[Run]:
             with (
                 disk_errors(plan.folder),
                 _reject_code(plan.folder),
-                tracked(plan.folder, plan.recipe, record) if plan.recipe.training.report_to else nullcontext(),
+                open_trackers(plan.folder, plan.recipe, record) if plan.recipe.training.report_to else nullcontext(),
             ):
                 yield run
             if not run.is_finished:
@@ -140,37 +140,37 @@ def _reject_code(folder: Path) -> Iterator[None]:
 
 
 def export_model(model: Model, tokenizer: Tokenizer, folder: Path, subfolder: str = "") -> list[str]:
-    """Write a plain checkpoint into a run's folder or a subfolder of it, file by file, so that none is half written.
+    """Write a plain checkpoint into a run's folder or a subfolder, and replace each file atomically.
 
     Returns:
-        Names of its files, relative to the run's folder.
+        Names of the files, relative to the run's folder.
     """
-    staging = folder / _STAGING
-    shutil.rmtree(staging, ignore_errors=True)
-    model.save_pretrained(staging, state_dict=collect_weights(model), save_original_format=False)
-    tokenizer.save_pretrained(staging)
-    names = []
-    for file in sorted(file for file in staging.rglob("*") if file.is_file()):
-        name = Path(subfolder, file.relative_to(staging))
+    staging_folder = folder / _STAGING
+    shutil.rmtree(staging_folder, ignore_errors=True)
+    model.save_pretrained(staging_folder, state_dict=collect_weights(model), save_original_format=False)
+    tokenizer.save_pretrained(staging_folder)
+    file_names = []
+    for file in sorted(file for file in staging_folder.rglob("*") if file.is_file()):
+        name = Path(subfolder, file.relative_to(staging_folder))
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         # safetensors creates files that only their owner can read.
         file.chmod((folder / runs.RECORD).stat().st_mode)
         replace_file(file, folder / name)
-        names.append(name.as_posix())
-    shutil.rmtree(staging)
-    return names
+        file_names.append(name.as_posix())
+    shutil.rmtree(staging_folder)
+    return file_names
 
 
 def write_settings(run: Run, recipe: AnyRecipe, fit_result: FitResult, private: Iterable[str]) -> None:
-    """Write the resolved recipe, the state of the Trainer, and a .gitignore, which `hf upload` respects as git does.
+    """Write the resolved recipe, the state of the Trainer, and a .gitignore, which git and `hf upload` respect.
 
-    The .gitignore names the `private` files, which hold rows of the data, and files that only a resume needs.
+    The .gitignore lists the `private` files, which hold rows of the data, and files that only a resume needs.
     """
     folder = run.plan.folder
-    values, chosen = recipe.model_dump(mode="json", exclude_defaults=True), run.record.get("automatic", "")
-    write_yaml(values, folder / _RECIPE, comment=chosen)
-    if fit_result.last is not None:
-        shutil.copyfile(fit_result.last / "trainer_state.json", folder / "trainer_state.json")
+    values = recipe.model_dump(mode="json", exclude_defaults=True)
+    write_yaml(values, folder / _RECIPE, comment=run.record.get("automatic", ""))
+    if fit_result.last_checkpoint is not None:
+        shutil.copyfile(fit_result.last_checkpoint / "trainer_state.json", folder / "trainer_state.json")
     if not (folder / _IGNORE).exists():  # The user may have written one.
         lines = [_IGNORED, ".*", "checkpoint-*/", f"{FOLDER}/", *private]
         write_text(folder / _IGNORE, "".join(f"{line}\n" for line in lines))
@@ -182,9 +182,9 @@ def finish(run: Run, record: RunRecord, fit_result: FitResult, published: Iterab
     Args:
         run: Run that has finished.
         record: Result of `finished_record`.
-        fit_result: Result of training. Checkpoints other than its best and last are deleted, unless the recipe keeps
-            all; a killed process can have left some. Optimizer states are deleted too, unless the recipe keeps them.
-        published: Files of its models, whose checksums are added to the record.
+        fit_result: Result of training. Unless the recipe keeps them, all checkpoints except the best and the last are
+            deleted (a killed process can have left some), and all optimizer states.
+        published: Files of the models, whose checksums are added to the record.
     """
     folder = run.plan.folder
     if run.plan.recipe.training.keep_all_checkpoints:
@@ -196,8 +196,8 @@ def finish(run: Run, record: RunRecord, fit_result: FitResult, published: Iterab
     runs.write_record(folder, {**record, "files": list_files(folder, [*published, _RECIPE])})
 
 
-def finished_record(run: Run, fit_result: FitResult, seconds: float, **facts: object) -> RunRecord:
-    """Return the record of a finished run, for the report and the card, and for `finish`."""
+def finished_record(run: Run, fit_result: FitResult, seconds: float, **entries: object) -> RunRecord:
+    """Return the record of a finished run, with more `entries`, for the report, the model card and `finish`."""
     record: RunRecord = {
         **run.record,
         "status": "finished",
@@ -206,26 +206,31 @@ def finished_record(run: Run, fit_result: FitResult, seconds: float, **facts: ob
         "peak_memory_bytes": run.peak_memory,
         "steps": fit_result.steps,
         "best_step": fit_result.best_step,
-        "best_checkpoint": fit_result.best.name if fit_result.best else None,
+        "best_checkpoint": fit_result.best_checkpoint.name if fit_result.best_checkpoint else None,
         "step_times": dict(fit_result.times),
     }
-    return cast(RunRecord, {**record, **facts})
+    return cast(RunRecord, {**record, **entries})
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """Result of training: its history, and its best and last checkpoints, or None if nothing was trained."""
+    """Result of training: log entries, number of steps, and checkpoints (None if nothing was trained)."""
 
     history: list[dict[str, Any]]
-    best: Path | None
-    last: Path | None
+    best_checkpoint: Path | None
+    last_checkpoint: Path | None
     best_step: int
     steps: int
-    planned: int
-    """Planned number of steps; a run that stops early has fewer."""
+    planned_steps: int
+    """Number of steps if the run does not stop early."""
     epochs: float
     times: Mapping[str, float] = field(default_factory=dict)
     """Times of the last process; see `RunRecord.step_times`."""
+
+    @classmethod
+    def without_training(cls) -> FitResult:
+        """Return the result of a run without training."""
+        return cls([], None, None, best_step=0, steps=0, planned_steps=0, epochs=0.0)
 
     @property
     def evaluations(self) -> int:
@@ -235,47 +240,41 @@ class FitResult:
     @property
     def train_loss(self) -> float:
         """Mean loss over all steps, including those before a resume."""
-        logged = [(entry["step"], entry["loss"]) for entry in self.history if "loss" in entry]
-        # A logged loss is the mean over the steps since the log line before it, so it is weighted by their number.
-        before = [0, *(step for step, _ in logged)]
-        weighted = sum(loss * (step - start) for (step, loss), start in zip(logged, before, strict=False))
-        return weighted / logged[-1][0] if logged else float("nan")
+        losses = [(entry["step"], entry["loss"]) for entry in self.history if "loss" in entry]
+        # Each logged loss is the mean over the steps since the last log line, so it is weighted by their number.
+        starts = [0, *(step for step, _ in losses)]
+        total = sum(loss * (step - start) for (step, loss), start in zip(losses, starts, strict=False))
+        return total / losses[-1][0] if losses else float("nan")
 
 
-def untrained() -> FitResult:
-    """Return the result of a run without training."""
-    return FitResult([], best=None, last=None, best_step=0, steps=0, planned=0, epochs=0.0)
-
-
-def load_best(model: Model, folder: Path) -> FitResult:
+def load_best_weights(model: Model, folder: Path) -> FitResult:
     """Load the weights of a run's best checkpoint, and return the result of its training.
 
     Raises:
         ModelError: If there is no complete checkpoint, or the best one is damaged or does not fit the model.
     """
-    last, _ = checkpoints.get_last_checkpoint(folder)
-    if last is None:
+    last_checkpoint, _ = checkpoints.get_last_checkpoint(folder)
+    if last_checkpoint is None:
         raise ModelError("no checkpoint was left by training", "check the disk, then run again", file=folder)
-    state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
+    state = json.loads((last_checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     best_step = state["best_global_step"] or state["global_step"]
-    best = checkpoints.checkpoint_folder(folder, best_step)
-    fault = checkpoints.find_defect(best)
-    if fault:
-        raise ModelError(f"the best checkpoint is damaged: {fault}", "--restart starts over", file=best)
-    restore_weights(model, best / "model.safetensors")
+    best_checkpoint = checkpoints.checkpoint_folder(folder, best_step)
+    if defect := checkpoints.find_defect(best_checkpoint):
+        raise ModelError(f"the best checkpoint is damaged: {defect}", "--restart starts over", file=best_checkpoint)
+    restore_weights(model, best_checkpoint / "model.safetensors")
     return FitResult(
         history=state["log_history"],
-        best=best,
-        last=last,
+        best_checkpoint=best_checkpoint,
+        last_checkpoint=last_checkpoint,
         best_step=best_step,
         steps=state["global_step"],
-        planned=state.get("max_steps", state["global_step"]),
+        planned_steps=state.get("max_steps", state["global_step"]),
         epochs=state["epoch"],
     )
 
 
-def common_facts(recipe: AnyRecipe, record: RunRecord, fit_result: FitResult) -> dict[str, Any]:
-    """Return the facts that the report of any training shows: fields of `bertkit.reports.html.ReportData`."""
+def make_report_fields(recipe: AnyRecipe, record: RunRecord, fit_result: FitResult) -> dict[str, Any]:
+    """Return the fields of `bertkit.reports.html.ReportData` that fine-tuning and pretraining fill alike."""
     return {
         "name": recipe.name,
         "about": recipe.about,
@@ -297,7 +296,7 @@ def wait_for_all() -> None:
 
 
 def _open_record(plan: RunPlan, restart: bool, locks: ExitStack) -> RunRecord:
-    """Claim and lock the folder, and write the record of a new run or of one that is resumed."""
+    """Claim and lock the folder, and write the record of a new or resumed run."""
     folder = plan.folder
     record = runs.prepare_run_folder(folder, plan.identity, restart=restart)
     if record is not None and record["status"] == "finished":
@@ -306,26 +305,26 @@ def _open_record(plan: RunPlan, restart: bool, locks: ExitStack) -> RunRecord:
     # A killed process of the run may have left files that it had not yet deleted or renamed.
     for leftover in (folder / _STAGING, *folder.glob(".discarded-checkpoint-*")):
         shutil.rmtree(leftover, ignore_errors=True)
-    for half_written in folder.glob(".*.json*.tmp"):
-        half_written.unlink(missing_ok=True)
+    for temporary_file in folder.glob(".*.json*.tmp"):
+        temporary_file.unlink(missing_ok=True)
     with stage("loading torch and transformers"):
         import bertkit.training.fit  # noqa: F401
     if record is None:
         machine = find_machine(plan)
         machine.announce()
-        record = runs.new_record(plan.identity, machine=asdict(machine), seconds=0.0, **plan.facts)
+        record = runs.new_record(plan.identity, machine=asdict(machine), seconds=0.0, **plan.record_entries)
     else:
-        before = record["machine"]
-        threads = None if requested_threads() else before["threads"]
-        machine = restore_hardware(before, "as before", threads)
+        earlier_machine = record["machine"]
+        threads = None if requested_threads() else earlier_machine["threads"]
+        machine = restore_hardware(earlier_machine, "as before", threads)
         machine.announce(f"resuming {folder}; ")
         changes = runs.compare_identities(record["versions"], runs.versions())
-        changes += runs.compare_identities(before, {**asdict(machine), "reason": before["reason"]})
+        changes += runs.compare_identities(earlier_machine, {**asdict(machine), "reason": earlier_machine["reason"]})
         if changes:
             log.info(f"not bit-identical to an unbroken run: {'; '.join(map(str, changes))}")
         # The earlier backend may not be exact on this machine. On another device, only the precision is kept.
         backend = {**record["machine"], "matmul_backend": machine.matmul_backend}
-        hardware = backend if machine.device == before["device"] else asdict(machine)
+        hardware = backend if machine.device == earlier_machine["device"] else asdict(machine)
         resumed = [*record.get("resumed", []), runs.now()]
         record = {**record, "status": "running", "resumed": resumed, "machine": hardware}
         record.pop("error", None)  # The error of the earlier process may not occur again.
@@ -335,7 +334,7 @@ def _open_record(plan: RunPlan, restart: bool, locks: ExitStack) -> RunRecord:
 
 
 def check_expected_run(identity: Mapping[str, Any], expect_run: Path) -> None:
-    """Check that a new run has the model, the tokenizer, the rows and the package versions of another run.
+    """Check that a new run has the same model, tokenizer, rows and package versions as another run.
 
     Args:
         identity: Identity of the new run.
@@ -348,17 +347,17 @@ def check_expected_run(identity: Mapping[str, Any], expect_run: Path) -> None:
     record = runs.read_record(expect_run)
     if record is None:
         raise ModelError("not a run folder (no run.json)", "name the folder of a run", file=expect_run)
-    before = {**record["identity"], "recipe": {}, "versions": record["versions"]}
-    changes = runs.compare_identities(before, {**identity, "recipe": {}, "versions": runs.versions()})
+    expected = {**record["identity"], "recipe": {}, "versions": record["versions"]}
+    changes = runs.compare_identities(expected, {**identity, "recipe": {}, "versions": runs.versions()})
     if changes:
         message = f"differs from {expect_run}: {'; '.join(map(str, changes))}"
-        raise changed_inputs(changes, message, "restore what differs, or pin to another run")
+        raise changed_inputs_error(changes, message, "restore what differs, or pin to another run")
 
 
-def changed_inputs(changes: Sequence[Change], message: str, remedy: str) -> DataError | ModelError:
-    """Return the error for inputs that have changed since a run: a DataError if only its rows have."""
-    are_rows = all(change.key.startswith("data.") for change in changes)
-    return (DataError if are_rows else ModelError)(message, remedy)
+def changed_inputs_error(changes: Sequence[Change], message: str, remedy: str) -> DataError | ModelError:
+    """Build the error for inputs that have changed since a run: a DataError if only rows changed."""
+    has_only_rows = all(change.key.startswith("data.") for change in changes)
+    return (DataError if has_only_rows else ModelError)(message, remedy)
 
 
 def find_machine(plan: RunPlan) -> ComputeConfig:
@@ -370,7 +369,7 @@ def find_machine(plan: RunPlan) -> ComputeConfig:
 
 @contextmanager
 def _main_process_first() -> Iterator[None]:
-    """Run the `with` block in the main process of a launch first, so that it prepares the folder for the others."""
+    """Run the `with` block in the main process of a launch first, because it prepares the folder for the others."""
     if not is_launched():
         yield
         return

@@ -1,4 +1,4 @@
-"""Early end of a training: a budget of time, or a signal.
+"""Early end of training: a time budget, or a signal.
 
 With a budget, the learning rate follows the clock (Geiping & Goldstein 2023, section 4.4). Signals set a flag that
 training reads between two steps.
@@ -18,64 +18,64 @@ from bertkit.errors import StoppedError
 from bertkit.recipe.sections import PretrainingConfig
 
 # Windows has neither SIGHUP nor SIGUSR1, and only Windows has SIGBREAK (Ctrl-Break).
-_CAUGHT = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
+_STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name)]
 
 
 class Budget:
-    """Clock of a run with a limited time, read once per step, so that all parts of a step agree."""
+    """Clock of a run with a time budget; `fraction` is read once per step, so that all parts of a step agree."""
 
     def __init__(self, seconds: float, training: PretrainingConfig) -> None:
         self.seconds, self.training = seconds, training
-        self.used_before, self.start_time = 0.0, time.perf_counter()
-        self.share = 0.0
+        self.earlier_seconds, self.start_time = 0.0, time.perf_counter()
+        self.fraction = 0.0
 
     def start(self, used: float) -> None:
-        """Start the clock; `used` seconds have passed in earlier sessions."""
-        self.used_before, self.start_time = used, time.perf_counter()
+        """Start the clock, after `used` seconds in earlier sessions."""
+        self.earlier_seconds, self.start_time = used, time.perf_counter()
         self.read()
 
     @property
-    def used(self) -> float:
+    def used_seconds(self) -> float:
         """Seconds used so far, earlier sessions included."""
-        return self.used_before + time.perf_counter() - self.start_time
+        return self.earlier_seconds + time.perf_counter() - self.start_time
 
     @property
-    def passed(self) -> float:
-        """Fraction of the time that has passed by this process's clock."""
-        return min(1.0, self.used / self.seconds)
+    def local_fraction(self) -> float:
+        """Fraction of the time that is used by this process's clock."""
+        return min(1.0, self.used_seconds / self.seconds)
 
     @property
     def is_over(self) -> bool:
         """Whether the time was up when the clock was last read."""
-        return self.share >= 1
+        return self.fraction >= 1
 
     def read(self) -> None:
-        """Read the clock; several processes agree on the latest one."""
-        self.share = latest(self.passed)
+        """Read the clock; several processes agree on the clock that is ahead."""
+        self.fraction = max_over_processes(self.local_fraction)
 
-    def rate(self) -> float:
+    def learning_rate_factor(self) -> float:
         """Return the factor of the learning rate in the recipe's schedule at this fraction of the time."""
-        warm = self.training.warmup_ratio
+        warmup = self.training.warmup_ratio
         schedule = self.training.schedule
-        if schedule != "constant" and self.share < warm:
-            return max(self.share, 1e-3) / warm
-        decay = self.training.decay_fraction if schedule == "warmup_stable_decay" else 1 - warm
-        past = max(0.0, 1 - (1 - self.share) / decay)  # fraction of the decay that is over
+        if schedule != "constant" and self.fraction < warmup:
+            return max(self.fraction, 1e-3) / warmup
+        decay = self.training.decay_fraction if schedule == "warmup_stable_decay" else 1 - warmup
+        decayed = max(0.0, 1 - (1 - self.fraction) / decay)  # fraction of the decay that is over
         if schedule == "linear":
-            return 1 - past
-        return 1.0 if schedule.startswith("constant") else 0.5 * (1 + math.cos(math.pi * past))
+            return 1 - decayed
+        return 1.0 if schedule.startswith("constant") else 0.5 * (1 + math.cos(math.pi * decayed))
 
 
-def latest(time: float) -> float:
-    """Return the largest of the times that the processes of a run have measured."""
+def max_over_processes(value: float) -> float:
+    """Return the largest of the values of all processes of a run."""
     import torch
     from torch import distributed
 
     if not (distributed.is_available() and distributed.is_initialized()):
-        return time
-    times = torch.tensor(time)
-    distributed.all_reduce(times, distributed.ReduceOp.MAX)
-    return float(times)
+        return value
+    largest = torch.tensor(value)
+    distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+    return float(largest)
 
 
 def make_budget(training: PretrainingConfig) -> Budget | None:
@@ -98,10 +98,10 @@ class StopFlag:
 
 @contextmanager
 def handle_signals() -> Iterator[StopFlag]:
-    """Catch Ctrl-C, SIGTERM and SIGHUP (one requests a stop, a second ends the process), and SIGUSR1.
+    """Catch Ctrl-C, SIGTERM and SIGHUP (the first requests a stop, the second ends the process), and SIGUSR1.
 
-    Handlers are restored afterwards. A signal that the process ignores since its start stays ignored: `nohup` and
-    scripts that start a job with `&` rely on it, so that Ctrl-C for a command in the foreground does not end the job.
+    Handlers are restored afterwards. A signal that the process has ignored since its start stays ignored, because
+    `nohup` and jobs in the background (`&`) rely on that: Ctrl-C for the command in the foreground must not end them.
     """
     flag = StopFlag()
     if threading.current_thread() is not threading.main_thread():
@@ -117,14 +117,14 @@ def handle_signals() -> Iterator[StopFlag]:
     def request_save(signum: int, _: FrameType | None) -> None:
         flag.save = True
 
-    handlers = dict.fromkeys(_CAUGHT, request_stop)
+    handlers = dict.fromkeys(_STOP_SIGNALS, request_stop)
     if hasattr(signal, "SIGUSR1"):
         handlers[signal.SIGUSR1] = request_save
-    before = {signum: handler for signum in handlers if (handler := signal.getsignal(signum)) is not signal.SIG_IGN}
+    originals = {signum: handler for signum in handlers if (handler := signal.getsignal(signum)) is not signal.SIG_IGN}
     try:
-        for signum in before:
+        for signum in originals:
             signal.signal(signum, handlers[signum])
         yield flag
     finally:
-        for signum, handler in before.items():
+        for signum, handler in originals.items():
             signal.signal(signum, handler)

@@ -1,7 +1,7 @@
-"""Callbacks that a recipe names: custom classes and transformers' experiment trackers, which a run opens once.
+"""Callbacks that a recipe names: custom classes, and transformers' experiment trackers, which a run opens once.
 
-TensorBoard, W&B, MLflow and Trackio continue the curve of a resumed run, because its record stores their names and ids
-of the run. Trackers get what the Trainer logs and, at the end, the final scores with their intervals.
+TensorBoard, W&B, MLflow and Trackio continue the curve of a resumed run, because its record stores the name and the ids
+that the run has in each tracker. Trackers get the Trainer's logs and, at the end, the final scores with intervals.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from bertkit.storage import runs
 from bertkit.storage.runs import RunRecord
 
 FOLDER = "tensorboard"
-"""The folder of a run with its curves, unless TENSORBOARD_LOGGING_DIR names a folder for several runs."""
+"""TensorBoard folder in a run folder, unless TENSORBOARD_LOGGING_DIR names a folder for several runs."""
 
-_OPENING = ("on_init_end", "on_train_begin")  # events in which trackers connect
-# Tracker -> (module, package on PyPI), if their names differ. Kubeflow only needs the variables of its platform.
+_OPENING_EVENTS = ("on_init_end", "on_train_begin")  # events in which trackers connect
+# Tracker -> (module, package on PyPI), unless both have the tracker's name. Kubeflow needs no package, only environment
+# variables of its platform.
 _PACKAGES = {
     "azure_ml": ("azureml", "azureml-sdk"),
     "flyte": ("flytekit", "flytekit"),
@@ -38,20 +39,20 @@ _PACKAGES = {
 
 @dataclass
 class Session:
-    """An open run and the callbacks of its trackers, which is itself a callback of the Trainer."""
+    """Callback of the Trainer that passes each event of a run to the callbacks of the run's trackers."""
 
     folder: Path
     project: str
     name: str
-    """Name of the run in its trackers. It has a random part, because runs of one name would share a curve."""
+    """Name of the run in its trackers. It has a random part, because runs with the same name would share a curve."""
     ids: dict[str, str]
-    """Tracker -> id of the run; the entry ``run`` is the random part. The record of the run stores them."""
+    """Tracker -> id of the run; the entry ``run`` is the random part of the name. The run's record stores the ids."""
     callbacks: dict[str, Any] = field(default_factory=dict)
     last_event: tuple[Any, Any, Any] | None = None
     """Arguments, state and control of the last event."""
     objects: dict[str, Any] = field(default_factory=dict)
     """Model and tokenizer of the last event."""
-    failed: set[str] = field(default_factory=set)
+    failed_trackers: set[str] = field(default_factory=set)
 
     def __getattr__(self, event: str) -> Callable[..., None]:
         """Return the function that the Trainer calls at an event."""
@@ -62,31 +63,31 @@ class Session:
     def _pass_on(self, event: str, *states: Any, logs: Mapping[str, Any] | None = None, **objects: Any) -> None:
         self.last_event = states
         self.objects = {name: objects.get(name) for name in ("model", "processing_class")}
-        # `end` reports the final scores before training ends for the trackers. The Trainer's summary is left out,
-        # because it covers only what this process trained.
+        # `end` passes "on_train_end" on, after the final scores. The Trainer's summary is left out, because it covers
+        # only the steps since a resume.
         if event == "on_train_end" or (logs is not None and "train_runtime" in logs):
             return
         if logs is not None:
             objects["logs"] = {name: value for name, value in logs.items() if value is not None}
         for name, callback in self.callbacks.items():
-            with self.reporting(name, opens=event in _OPENING):
+            with self.handle_errors(name, opens=event in _OPENING_EVENTS):
                 getattr(callback, event)(*states, **objects)
 
     @contextmanager
-    def reporting(self, name: str, *, opens: bool = False) -> Iterator[None]:
+    def handle_errors(self, name: str, *, opens: bool = False) -> Iterator[None]:
         """Log the first error of a tracker as a warning, or raise it if the block opens the tracker."""
         try:
             with redirect_stdout(sys.stderr):
                 yield
-        except Exception as error:  # A server that goes away must not end hours of training.
+        except Exception as error:  # A server that is down must not end hours of training.
             if opens:
                 message = f"{name} cannot be opened: {error_summary(error)}"
                 raise UnavailableError(
                     message, f"see its settings, or leave {name} out of training.report_to"
                 ) from None
-            if name not in self.failed:
+            if name not in self.failed_trackers:
                 log.warning(f"{name} failed, and the run continues: {error_summary(error)}")
-            self.failed.add(name)
+            self.failed_trackers.add(name)
 
     def open(self, name: str) -> None:
         """Create the callback of a tracker."""
@@ -95,9 +96,8 @@ class Session:
         (callback_class,) = get_reporting_integration_callbacks([name])
         callback = self.callbacks[name] = callback_class()
         if name == "tensorboard":
-            several = os.environ.get("TENSORBOARD_LOGGING_DIR")
-            place = Path(several).expanduser() / self.name if several else self.folder / FOLDER
-            callback.logging_dir = str(place)
+            shared = os.environ.get("TENSORBOARD_LOGGING_DIR")
+            callback.logging_dir = str(Path(shared).expanduser() / self.name if shared else self.folder / FOLDER)
         elif name == "wandb":
             import wandb
 
@@ -113,34 +113,34 @@ class Session:
 
     def end(self, record: RunRecord) -> None:
         """Report the scores of a finished run, and close the trackers of any run."""
-        finished = record.get("status") == "finished"
+        is_finished = record.get("status") == "finished"
         for name, callback in self.callbacks.items():
             if self.last_event:
                 arguments, state, control = self.last_event
-                at_best = replace(state, global_step=record.get("best_step", state.global_step))
-                with self.reporting(name):
-                    if finished:
-                        callback.on_log(arguments, at_best, control, logs=_final_scores(record), **self.objects)
+                best_state = replace(state, global_step=record.get("best_step", state.global_step))
+                with self.handle_errors(name):
+                    if is_finished:
+                        callback.on_log(arguments, best_state, control, logs=_final_scores(record), **self.objects)
                     callback.on_train_end(arguments, state, control, **self.objects)
-            with self.reporting(name):
+            with self.handle_errors(name):
                 if name == "wandb":
-                    sys.modules[name].finish(exit_code=0 if finished else 1)
+                    sys.modules[name].finish(exit_code=0 if is_finished else 1)
                 elif name == "mlflow":
-                    sys.modules[name].end_run("FINISHED" if finished else "FAILED")
+                    sys.modules[name].end_run("FINISHED" if is_finished else "FAILED")
 
 
-_OPEN: dict[Path, Session] = {}
+_SESSIONS: dict[Path, Session] = {}
 
 
 def check_callbacks(training: BaseTrainingConfig, *, trusted: bool) -> None:
-    """Check the custom callbacks that a recipe names, and, without importing them, that its trackers are installed.
+    """Check the custom callbacks of a recipe, and check, without importing them, that its trackers are installed.
 
     Args:
         training: Settings of the recipe.
-        trusted: Whether a module may be imported that is not imported yet.
+        trusted: Whether custom modules may be imported.
 
     Raises:
-        RecipeError: If a callback must not run, does not exist, is not a callback, or replaces a key of the recipe.
+        RecipeError: If a callback is not trusted, does not exist, is not a callback, or duplicates a recipe key.
         UnavailableError: If the package of a tracker is missing.
     """
     for name in training.callbacks or ():
@@ -148,7 +148,7 @@ def check_callbacks(training: BaseTrainingConfig, *, trusted: bool) -> None:
         from transformers import EarlyStoppingCallback, TrainerCallback
 
         if callback is EarlyStoppingCallback:
-            raise RecipeError(f"training.callbacks: {name} is decided by training.patience", "set that one")
+            raise RecipeError(f"training.callbacks: {name} duplicates training.patience", "set training.patience")
         if not (isinstance(callback, type) and issubclass(callback, TrainerCallback)):
             message = f"training.callbacks: {name} is not a class of callbacks"
             raise RecipeError(message, "derive it from transformers.TrainerCallback")
@@ -163,7 +163,7 @@ def make_callback(name: str) -> Any:
     """Create a custom callback that a recipe names.
 
     Raises:
-        RecipeError: If it cannot be created without arguments.
+        RecipeError: If the callback cannot be created without arguments.
     """
     try:
         return load_custom("callback", name)()
@@ -171,13 +171,13 @@ def make_callback(name: str) -> Any:
         raise custom_code_error(f"the callback {name}", error) from error
 
 
-def session_of(folder: Path) -> Session | None:
-    """Return the session of the run in a folder, or None if it has no trackers."""
-    return _OPEN.get(folder)
+def get_session(folder: Path) -> Session | None:
+    """Return the session of the open run in a folder, or None if the run has no trackers."""
+    return _SESSIONS.get(folder)
 
 
 @contextmanager
-def tracked(folder: Path, recipe: Any, record: RunRecord) -> Iterator[None]:
+def open_trackers(folder: Path, recipe: Any, record: RunRecord) -> Iterator[None]:
     """Open the trackers of a run inside the `with` block; a resumed run continues its curves.
 
     Raises:
@@ -189,26 +189,27 @@ def tracked(folder: Path, recipe: Any, record: RunRecord) -> Iterator[None]:
         return
     ids = record.setdefault("trackers", {"run": uuid.uuid4().hex[:8]})
     names = {"project": "bertkit", "run_name": f"{folder.name}-{ids['run']}"} | training.extra
-    session = _OPEN[folder] = Session(folder, names["project"], names["run_name"], ids)
-    last: RunRecord = {}
+    session = _SESSIONS[folder] = Session(folder, names["project"], names["run_name"], ids)
+    final_record: RunRecord = {}
     try:
         for name in training.report_to:
-            with session.reporting(name, opens=True):
+            with session.handle_errors(name, opens=True):
                 session.open(name)
         runs.write_record(folder, record)
         yield
-        last = runs.read_record(folder) or {}
+        final_record = runs.read_record(folder) or {}
     finally:
-        _OPEN.pop(folder).end(last)
+        _SESSIONS.pop(folder).end(final_record)
 
 
 def _final_scores(record: RunRecord) -> dict[str, float]:
-    """Return the scores of a finished run with the ends of their intervals, its seconds and its steps."""
+    """Return the scores of a finished run with the bounds of their intervals, and its seconds and steps."""
     scores: dict[str, Any] = {name: record.get(name) for name in ("seconds", "steps", "best_step")}
     pretrained = [{"split": "held_out", **record["result"]}] if "result" in record else []
     for result in [*record.get("results", []), *pretrained]:
         for metric, score in result["scores"].items():
-            name, ends = f"{result['split']}/{metric}", result.get("intervals", {}).get(metric) or (None, None)
-            scores |= {name: score, f"{name}/low": ends[0], f"{name}/high": ends[1]}
-    # Most callbacks turn the prefix "eval_" into a group "eval/"; other names would become training curves.
+            low, high = result.get("intervals", {}).get(metric) or (None, None)
+            name = f"{result['split']}/{metric}"
+            scores |= {name: score, f"{name}/low": low, f"{name}/high": high}
+    # Most callbacks replace the prefix "eval_" by a group "eval/"; other names would become training curves.
     return {f"eval_final/{name}": float(value) for name, value in scores.items() if value is not None}

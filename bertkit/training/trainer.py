@@ -45,7 +45,7 @@ def _no_metrics(model: Model, step: int) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """Model and data of a training, and how its checkpoints are scored. A job without metrics is only timed."""
+    """Model and data to train on, and the function that scores checkpoints; a job without it is only timed."""
 
     model: PreTrainedModel
     processing_class: PreTrainedTokenizerFast
@@ -53,14 +53,14 @@ class TrainingJob:
     data_collator: Collator
     loss_terms: LossTerms
     compute_metrics: Callable[[Model, int], dict[str, float]] = _no_metrics
-    """Scores the model of a step on the validation rows: metric -> value."""
+    """Function that scores the model at a step on the validation rows: metric -> value."""
     metric_for_best_model: str = "loss"
     """Metric that chooses the best checkpoint."""
     greater_is_better: bool = False
 
 
 class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
-    """A Trainer with seeded batches, our evaluation, and a loss whose terms are means over the whole step."""
+    """Trainer with seeded batches, the scores of `bertkit eval`, and a loss whose terms are means over a whole step."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         dropout: DropoutStream,
         embeddings: UsedEmbeddings | None,
         padding_reason: str | None,
-        plan: LayerPlan | None,
+        layer_plan: LayerPlan | None,
         graphs: bool,
         **arguments: Any,
     ) -> None:
@@ -78,18 +78,18 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
             self.remove_callback(unused)
         self.batches, self.collate, self.terms = job.train_batches, job.data_collator, job.loss_terms
         self.score_model, self.dropout, self.padding_reason = job.compute_metrics, dropout, padding_reason
-        self.embeddings, self.plan, self.device = embeddings, plan, Device(self.args.device.type)
-        # For bf16 on XLA, Accelerate sets a variable that torch_xla read earlier, and does not autocast.
+        self.embeddings, self.layer_plan, self.device = embeddings, layer_plan, Device(self.args.device.type)
+        # For bf16 on XLA, Accelerate does not autocast, but sets a variable, which torch_xla has already read.
         if self.args.bf16:
             self.accelerator.native_amp = True
         # Accelerate must not wrap a model whose weights are sharded already.
         self.is_distributed_loading_by_transformers = is_sharded(job.model)
         # `get_batch_samples` counts the items of a whole step, so a loss needs no further scaling.
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
-        self.finite = torch.tensor(True).to(self.args.device)
+        self.is_finite = torch.tensor(True).to(self.args.device)
         self.running_loss = RunningLoss(list(self.terms.weights), self.accelerator)
         self.gathered_states: dict[str, Any] | None = None
-        self.micro_batch_tokens: int | None = None  # maximum, padding included, or None
+        self.micro_batch_tokens: int | None = None  # maximum, padding included; None: no limit
         self.graphs = self._make_graphs() if graphs else None
 
     # --- Before the first step: batches, optimizer, learning rate, weights of a checkpoint ---
@@ -102,12 +102,12 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         return loader
 
     def create_optimizer(self, model: Model | None = None) -> torch.optim.Optimizer:
-        """Create the optimizer, with learning rates per layer, and the hooks that save and load its states."""
+        """Create the optimizer with learning rates per layer, and register hooks that save and load its states."""
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
-        if self.plan:
-            self.plan.split_groups(optimizer)
+        if self.layer_plan:
+            self.layer_plan.split_groups(optimizer)
         scale_learning_rate(optimizer, self.model)
-        # Word embeddings that the optimizer does not train follow its weight decay.
+        # Apply the weight decay also to word embeddings that the optimizer does not train.
         if self.embeddings:
             self.embeddings.follow(optimizer)
         optimizer.register_state_dict_post_hook(self._take_gathered_states)
@@ -115,10 +115,10 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         return optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """Create the schedule of the learning rate, by steps or, if the run has a budget of time, by the clock."""
+        """Create the schedule of the learning rate, which follows the steps or, with a time budget, the clock."""
         if (budget := self.batches.budget) is None:
             return super().create_scheduler(num_training_steps, optimizer)
-        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda step: budget.rate())
+        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda step: budget.learning_rate_factor())
         return self.lr_scheduler
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
@@ -126,16 +126,17 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         restore_weights(self.model, Path(resume_from_checkpoint) / "model.safetensors")
 
     def limit_micro_batches(self, tokens: int | None) -> None:
-        """Find by trial how many tokens fit into a GPU's memory, unless a checkpoint has stored their number."""
-        if tokens is None and micro_batches.has_separate_memory(self.args.device):
-            longest = self.collate(self.batches.longest())
+        """Set the maximum number of tokens in a micro-batch: `tokens` from a checkpoint, or a GPU's limit by trial."""
+        # A device with its own memory can run out of it long before the system does.
+        if tokens is None and self.device.memory is not None:
+            longest = self.collate(self.batches.get_longest_rows())
             tokens = micro_batches.find_max_tokens(
                 longest,
-                lambda batch: micro_batches.probe_memory(self.model, self.optimizer, lambda: self._sum_of(batch)),
+                lambda batch: micro_batches.probe_memory(self.model, self.optimizer, lambda: self._sum_terms(batch)),
             )
-            # The trial drew dropout masks. The first step starts its stream again.
+            # The trial drew dropout masks, so the first step must restart its stream.
             self.dropout.step = -1
-            # All processes use the smallest of their results.
+            # All processes use the smallest limit among them.
             tokens = int(self.accelerator.gather(torch.tensor([tokens]).to(self.args.device)).min())
         self.micro_batch_tokens = tokens
 
@@ -144,7 +145,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
     def get_batch_samples(
         self, epoch_iterator: Iterator[Tensors], num_batches: int, device: torch.device
     ) -> tuple[list[Tensors], torch.Tensor]:
-        """Return the batches of a step, and the items of each term in them and in other processes': (terms,)."""
+        """Return the batches of a step, and the items of each term over all processes. Shape of items: (terms,)."""
         batches = list(islice(epoch_iterator, num_batches))
         counts = [self.terms.count(batch) for batch in batches]
         items = [float(sum(count.get(name, 0) for count in counts)) for name in self.terms.weights]
@@ -154,13 +155,13 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
     def training_step(self, model: nn.Module, inputs: Tensors, num_items_in_batch: torch.Tensor) -> torch.Tensor:
         """Add up the gradients of a batch, micro-batch by micro-batch, and return its loss.
 
-        A micro-batch is as large as is fast on a CPU, or as fits into a GPU's memory. The loss of each is a sum over
+        A micro-batch has the size that is fastest on a CPU, or that fits into a GPU's memory. Its loss is a sum over
         its items, divided by the items of the whole step (`compute_loss`). So the gradients of all micro-batches add
-        up to the gradient of the batch, except for rounding, however it was split.
+        up to the gradient of the batch for any split, except for rounding.
         """
-        # Dropout masks come from a stream that seed, process and step start, so a resumed run draws the same masks.
+        # Dropout masks come from a stream seeded by seed, process and step, so a resumed run draws the same masks.
         self.dropout.move_to(self.state.global_step)
-        rows = micro_batches.rows_at_once(inputs, self.micro_batch_tokens, self.model)
+        rows = micro_batches.choose_rows(inputs, self.micro_batch_tokens, self.model)
         if self.graphs or not self.device.shapes_may_change:
             rows = min(rows, self.device.padded_rows(self.args.per_device_train_batch_size))
         *earlier, last = micro_batches.split_batch(inputs, rows)
@@ -169,12 +170,12 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
             # Processes exchange gradients once per batch, with its last micro-batch.
             with self.accelerator.no_sync(model):
                 losses.append(self._run_passes(model, micro_batch, num_items_in_batch))
-            # On XLA, micro-batches of one shape share a graph only if each ends its own.
+            # On XLA, micro-batches of one shape share a compiled graph only if the graph ends with each micro-batch.
             self.device.end_graph()
         losses.append(self._run_passes(model, last, num_items_in_batch))
         self.device.end_graph()
-        if self.plan:
-            self.plan.drop_gradients()
+        if self.layer_plan:
+            self.layer_plan.drop_gradients()
         loss = torch.stack(losses).sum()
         self.running_loss.add(loss)
         return loss
@@ -184,10 +185,10 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         if self.graphs is None:
             return super().training_step(model, self._on_device(batch), items)  # type: ignore[no-any-return]
         shares = self.graphs.run({**batch, _ITEMS: items}, self.args.device)
-        return self._record(shares.unbind())
+        return self._record_shares(shares.unbind())
 
     def _on_device(self, batch: Tensors) -> Tensors:
-        """Move the tensors of a batch to the device; from pinned memory, nothing waits for the copy."""
+        """Move the tensors of a batch to the device, asynchronously if they are in pinned memory."""
         return {name: to_device(values, self.args.device) for name, values in batch.items()}
 
     def _make_graphs(self) -> StepGraphs:
@@ -195,16 +196,16 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
             batch = {name: values for name, values in inputs.items() if name != _ITEMS}
             self.model.train()
             with self.compute_loss_context_manager():
-                shares = self._shares(self.model, batch, inputs[_ITEMS])
-                loss = self._weigh(shares)
+                shares = self._compute_shares(self.model, batch, inputs[_ITEMS])
+                loss = self._weigh_shares(shares)
             self.accelerator.backward(loss)
             return torch.stack(shares).detach()
 
-        without_trace = partial(micro_batches.without_trace, self.model)
-        return StepGraphs(self.model.parameters(), compute, without_trace)
+        preserve_state = partial(micro_batches.preserve_state, self.model)
+        return StepGraphs(self.model.parameters(), compute, preserve_state)
 
-    def _sum_of(self, batch: Tensors) -> torch.Tensor:
-        """Compute the sum of all terms of a batch that is tried."""
+    def _sum_terms(self, batch: Tensors) -> torch.Tensor:
+        """Compute the sum of all terms of a batch, to find out whether it fits into memory."""
         with self.compute_loss_context_manager():
             return torch.stack(list(self.terms.sums(self.model, self._on_device(batch)).values())).sum()
 
@@ -213,30 +214,30 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
     ) -> torch.Tensor:
         """Compute this micro-batch's share of the weighted sum of the terms' means over all items of the step.
 
-        A term's sum over the micro-batch is divided by its items in the whole step, (terms,). Summed over micro-batches
-        and averaged over processes (as gradients are), the shares are those means, however the batch was split.
+        Each term's sum over the micro-batch is divided by the term's items in the whole step. Summed over micro-batches
+        and averaged over processes (like gradients), these shares are the means, for any split of the batch.
         """
-        return self._record(self._shares(model, inputs, num_items_in_batch))
+        return self._record_shares(self._compute_shares(model, inputs, num_items_in_batch))
 
-    def _shares(self, model: Model, inputs: Tensors, items: torch.Tensor) -> list[torch.Tensor]:
+    def _compute_shares(self, model: Model, inputs: Tensors, items: torch.Tensor) -> list[torch.Tensor]:
         sums = self.terms.sums(model, inputs)
-        means = items.clamp(min=1) / self.args.world_size
+        divisors = items.clamp(min=1) / self.args.world_size
         return [
-            sums[name] / mean if name in sums else mean * 0
-            for name, mean in zip(self.terms.weights, means, strict=True)
+            sums[name] / divisor if name in sums else divisor * 0
+            for name, divisor in zip(self.terms.weights, divisors, strict=True)
         ]
 
-    def _weigh(self, shares: Sequence[torch.Tensor]) -> torch.Tensor:
-        weighted = zip(self.terms.weights.values(), shares, strict=True)
-        loss: torch.Tensor = sum(weight * share for weight, share in weighted)  # type: ignore[assignment]
+    def _weigh_shares(self, shares: Sequence[torch.Tensor]) -> torch.Tensor:
+        pairs = zip(self.terms.weights.values(), shares, strict=True)
+        loss: torch.Tensor = sum(weight * share for weight, share in pairs)  # type: ignore[assignment]
         return loss
 
-    def _record(self, shares: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _record_shares(self, shares: Sequence[torch.Tensor]) -> torch.Tensor:
         """Add the shares of a micro-batch to the running means, and return their weighted sum."""
         self.running_loss.add_terms(shares)
-        loss = self._weigh(shares)
+        loss = self._weigh_shares(shares)
         # An `if` would wait for the GPU in every micro-batch.
-        self.finite &= loss.detach().isfinite()
+        self.is_finite &= loss.detach().isfinite()
         return loss
 
     def floating_point_ops(self, inputs: Tensors) -> int:
@@ -244,12 +245,12 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         return 0
 
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
-        """Clip the gradients, and return their norm; on a CPU, short gradients are left alone, not multiplied by 1."""
-        # A GPU would wait for the norm.
+        """Clip the gradients, and return their norm; a CPU does not multiply short gradients by 1, to save time."""
+        # Comparing the norm would wait for a GPU.
         if self.args.device.type != "cpu" or is_sharded(self.model):
             return super()._clip_grad_norm(model)  # type: ignore[no-any-return]
         norm = get_total_norm([weights.grad for weights in model.parameters() if weights.grad is not None])
-        # torch clips by the same condition. A norm that is not a number must reach the weights, which are checked.
+        # torch has the same condition. If the norm is NaN, the weights must become NaN, because they are checked.
         if not norm + 1e-6 <= self.args.max_grad_norm:
             clip_grads_with_norm_(model.parameters(), self.args.max_grad_norm, norm)
         return norm
@@ -257,7 +258,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
     # --- Between two steps: log lines, scores, checkpoints ---
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log numbers; a line with a loss gets our running means, which survive a resume."""
+        """Log numbers, and replace the Trainer's mean loss by the running means, which a checkpoint stores."""
         if "loss" in logs:
             logs = {**logs, **self.running_loss.take_means(self.state.global_step)}
         super().log(logs, start_time)
@@ -266,19 +267,19 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         self, eval_dataset: object = None, ignore_keys: object = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
         """Score the model in the same way as `bertkit eval`."""
-        scored = self.score_model(self.model, self.state.global_step)
-        scores = {f"{metric_key_prefix}_{name}": value for name, value in scored.items()}
+        model_scores = self.score_model(self.model, self.state.global_step)
+        scores = {f"{metric_key_prefix}_{name}": value for name, value in model_scores.items()}
         self.log(null_for_nan(scores))
         self.control: TrainerControl = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
         return scores
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the weights under the model's own names; the file that they came from may have others.
+        """Save the weights under their names in the model; the file that was loaded can have other names.
 
-        On XLA, transformers' version moves the model to the CPU and back.
+        transformers' version would move the model to the CPU and back on XLA.
         """
         weights = collect_weights(self.model)
-        # All processes gather what they hold of the optimizer, and the first one is about to save it.
+        # All processes gather the optimizer's states; the first process saves them next.
         gathered = gather_states(self.optimizer) if is_sharded(self.model) else None
         if self.args.should_save:
             self.gathered_states = gathered
@@ -286,12 +287,12 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
             self.processing_class.save_pretrained(output_dir)
 
     def _take_gathered_states(self, *_: object) -> dict[str, Any] | None:
-        """Return the optimizer's states from all processes, once; None keeps the states of this process."""
+        """Return the gathered states once, or None to save the states of this process."""
         states, self.gathered_states = self.gathered_states, None
         return states
 
     def _place_states(self, optimizer: torch.optim.Optimizer) -> None:
-        """Keep this process's share of the loaded states; on XLA, AdamW reads the number of steps on the CPU."""
+        """Keep this process's part of the loaded states; on XLA, AdamW reads the number of steps on the CPU."""
         for weights, state in optimizer.state.items():
             for name, value in state.items():
                 if name != "step":

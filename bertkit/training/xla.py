@@ -1,7 +1,7 @@
-"""Functions of transformers and Accelerate that are replaced while a model is trained on XLA.
+"""Replacements for functions of transformers and Accelerate while a model is trained on XLA.
 
-This is the only module that replaces functions of other packages. XLA compiles a graph for each sequence of operations,
-and these functions would add graphs or wait for other processes, although one process uses all devices.
+This is the only module that replaces functions of other packages. XLA compiles a graph for each sequence of operations.
+The original functions would add graphs, or wait for other processes although one process uses all devices.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ def xla_patches() -> Iterator[None]:
         (trainer, "skip_first_batches", _skip_first_batches),
         # There is one process, so the loss need not be gathered, which would compile a graph.
         (trainer, "nested_gather", lambda loss, *_: loss.cpu()),
-        # Processes would meet by computing something together, which would compile a graph as well.
+        # A rendezvous of processes is a computation, so it would compile a graph as well.
         (trainer.xm, "rendezvous", lambda *_: None),
     )
-    with ExitStack() as restored:
+    with ExitStack() as stack:
         for module, name, replacement in replacements:
-            restored.callback(setattr, module, name, getattr(module, name))
+            stack.callback(setattr, module, name, getattr(module, name))
             setattr(module, name, replacement)
         yield
 
 
 def _skip_first_batches(loader: DataLoader[Any], count: int) -> Any:
-    """Skip batches of a plain loader; on XLA, Accelerate expects its own, whose thread moves batches to the device."""
+    """Skip batches of a plain loader; for XLA, Accelerate's function expects Accelerate's own loader class."""
     state = PartialState()._shared_state
-    before, state["distributed_type"] = state["distributed_type"], DistributedType.NO
+    distributed_type, state["distributed_type"] = state["distributed_type"], DistributedType.NO
     try:
         return skip_first_batches(loader, count)
     finally:
-        state["distributed_type"] = before
+        state["distributed_type"] = distributed_type

@@ -262,15 +262,15 @@ def _measure(
     train_rows = round(rows.scale["train"] * len(features["train"]))
     total_steps = training.total_steps(train_rows)
     epochs = total_steps / training.steps_per_epoch(train_rows)
-    evaluations = training.count_evaluations(total_steps, train_rows)
+    count_evaluations = training.count_evaluations(total_steps, train_rows)
     return replace(
         speed,
         steps=len(timed_steps),
         tokens_per_second=tokens_per_second,
         rows_per_second=tokens_per_second * sum(step.rows for step in timed_steps) / tokens,
-        padding_share=1 - tokens / sum(step.padded for step in timed_steps),
+        padding_share=1 - tokens / sum(step.padded_tokens for step in timed_steps),
         epoch_seconds=epoch_seconds,
-        recipe_seconds=prepare_seconds + epochs * epoch_seconds + evaluations * evaluation_seconds,
+        recipe_seconds=prepare_seconds + epochs * epoch_seconds + count_evaluations * evaluation_seconds,
     )
 
 

@@ -7,7 +7,7 @@ from itertools import chain, islice
 from typing import Any
 
 from bertkit.errors import DataError, ModelError, UsageError, shorten
-from bertkit.hardware.precision import compute_as_stored
+from bertkit.hardware.precision import detect_device
 from bertkit.modeling.checkpoint import load_config, read_config
 from bertkit.modeling.info import get_loading_info
 from bertkit.modeling.load import load_for_pretraining
@@ -61,7 +61,7 @@ def fill_mask(
         if new_weights := get_loading_info(masked_lm).new_weights:
             message = f"no trained head for masked words (the checkpoint lacks {new_weights[0]})"
             raise ModelError(message, "name an encoder that was pretrained on masked words", file=folder)
-        masked_lm = masked_lm.eval().to(compute_as_stored())
+        masked_lm = masked_lm.eval().to(detect_device())
         pipeline = FillMaskPipeline(
             masked_lm, tokenizer, device=masked_lm.device, tokenizer_kwargs={"truncation": True}
         )

@@ -31,7 +31,7 @@ from bertkit.storage.cache import log_once
 from bertkit.storage.runs import is_main_process
 from bertkit.tokens.features import Features, TaskContext, max_tokens
 from bertkit.tokens.truncation import reads_windows
-from bertkit.training.run import Run, open_run, untrained
+from bertkit.training.run import Run, open_run
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     #    once (`precompute`); if the head is fitted to these vectors, there are no training steps.
     trains_nothing = task.precompute(checkpoint.model, features, context, partial(run_part, checkpoint))
     if trains_nothing:
-        fit_result = untrained()
+        fit_result = FitResult.without_training()
     else:
         if not run.is_resumed:
             _report_head(checkpoint.model, recipe, data.labels)

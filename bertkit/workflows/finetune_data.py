@@ -162,7 +162,7 @@ def read_finetune_data(
         recipe=recipe,
         folder=folder,
         identity=identity,
-        facts={
+        record_entries={
             "model": recipe.model,
             "commit": hub.get_commit(model_folder),
             "rows": rows,

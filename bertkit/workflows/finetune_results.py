@@ -41,7 +41,15 @@ from bertkit.storage.fingerprints import list_files
 from bertkit.storage.runs import RunRecord, as_portable_record
 from bertkit.tasks import RowScores, TaskReport, example_row, next_commands
 from bertkit.training.auto_settings import choose_epochs
-from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
+from bertkit.training.run import (
+    FitResult,
+    Run,
+    export_model,
+    finish,
+    finished_record,
+    make_report_fields,
+    write_settings,
+)
 from bertkit.workflows.doctor import judge_curve
 from bertkit.workflows.finetune_data import FinetuneData
 
@@ -181,10 +189,10 @@ def _suggest_changes(
     # A run is too short if it has at least one epoch less than `choose_epochs` recommends.
     epoch_steps = max(1, round(fit_result.steps / max(fit_result.epochs, 1e-9)))
     epochs = choose_epochs(epoch_steps)
-    is_short = fit_result.planned < (epochs - 1) * epoch_steps
+    is_short = fit_result.planned_steps < (epochs - 1) * epoch_steps
     if is_short:
         option = f"--set training.steps={epochs * epoch_steps}" if training.steps else f"--epochs {epochs}"
-        changes.append(f"{option} (too few steps so far: {fit_result.planned:,})")
+        changes.append(f"{option} (too few steps so far: {fit_result.planned_steps:,})")
     if (missing_labels or majority_label) and training.class_weights is None:
         names = ", ".join(missing_labels[:5]) + (", ..." if len(missing_labels) > 5 else "")
         reason = (
@@ -214,9 +222,9 @@ def _find_warnings(data: FinetuneData, fit_result: FitResult) -> list[str]:
         warnings.append("Demo model: it is tiny and knows only an artificial grammar. Choose an encoder with --model.")
     if recipe.data.limit is not None:
         warnings.append(f"Only the first {recipe.data.limit:,} rows of each split were used.")
-    if fit_result.steps < fit_result.planned:
+    if fit_result.steps < fit_result.planned_steps:
         warnings.append(
-            f"Training stopped early, after {fit_result.steps:,} of {fit_result.planned:,} steps: "
+            f"Training stopped early, after {fit_result.steps:,} of {fit_result.planned_steps:,} steps: "
             f"{recipe.best_metric} was no better in {recipe.training.patience} evaluations."
         )
     return warnings
@@ -255,7 +263,7 @@ def _make_report(outcome: _Outcome, record: RunRecord) -> ReportData:
     # Published scores are for the complete dataset, so show none next to scores on demo data or on a part of the rows.
     is_comparable = recipe.data.source != "demo" and recipe.data.limit is None
     return ReportData(
-        **common_facts(recipe, record, outcome.fit_result),
+        **make_report_fields(recipe, record, outcome.fit_result),
         next_commands=next_commands(data.task, recipe, name_paths(str(data.plan.folder))),
         model=recipe.model_name,
         teachers=[f"the soft labels in column {soft_labels!r}"] if soft_labels else _list_teachers(recipe),

@@ -112,7 +112,7 @@ def _train_and_save(data: PretrainData, run: Run) -> PretrainResult:
         baselines=baselines,
         parameters=model.num_parameters(),
         steps=fit_result.steps,
-        tokens=round(batches.tokens(fit_result.steps)),
+        tokens=round(batches.count_tokens(fit_result.steps)),
         seconds=round(run.seconds, 3),
         corpus={name: dict(split.facts) for name, split in data.corpus.items()},
         folder=str(data.plan.folder),

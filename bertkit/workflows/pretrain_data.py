@@ -112,7 +112,7 @@ def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> Pre
             "data": {name: split.fingerprint for name, split in corpus.items()},
             **_get_digests(model_folder, tokenizer_folder),
         },
-        facts={"model": recipe.model or recipe.size, "commit": model_folder and hub.get_commit(model_folder)},
+        record_entries={"model": recipe.model or recipe.size, "commit": model_folder and hub.get_commit(model_folder)},
         model_type=context.config.model_type,
         widths=product_widths(context.config.to_dict()),
     )

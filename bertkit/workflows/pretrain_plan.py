@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.hardware.precision import ComputeConfig, use_matmul_backend
 from bertkit.hardware.process import peak_memory, restart_peak_memory
-from bertkit.hardware.speed import fastest_products, training_operations
+from bertkit.hardware.speed import count_training_operations, measure_product_speed
 from bertkit.modeling.architectures import detect_machine, get_layer_sizes
 from bertkit.modeling.info import Model
 from bertkit.progress import log
@@ -21,7 +21,7 @@ from bertkit.storage.checkpoints import max_disk_usage, written_bytes
 from bertkit.storage.files import check_space
 from bertkit.training.auto_settings import MIN_PRETRAINING_BATCH, choose_batch, choose_pretraining_rate
 from bertkit.training.losses import LossTerms
-from bertkit.training.stopping import latest
+from bertkit.training.stopping import max_over_processes
 from bertkit.workflows.pretrain_data import PretrainData, read_pretrain_data
 
 if TYPE_CHECKING:
@@ -85,20 +85,20 @@ def estimate(
     sizes = None if hasattr(model, "teacher") else get_layer_sizes(context.config)
     seconds = operations = tokens = 0.0
     budget = training.budget_seconds
-    amounts = _divide_budget(budget, training) if budget else batches.tokens_by_length(batches.steps)
+    amounts = _divide_budget(budget, training) if budget else batches.count_tokens_by_length(batches.steps)
     # Time each block length separately, because the cost of attention grows with the square of the length.
     for length, amount in amounts.items():
-        timed_steps = _time_steps(data, model, batches.only(length, _MAX_STEPS), machine, steps)
+        timed_steps = _time_steps(data, model, batches.select_length(length, _MAX_STEPS), machine, steps)
         lengths = [length for step in timed_steps for length in step.lengths]
         timed_seconds = sum(step.seconds for step in timed_steps)
         factor = amount / (timed_seconds if budget else sum(lengths))
         tokens += factor * sum(lengths)
         seconds += factor * timed_seconds
-        operations += factor * training_operations(sizes, lengths) if sizes else 0
+        operations += factor * count_training_operations(sizes, lengths) if sizes else 0
 
     # 3. Compare the speed with the fastest matrix products of this machine.
     memory = peak_memory(machine.device)
-    fastest = fastest_products(machine.device, machine.precision, *sizes[1:]) if sizes else None
+    fastest = measure_product_speed(machine.device, machine.precision, *sizes[1:]) if sizes else None
     return PretrainEstimate(
         recipe=recipe.name,
         parameters=model.num_parameters(),
@@ -142,10 +142,10 @@ def fit_to_budget(data: PretrainData, machine: ComputeConfig) -> dict[str, Any]:
         # All processes must choose the same batch size, so they use the time of the slowest process.
         nonlocal blocks_per_second
         settings = split_batch(batch)
-        timed_batches = batches.only(training.short_length or training.max_length, _MAX_STEPS)
+        timed_batches = batches.select_length(training.short_length or training.max_length, _MAX_STEPS)
         timed_batches.training = timed_batches.training.model_copy(update=settings)
         steps = _time_steps(data.with_training(settings), model, timed_batches, machine, _STEPS_PER_BATCH)
-        seconds = latest(sum(step.seconds for step in steps) / len(steps))
+        seconds = max_over_processes(sum(step.seconds for step in steps) / len(steps))
         blocks_per_second = batch / seconds
         return seconds
 

@@ -16,7 +16,15 @@ from bertkit.reports.templates import name_paths
 from bertkit.storage import runs
 from bertkit.storage.files import write_json
 from bertkit.storage.runs import RunRecord, as_portable_record
-from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
+from bertkit.training.run import (
+    FitResult,
+    Run,
+    export_model,
+    finish,
+    finished_record,
+    make_report_fields,
+    write_settings,
+)
 from bertkit.workflows.pretrain_data import PretrainData
 
 
@@ -96,7 +104,7 @@ def _make_report_data(
 ) -> ReportData:
     splits = [{"split": name, **counts} for name, counts in result.corpus.items()]
     return ReportData(
-        **common_facts(recipe, record, fit_result),
+        **make_report_fields(recipe, record, fit_result),
         next_commands=next_commands(replace(result, folder=name_paths(result.folder))),
         model=result.model,
         split="held-out text",

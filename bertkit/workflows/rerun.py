@@ -20,7 +20,7 @@ from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.run_list import flatten_keys, read_log
 from bertkit.storage.run_sets import is_seeds_folder, seed_folders
 from bertkit.storage.runs import RunRecord
-from bertkit.training.run import changed_inputs, wait_for_all
+from bertkit.training.run import changed_inputs_error, wait_for_all
 from bertkit.workflows import distill, finetune, finetune_data, pretrain, pretrain_data
 
 _RECIPE = "recipe.yaml"
@@ -248,4 +248,4 @@ def _check_inputs(recorded: Mapping[str, Any], current: Mapping[str, Any], ignor
         log.warning(f"warning: {message}")
         return
     remedy = "restore them, name them with --data and --model, or --ignore-changes to repeat it anyway"
-    raise changed_inputs(changes, message, remedy)
+    raise changed_inputs_error(changes, message, remedy)

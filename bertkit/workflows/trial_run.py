@@ -20,7 +20,7 @@ from typing import Any
 from bertkit.data.checks import format_fraction
 from bertkit.data.rows import Split, get_unread_columns
 from bertkit.errors import BertkitError, StoppedError, UnavailableError, UsageError
-from bertkit.hardware.launch import is_one_of_several
+from bertkit.hardware.launch import shares_work
 from bertkit.modeling.checkpoint import get_loaded_weight_bytes
 from bertkit.modeling.tokenizer import load_tokenizer
 from bertkit.progress import ProgressWrapper, log, use_progress
@@ -131,7 +131,7 @@ def dry_run(
         steps=steps,
         disk_bytes=disk_bytes,
         resolved=write_yaml(
-            data.recipe.model_dump(mode="json", exclude_defaults=True), comment=data.plan.facts["automatic"]
+            data.recipe.model_dump(mode="json", exclude_defaults=True), comment=data.plan.record_entries["automatic"]
         ),
         warnings=list(data.warnings),
         unread=list(get_unread_columns(data.splits)),
@@ -142,7 +142,7 @@ def dry_run(
         return plan
     if model is None:
         return replace(plan, notes=["time and memory are not known before the weights are downloaded"])
-    if is_one_of_several():
+    if shares_work():
         return replace(plan, notes=["time and memory are measured by one process alone"])
     from bertkit.workflows.bench import measure_sample
 

@@ -152,7 +152,9 @@ def test_nohup_keeps_a_training_alive(training, tmp_path):
 def clock(monkeypatch):
     """A clock that tests set."""
     now = [100.0]
-    monkeypatch.setattr("bertkit.hardware.process._WINDOW", math.inf)  # whatever else takes the cores of the tests
+    monkeypatch.setattr(
+        "bertkit.hardware.process._MONITOR_SECONDS", math.inf
+    )  # whatever else takes the cores of the tests
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     return now
 

@@ -12,7 +12,7 @@ from bertkit.errors import RecipeError
 from bertkit.hardware import cuda_graphs
 from bertkit.hardware.cuda_graphs import StepGraphs
 from bertkit.hardware.device import Device
-from bertkit.training.micro_batches import without_trace
+from bertkit.training.micro_batches import preserve_state
 from tests.conftest import finetune
 from tests.kills import read_lines
 from tests.test_pretend import FAMILIES
@@ -157,7 +157,7 @@ def test_every_family_learns_the_same_from_captured_steps_or_refuses(run, still_
 def test_gradients_add_up_over_shapes_and_random_numbers_go_on_as_before():
     torch.manual_seed(0)
     model, unused = torch.nn.Linear(2, 1, bias=False), torch.nn.Parameter(torch.ones(1))
-    graphs = StepGraphs([*model.parameters(), unused], step_of(model), partial(without_trace, model))
+    graphs = StepGraphs([*model.parameters(), unused], step_of(model), partial(preserve_state, model))
     batches = [{"inputs": torch.rand(rows, 2)} for rows in (3, 2, 3)]
     state = torch.get_rng_state()
     for _ in range(2):
@@ -166,13 +166,13 @@ def test_gradients_add_up_over_shapes_and_random_numbers_go_on_as_before():
         torch.testing.assert_close(model.weight.grad, sum(batch["inputs"].sum(0) for batch in batches)[None])
         assert unused.grad is None
         model.zero_grad()
-    assert len(graphs.captured) == 2
+    assert len(graphs.captured_steps) == 2
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_step_that_waits_for_a_value_is_refused_in_one_line(captured):
     model = torch.nn.Linear(2, 1)
-    graphs = StepGraphs(model.parameters(), step_of(model, waits=True), partial(without_trace, model))
+    graphs = StepGraphs(model.parameters(), step_of(model, waits=True), partial(preserve_state, model))
     with pytest.raises(RecipeError) as raised:
         graphs.run({"inputs": torch.rand(1, 2)}, torch.device("cpu"))
     assert str(raised.value) == (
@@ -188,7 +188,7 @@ def test_memory_that_is_too_small_for_a_capture_stays_that_error(monkeypatch, ca
     monkeypatch.setattr(cuda_graphs, "capture", lack)
     model = torch.nn.Linear(2, 1)
     with pytest.raises(torch.OutOfMemoryError):
-        StepGraphs(model.parameters(), step_of(model), partial(without_trace, model)).run(
+        StepGraphs(model.parameters(), step_of(model), partial(preserve_state, model)).run(
             {"inputs": torch.rand(1, 2)}, torch.device("cpu")
         )
 

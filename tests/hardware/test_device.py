@@ -259,7 +259,7 @@ def test_what_runs_layers_twice_is_refused_on_xla(torch_xla, monkeypatch):
         monkeypatch.setenv(door.DEVICE, device)
         door.check_requested_device(training__gradient_checkpointing=False, options__mini_batch=None)
         with pytest.raises(
-            UnavailableError, match=r"^options\.mini_batch: torch runs no layer twice .* on XLA - leave"
+            UnavailableError, match=r"^options\.mini_batch: torch cannot compute layers twice .* on XLA - leave"
         ):
             door.check_requested_device(training__gradient_checkpointing=False, options__mini_batch=32)
     monkeypatch.setenv(door.DEVICE, "cpu")
@@ -277,8 +277,8 @@ def test_graphs_are_counted_where_a_device_needs_them(torch_xla, monkeypatch):
 def test_what_mps_lacks_is_told(monkeypatch):
     assert Device("mps").note == ""
     monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", "1")
-    assert Device("mps").note == "operations that MPS lacks run on the CPU, by PYTORCH_ENABLE_MPS_FALLBACK"
+    assert Device("mps").note == "operations that MPS lacks run on the CPU (PYTORCH_ENABLE_MPS_FALLBACK=1)"
     text = "The operator 'aten::x' is not currently implemented for the MPS device. If you want this op, ..."
-    error = door.missing_operation(NotImplementedError(text))
+    error = door.missing_operation_error(NotImplementedError(text))
     assert str(error).startswith("The operator 'aten::x' is not currently implemented for the MPS device - set PYTORCH")
-    assert door.missing_operation(NotImplementedError("another")) is None
+    assert door.missing_operation_error(NotImplementedError("another")) is None

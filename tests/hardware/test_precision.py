@@ -9,7 +9,7 @@ from bertkit.errors import UnavailableError
 from bertkit.hardware import precision
 from bertkit.hardware.device import Device
 
-time_trial = precision._gain  # which other tests compute once
+time_trial = precision._measure_gain  # which other tests compute once
 
 
 @pytest.fixture(autouse=True)
@@ -45,14 +45,14 @@ def test_the_trial_leaves_the_setting_as_it_was():
 
 def test_narrow_models_have_one_backend_whatever_a_trial_says(monkeypatch):
     monkeypatch.setattr(precision, "onednn_is_exact", lambda: True)
-    monkeypatch.setattr(precision, "_gain", lambda *_: 2.2)
+    monkeypatch.setattr(precision, "_measure_gain", lambda *_: 2.2)
     assert precision.detect_hardware("fp32", widths=(64, 256)).matmul_backend == "torch"
 
 
 @pytest.mark.parametrize(("gain", "products"), [(2.2, "onednn"), (1.0, "onednn"), (0.5, "torch")])
 def test_onednn_multiplies_where_it_is_exact_and_not_slower(monkeypatch, gain, products):
     monkeypatch.setattr(precision, "onednn_is_exact", lambda: True)
-    monkeypatch.setattr(precision, "_gain", lambda device, dtype, widths: gain)
+    monkeypatch.setattr(precision, "_measure_gain", lambda device, dtype, widths: gain)
     machine = precision.detect_hardware("fp32")
     assert machine.matmul_backend == products
     assert f"{gain} times" in machine.reason
@@ -66,7 +66,7 @@ def test_onednn_multiplies_where_it_is_exact_and_not_slower(monkeypatch, gain, p
 
 @pytest.mark.parametrize(("gain", "chosen"), [(2.0, "bf16"), (1.1, "fp32")])
 def test_auto_takes_bf16_only_where_it_is_faster(monkeypatch, gain, chosen):
-    monkeypatch.setattr(precision, "_gain", lambda device, dtype, widths: gain)
+    monkeypatch.setattr(precision, "_measure_gain", lambda device, dtype, widths: gain)
     assert precision.detect_hardware("auto").precision == chosen
     assert precision.detect_hardware("auto", avoid_bf16=True).precision == "fp32"
     assert precision.detect_hardware("bf16").precision == "bf16"
@@ -75,7 +75,7 @@ def test_auto_takes_bf16_only_where_it_is_faster(monkeypatch, gain, chosen):
 @pytest.mark.parametrize(("widths", "tried"), [((128, 512), (128, 512)), (None, (768, 3072))])
 def test_products_of_the_sizes_of_the_model_are_tried(monkeypatch, widths, tried):
     asked = []
-    monkeypatch.setattr(precision, "_gain", lambda device, dtype, widths: asked.append(widths) or 2.0)
+    monkeypatch.setattr(precision, "_measure_gain", lambda device, dtype, widths: asked.append(widths) or 2.0)
     monkeypatch.setattr(precision, "onednn_is_exact", lambda: True)
     for name in ("auto", "fp32"):
         precision.detect_hardware(name, widths=widths)

@@ -76,7 +76,7 @@ def test_a_system_without_control_groups_has_no_quota(tmp_path):
 @pytest.mark.parametrize(("quota", "number"), [(0.5, 1), (1.0, 1), (1.5, 1), (2.0, 2), (math.inf, 4)])
 def test_whole_cpus_of_a_quota_count(monkeypatch, quota, number):
     monkeypatch.setattr(module, "read_quota", lambda: quota)
-    monkeypatch.setattr(module, "_core_of", lambda processor: processor)
+    monkeypatch.setattr(module, "_find_core", lambda processor: processor)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5}, raising=False)
     found = available_threads()
     assert found.number == number
@@ -97,14 +97,14 @@ def test_whole_cpus_of_a_quota_count(monkeypatch, quota, number):
 def test_batches_are_built_beside_a_gpu_and_not_beside_a_cpu(monkeypatch, device, cores, asked, workers):
     monkeypatch.setattr(module, "find_device", lambda: Device(device))
     monkeypatch.setattr(module, "read_quota", lambda: cores)
-    monkeypatch.setattr(module, "_core_of", lambda processor: processor)
+    monkeypatch.setattr(module, "_find_core", lambda processor: processor)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
     assert module.batch_workers(asked) == workers
 
 
 def test_processors_of_one_core_count_once(monkeypatch):
     monkeypatch.setattr(module, "read_quota", lambda: math.inf)
-    monkeypatch.setattr(module, "_core_of", lambda processor: processor // 2)
+    monkeypatch.setattr(module, "_find_core", lambda processor: processor // 2)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     assert available_threads().number == 2
 
@@ -120,18 +120,18 @@ def test_the_command_line_comes_before_the_environment(monkeypatch, process):
 
 
 def test_pools_of_other_libraries_have_the_required_number(monkeypatch):
-    for name in (*module._POOLS, *module._WAITING):
+    for name in (*module._POOL_VARIABLES, *module._WAIT_VARIABLES):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     module.prepare(3)
-    assert [os.environ[name] for name in module._POOLS] == ["3", "3"]
-    assert not any(name in os.environ for name in module._WAITING)
+    assert [os.environ[name] for name in module._POOL_VARIABLES] == ["3", "3"]
+    assert not any(name in os.environ for name in module._WAIT_VARIABLES)
 
 
 def test_a_program_keeps_its_smaller_number_of_threads(monkeypatch, process):
     monkeypatch.setattr(module, "_watch_load", lambda: None)
     monkeypatch.setattr(module, "read_quota", lambda: math.inf)
-    monkeypatch.setattr(module, "_core_of", lambda processor: processor)
+    monkeypatch.setattr(module, "_find_core", lambda processor: processor)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     torch.set_num_threads(2)
     assert module.use_threads().number == torch.get_num_threads() == 2
@@ -146,7 +146,7 @@ def test_a_program_keeps_its_smaller_number_of_threads(monkeypatch, process):
     [(2, {}, True), (1, {}, False), (2, {"GOMP_SPINCOUNT": "7"}, False), (2, {"OMP_WAIT_POLICY": "active"}, False)],
 )
 def test_waits_are_adapted_unless_the_user_sets_them(monkeypatch, count, variables, is_watched):
-    for name in module._WAITING:
+    for name in module._WAIT_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -161,7 +161,7 @@ class Load:
 
     def __init__(self, monkeypatch) -> None:
         self.ran, self.waited = 0.0, 0.0
-        monkeypatch.setattr(module, "_scheduled", lambda: (self.ran, self.waited))
+        monkeypatch.setattr(module, "_read_thread_times", lambda: (self.ran, self.waited))
 
     def add(self, waiting_share: float) -> None:
         self.ran, self.waited = self.ran + 1 - waiting_share, self.waited + waiting_share
@@ -226,21 +226,21 @@ def test_the_added_team_of_the_real_library_ends_with_the_load(monkeypatch):
 def test_that_others_take_the_cores_is_told_once(monkeypatch, caplog, waited, is_told):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(module, "_scheduled", lambda: (now[0], now[0] * waited / 10))
+    monkeypatch.setattr(module, "_read_thread_times", lambda: (now[0], now[0] * waited / 10))
     watch = CpuContentionMonitor()
     for _ in range(40):
         now[0] += 1
-        watch.look()
+        watch.check()
     assert len([line for line in caplog.messages if "other processes use the CPU" in line]) == is_told
 
 
 def test_the_scheduler_says_how_long_this_process_ran():
     if not Path("/proc/self/schedstat").exists():
         pytest.skip("this system does not say")
-    before, end = module._scheduled(), time.process_time() + 0.05
+    before, end = module._read_thread_times(), time.process_time() + 0.05
     while time.process_time() < end:
         pass
-    after = module._scheduled()
+    after = module._read_thread_times()
     assert after[0] - before[0] > 0.02
     assert after[1] >= before[1]
 

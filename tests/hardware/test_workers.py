@@ -76,7 +76,7 @@ class Unloadable:
 def test_a_worker_that_dies_is_an_error_of_one_line(function):
     with pytest.raises(ResourceError) as caught, worker_pool(function, 2) as compute:
         list(compute(enumerate([7, 7, 7])))
-    assert str(caught.value).startswith("a worker process has ended early - the system may have ended it")
+    assert str(caught.value).startswith("a worker process has ended early - the system may have killed it")
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")

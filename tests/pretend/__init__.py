@@ -316,7 +316,7 @@ def turn_on() -> None:
     from bertkit.hardware import precision
 
     register()
-    precision._WORTHWHILE = math.inf  # it has no bf16, whatever a trial measures
+    precision._MIN_GAIN = math.inf  # it has no bf16, whatever a trial measures
     torch.pretend.is_on = True
     os.environ["ACCELERATE_TORCH_DEVICE"] = str(DEVICE)
     torch.inference_mode = without_gradients

@@ -40,7 +40,7 @@ def test_shares_make_up_the_batches_of_one_process(parts, processes):
     whole = plan_epoch(lengths, 16, seed=3, epoch=1)
     shares = []
     for process in range(processes):
-        batches = SeededBatches(lengths, 16, 3, shares=BatchPartition(parts, processes, process))
+        batches = SeededBatches(lengths, 16, 3, partition=BatchPartition(parts, processes, process))
         batches.set_epoch(1)
         shares.append(list(batches))
         assert len(shares[-1]) == len(batches) == len(whole) * parts
@@ -55,7 +55,8 @@ def test_processes_have_the_same_work_in_every_step(processes):
     """A step takes as long as its slowest process: what the others wait is below three in a hundred."""
     lengths = (np.random.default_rng(0).gamma(4, 5, 4000).astype(int) + 3).tolist()
     shares = [
-        list(SeededBatches(lengths, 32, 3, shares=BatchPartition(1, processes, number))) for number in range(processes)
+        list(SeededBatches(lengths, 32, 3, partition=BatchPartition(1, processes, number)))
+        for number in range(processes)
     ]
     work = np.array([[len(rows) * max(lengths[row] for row in rows) for rows in share] for share in shares])
     assert work.max(axis=0).sum() < 1.03 * work.mean(axis=0).sum()
@@ -154,6 +155,6 @@ def test_the_longest_batch_has_the_longest_rows():
     features = [{"input_ids": [1] * length, "labels": 0} for length in lengths]
     batches = InMemoryBatches(features, TrainingConfig(batch_size=32, gradient_accumulation=2))
     batches.loader(lambda features: features, processes=1, process=0)
-    longest = [len(feature["input_ids"]) for feature in batches.longest()]
+    longest = [len(feature["input_ids"]) for feature in batches.get_longest_rows()]
     assert longest == list(range(98, 98 - len(longest), -1))
     assert len(longest) in (12, 13)  # 97 rows in 4 batches of 2 shares

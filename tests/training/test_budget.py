@@ -60,7 +60,7 @@ def test_a_budget_chooses_batch_and_rate_once_and_a_resumed_run_keeps_them(run, 
     timed = []
 
     def time_steps(job, training, *_, **__):
-        assert len(job.train_batches.__getitems__([job.train_batches.key(0)])) == training.batch_size
+        assert len(job.train_batches.__getitems__([job.train_batches.make_key(0)])) == training.batch_size
         timed.append(training.batch_size)
         return [TimedStep(training.batch_size / 10, training.batch_size, [1], 0)]
 
@@ -104,8 +104,8 @@ def test_a_batch_or_a_rate_that_the_user_gave_is_kept(given):
 def test_the_learning_rate_rises_over_the_warmup_and_falls_to_zero_by_the_clock(schedule, factors):
     budget = make_budget(PretrainingConfig(budget="1h", schedule=schedule, warmup_ratio=0.2))
     rates = []
-    for budget.share in (0.1, 0.2, 0.6, 1.0):
-        rates.append(budget.rate())
+    for budget.fraction in (0.1, 0.2, 0.6, 1.0):
+        rates.append(budget.learning_rate_factor())
     assert rates == pytest.approx(factors)
     assert budget.is_over
 
@@ -117,8 +117,8 @@ def test_a_stable_rate_decays_by_the_clock_as_transformers_has_it_decay_by_steps
     for step in range(1, 101):
         optimizer.step()
         schedule.step()
-        budget.share = step / 100
-        assert budget.rate() == pytest.approx(schedule.get_last_lr()[0], abs=1e-9), step
+        budget.fraction = step / 100
+        assert budget.learning_rate_factor() == pytest.approx(schedule.get_last_lr()[0], abs=1e-9), step
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_the_rate_is_lower_for_wide_and_for_deep_models():
 def test_a_run_that_goes_on_has_used_some_of_its_time():
     budget = make_budget(PretrainingConfig(budget="100s"))
     budget.start(used=60)
-    assert 0.6 <= budget.share < 0.61
+    assert 0.6 <= budget.fraction < 0.61
     budget.start(used=101)
-    assert budget.share == 1
+    assert budget.fraction == 1
     assert make_budget(PretrainingConfig(steps=5)) is None

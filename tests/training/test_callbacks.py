@@ -92,7 +92,7 @@ def test_usr1_saves_a_checkpoint_and_the_run_goes_on(run, tiny_model, toy_data, 
     assert "checkpoint-8" not in there and len(there) >= kept
 
 
-@pytest.mark.parametrize("budget", [None, SimpleNamespace(share=0.4)])
+@pytest.mark.parametrize("budget", [None, SimpleNamespace(fraction=0.4)])
 def test_a_model_knows_how_far_training_is(budget):
     shares = []
     model = SimpleNamespace(set_progress=shares.append)

@@ -91,7 +91,7 @@ def test_accumulation_changes_nothing(run, toy_data, still_model):
 def test_a_batch_computed_in_micro_batches_changes_nothing(run, toy_data, still_model, monkeypatch):
     losses = []
     for most in (2**25, 2**12):
-        monkeypatch.setattr("bertkit.training.micro_batches._ATTENTION_BYTES", most)
+        monkeypatch.setattr("bertkit.training.micro_batches._MAX_ATTENTION_BYTES", most)
         options = ("--epochs", 1, "--output", f"run{most}", "--set", "training.log_every=1")
         assert finetune(run, still_model, toy_data, *options).code == 0
         losses.append([e["loss"] for e in read_lines(Path(f"run{most}/metrics.jsonl")) if "loss" in e])

@@ -9,14 +9,16 @@ from safetensors.torch import save_model
 
 from bertkit.errors import ModelError
 from bertkit.storage import checkpoints
-from bertkit.training.run import FitResult, load_best, untrained
+from bertkit.training.run import FitResult, load_best_weights
 
 
 def test_the_training_loss_is_the_mean_over_all_steps():
     history = [{"step": 10, "loss": 3.0}, {"step": 10, "eval_loss": 9.0}, {"step": 40, "loss": 1.0}]
-    result = FitResult(history, best=None, last=None, best_step=40, steps=40, planned=40, epochs=1.0)
+    result = FitResult(
+        history, best_checkpoint=None, last_checkpoint=None, best_step=40, steps=40, planned_steps=40, epochs=1.0
+    )
     assert result.train_loss == pytest.approx((10 * 3.0 + 30 * 1.0) / 40)
-    assert math.isnan(untrained().train_loss)
+    assert math.isnan(FitResult.without_training().train_loss)
 
 
 def save(run, step, weight, best_step):
@@ -39,11 +41,11 @@ class OneWeight(torch.nn.Linear):
 def test_the_best_weights_are_loaded_and_a_damaged_best_checkpoint_is_named(tmp_path):
     model = OneWeight(1, 1, bias=False)
     with pytest.raises(ModelError, match="no checkpoint was left by training"):
-        load_best(model, tmp_path)
+        load_best_weights(model, tmp_path)
     best, last = save(tmp_path, 10, 0.5, best_step=10), save(tmp_path, 20, 0.25, best_step=10)
-    result = load_best(model, tmp_path)
-    assert (model.weight.item(), result.best, result.last) == (0.5, best, last)
+    result = load_best_weights(model, tmp_path)
+    assert (model.weight.item(), result.best_checkpoint, result.last_checkpoint) == (0.5, best, last)
     assert (result.best_step, result.steps, result.epochs) == (10, 20, 2.0)
     (best / "model.safetensors").write_bytes(b"")
     with pytest.raises(ModelError, match=r"the best checkpoint is damaged: model\.safetensors"):
-        load_best(model, tmp_path)
+        load_best_weights(model, tmp_path)

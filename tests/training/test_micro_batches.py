@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from bertkit.errors import RecipeError, ResourceError
+from bertkit.hardware.device import Device
 from bertkit.recipe import TrainingConfig
 from bertkit.training import micro_batches
-from bertkit.training.micro_batches import fastest_rows, find_max_tokens, probe_memory, split_batch
+from bertkit.training.micro_batches import choose_cpu_rows, find_max_tokens, probe_memory, split_batch
 from tests.conftest import finetune
 from tests.kills import read_lines
 
@@ -37,7 +38,7 @@ OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.
 def test_a_batch_is_split_where_it_has_many_tokens_or_its_attention_is_large(shape, sizes):
     batch = {"input_ids": torch.arange(math.prod(shape)).view(shape), "labels": torch.arange(shape[0])}
     batch["attention_mask"] = torch.ones(shape, dtype=torch.int64)
-    parts = split_batch(batch, fastest_rows(batch, heads=12))
+    parts = split_batch(batch, choose_cpu_rows(batch, heads=12))
     assert [len(part["input_ids"]) for part in parts] == sizes
     for name, values in batch.items():
         assert torch.equal(torch.cat([part[name] for part in parts]), values)
@@ -45,7 +46,7 @@ def test_a_batch_is_split_where_it_has_many_tokens_or_its_attention_is_large(sha
 
 def test_a_batch_of_packed_documents_is_split_by_its_tokens():
     batch = {"input_ids": torch.ones(16, 128), "attention_mask": torch.ones(16, 1, 128, 128, dtype=torch.bool)}
-    assert len(split_batch(batch, fastest_rows(batch, heads=12))) == 1
+    assert len(split_batch(batch, choose_cpu_rows(batch, heads=12))) == 1
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_one_line_says_what_fits(caplog):
     with pytest.raises(ResourceError, match=r"^a single row of 400 tokens does not fit .* try a smaller --max-length"):
         find_max_tokens(batch, lambda tried: step(tried, 0))
     assert [record.getMessage() for record in caplog.records] == [
-        "memory: the longest batch, 5 rows of 400 tokens, fits into this GPU",
+        "memory: the longest batch (5 rows of 400 tokens) fits into this GPU",
         "memory: 5 rows of 400 tokens do not fit into this GPU, so micro-batches have at most 3 rows; "
         "the optimizer sees the same batch, with other dropout masks",
     ]
@@ -123,7 +124,7 @@ def test_a_trial_leaves_no_trace(fits):
 def test_a_run_finds_what_fits_and_sees_the_same_batches(run, still_model, tiny_model, toy_data, monkeypatch, limit):
     from bertkit.training.trainer import BertkitTrainer
 
-    honest, sizes = BertkitTrainer._sum_of, []
+    honest, sizes = BertkitTrainer._sum_terms, []
 
     def limited(trainer, batch):
         total = honest(trainer, batch)
@@ -139,9 +140,9 @@ def test_a_run_finds_what_fits_and_sees_the_same_batches(run, still_model, tiny_
     model, settings = tiny_model if limit == 16 else still_model, ("--epochs", 1, "--set", "training.log_every=1")
     assert finetune(run, model, toy_data, *settings, "--output", "plain").code == 0
     step = BertkitTrainer.compute_loss
-    monkeypatch.setattr(BertkitTrainer, "_sum_of", limited)
+    monkeypatch.setattr(BertkitTrainer, "_sum_terms", limited)
     monkeypatch.setattr(BertkitTrainer, "compute_loss", computed)
-    monkeypatch.setattr(micro_batches, "has_separate_memory", lambda device: True)
+    monkeypatch.setattr(Device, "memory", 1)
     ended = finetune(run, model, toy_data, *settings, "--output", "tried")
     assert ended.code == 0
     assert ("fits into" if limit == 16 else "micro-batches have at most 4 rows") in ended.err
@@ -164,7 +165,7 @@ def test_a_resume_tries_nothing():
 def test_rows_are_those_of_the_limit_or_of_the_device(tokens, device, rows):
     batch = {"input_ids": torch.zeros(32, 100), "attention_mask": torch.ones(32, 100)}
     model = SimpleNamespace(config=SimpleNamespace(), device=torch.device(device))
-    assert micro_batches.rows_at_once(batch, tokens, model) == rows
+    assert micro_batches.choose_rows(batch, tokens, model) == rows
 
 
 def test_a_batch_whose_rows_are_compared_is_not_split():
@@ -172,7 +173,7 @@ def test_a_batch_whose_rows_are_compared_is_not_split():
     model = SimpleNamespace(config=SimpleNamespace(), device=torch.device("cpu"))
     micro_batches.check_shares(model, TrainingConfig(gradient_accumulation=2), 1)
     model.compares_rows = True
-    assert micro_batches.rows_at_once(batch, 640, model) == 32
+    assert micro_batches.choose_rows(batch, 640, model) == 32
     assert model.tokens_at_once == 640
-    with pytest.raises(RecipeError, match="compares all texts of one - leave it out"):
+    with pytest.raises(RecipeError, match="compares all texts of a batch - leave it out"):
         micro_batches.check_shares(model, TrainingConfig(gradient_accumulation=2), 1)

@@ -190,7 +190,7 @@ def test_a_loss_of_ones_own_that_is_the_heads_trains_the_same_weights(run, tiny_
         ("training.loss=ownpackage.code.plane", "has no loss 'plane' - did you mean plain"),
         ("training.collator=ownpackage.code.without_first", "has no collator"),
         ("training.callbacks=[ownpackage.code.plain]", "is not a class of callbacks"),
-        ("training.callbacks=[transformers.EarlyStoppingCallback]", "decided by training.patience"),
+        ("training.callbacks=[transformers.EarlyStoppingCallback]", "duplicates training.patience"),
         ("training.callbacks=[ownpackage.code.Needy]", "the callback ownpackage.code.Needy failed"),
         ("training.focal_gamma=3", "needs training.loss = focal"),
         ("metrics=[ownpackage.code.coast]", "has no metric 'coast'"),

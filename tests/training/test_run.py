@@ -25,7 +25,7 @@ def make_plan(folder: Path) -> RunPlan:
 
 def test_a_run_goes_on_without_onednn_where_its_products_are_not_exact(tmp_path, monkeypatch, caplog):
     folder = Path(tmp_path, "run")
-    monkeypatch.setattr(precision, "_gain", lambda device, dtype, widths: 2.0)
+    monkeypatch.setattr(precision, "_measure_gain", lambda device, dtype, widths: 2.0)
     monkeypatch.setattr(precision, "onednn_is_exact", lambda: True)
     with pytest.raises(DataError), open_run(make_plan(folder), restart=False) as run:
         assert run.record["machine"]["matmul_backend"] == "onednn"

@@ -19,7 +19,7 @@ from bertkit.recipe import TrainingConfig, load_pretrain_recipe, load_recipe
 from bertkit.tokens.features import ROW_MASK, TOKENS_AT_ONCE, pad_features
 from bertkit.tokens.multi_text import multi_text_collator
 from bertkit.tokens.static_shapes import static_collator, training_rows
-from bertkit.training.arguments import fitting_collator
+from bertkit.training.arguments import choose_collator
 from bertkit.training.batching import InMemoryBatches
 from bertkit.training.micro_batches import split_batch
 from tests.kills import slow_unless
@@ -129,7 +129,7 @@ def check(job, name, monkeypatch):
 def some(job):
     if hasattr(job.train_batches, "features"):
         return list(job.train_batches.features)
-    return [row for _ in range(2) for row in job.train_batches.longest()]
+    return [row for _ in range(2) for row in job.train_batches.get_longest_rows()]
 
 
 @pytest.mark.parametrize("name", slow_unless(QUICK, [*FAMILIES, *OBJECTIVES]))
@@ -191,7 +191,7 @@ def test_a_run_of_rows_of_any_lengths_compiles_at_most_twelve_graphs(monkeypatch
         training = TrainingConfig(batching="sorted", **named)
         arguments = SimpleNamespace(device=torch.device("cpu"), per_device_train_batch_size=share)
         batches = InMemoryBatches(rows, training)
-        build = fitting_collator(collate, batches, model, training, arguments, graphs=False)
+        build = choose_collator(collate, batches, model, training, arguments, graphs=False)
         loader = batches.loader(build, processes=1, process=0, padding_reason="it is")
         steps, adds_up = set(), way == "tagger" or accumulation > 1
         for epoch in range(2):

@@ -157,13 +157,13 @@ def test_mlflow_reads_one_run_of_a_killed_and_resumed_one(zygote, tiny_model, to
     assert code == 0, text
     client = mlflow.MlflowClient(store)
     experiment = client.get_experiment_by_name("reviews")
-    (tracked,) = client.search_runs([experiment.experiment_id])
+    (open_trackers,) = client.search_runs([experiment.experiment_id])
     record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert (tracked.info.run_id, tracked.info.status) == (record["trackers"]["mlflow"], "FINISHED")
-    history = client.get_metric_history(tracked.info.run_id, "loss")
+    assert (open_trackers.info.run_id, open_trackers.info.status) == (record["trackers"]["mlflow"], "FINISHED")
+    history = client.get_metric_history(open_trackers.info.run_id, "loss")
     log = read_lines(tmp_path / "run" / "metrics.jsonl")
     # steps that were reported twice have the same value twice, since a resumed run computes the same
     curve = sorted({(point.step, round(point.value, 5)) for point in history})
     assert curve == [(entry["step"], round(entry["loss"], 5)) for entry in log if "loss" in entry]
     accuracy = record["results"][0]["scores"]["accuracy"]
-    assert tracked.data.metrics["eval_final/validation/accuracy"] == pytest.approx(accuracy)
+    assert open_trackers.data.metrics["eval_final/validation/accuracy"] == pytest.approx(accuracy)

@@ -64,7 +64,8 @@ def test_an_encoder_without_a_head_begins_with_its_top_layer(model):
 def test_a_run_that_ends_before_the_last_stage_says_so(model, caplog):
     plan_of(model, epochs=2, gradual_unfreezing="epoch")
     assert caplog.messages == [
-        "training.gradual_unfreezing: the run ends at step 8, in stage 2 of 4; all would be trained from step 12 on"
+        "training.gradual_unfreezing: the run ends at step 8, in stage 2 of 4; all layers would be trained from "
+        "step 12 on"
     ]
 
 

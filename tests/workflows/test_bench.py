@@ -112,7 +112,7 @@ def test_json_has_every_figure(run, tiny_model, rows):
 
 @pytest.mark.parametrize("quick", slow_unless([True], [True, False]))
 def test_auto_is_each_precision_that_the_machine_is_quick_in(quick, tiny_model, rows, monkeypatch):
-    monkeypatch.setattr("bertkit.hardware.precision._gain", lambda device, dtype, widths: 2.0 if quick else 1.0)
+    monkeypatch.setattr("bertkit.hardware.precision._measure_gain", lambda device, dtype, widths: 2.0 if quick else 1.0)
     report = bench([recipe_of(tiny_model, rows, precision="auto")], steps=1)
     assert [speed.precision for speed in report.speeds] == (["fp32", "bf16"] if quick else ["fp32"])
 

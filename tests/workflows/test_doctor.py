@@ -35,7 +35,7 @@ def by_name(check):
 @pytest.fixture
 def untried(monkeypatch):
     """Time no product of matrices to choose a precision."""
-    monkeypatch.setattr("bertkit.hardware.precision._gain", lambda device, dtype, widths: 1.0)
+    monkeypatch.setattr("bertkit.hardware.precision._measure_gain", lambda device, dtype, widths: 1.0)
 
 
 @pytest.fixture

@@ -122,7 +122,7 @@ def test_of_few_steps_more_of_them_are_the_first_remedy(changes, remedy):
 
 def test_a_run_that_stops_early_says_so():
     recipe = load_recipe("classify", {"training.patience": 4})
-    stopped = FitResult([], None, None, best_step=20, steps=40, planned=60, epochs=2.0)
+    stopped = FitResult([], None, None, best_step=20, steps=40, planned_steps=60, epochs=2.0)
     assert _find_warnings(SimpleNamespace(recipe=recipe), stopped) == [
         "Training stopped early, after 40 of 60 steps: f1_macro was no better in 4 evaluations."
     ]

@@ -42,7 +42,7 @@ def test_a_dry_run_times_each_length_of_blocks(run, monkeypatch):
 
     def seconds_of(job, training, machine, *, steps):
         batches = job.train_batches
-        lengths = [len(feature["input_ids"]) for feature in batches.__getitems__([batches.key(0)])]
+        lengths = [len(feature["input_ids"]) for feature in batches.__getitems__([batches.make_key(0)])]
         timed.append(lengths)
         return [TimedStep(sum(lengths) / (100 if max(lengths) <= 16 else 50), len(lengths), lengths, 0)]
 

@@ -37,7 +37,7 @@ def test_teachers_and_student_are_compared_within_80_columns(capsys):
         "    model              parameters   MB  ms/row  rows/s",
         "    teacher runs/cola     690,050  2.8    2.46   5,593",
         "    student runs/s        293,506  1.2    1.00  21,525",
-        "  rounds of timing differ by up to 42%: other programs disturb, measure again",
+        "  timing varies by up to 42% between rounds: close other programs and repeat",
         "  accuracy with 95% CI (of differences: bootstrap)",
         "    model                                  score            student - teacher",
         "    teacher runs/cola  0.9000 (0.8500 to 0.9500)  -0.0100 (-0.0200 to 0.0050)",
