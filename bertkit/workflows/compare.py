@@ -325,7 +325,7 @@ def _predict_rows(
     """Predict rows as `eval` does, but without their gold values: a run need not have all labels."""
     indices = [index for index, line in enumerate(split.lines) if line not in left_out]
     rows = split.select(indices)
-    inputs = rows.without(saved.task.COLUMNS.gold)
+    inputs = rows.drop_column(saved.task.COLUMNS.gold)
     with stage(f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load(inference=True)
     features = encode_split(inputs, checkpoint.context, saved.task.encode)

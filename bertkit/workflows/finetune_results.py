@@ -12,7 +12,7 @@ import numpy as np
 
 from bertkit.data.checks import find_skew
 from bertkit.data.remote import find_hub_dataset
-from bertkit.data.rows import without_answer
+from bertkit.data.rows import get_model_inputs
 from bertkit.evaluation.baselines import (
     BASELINES_FILE,
     ScoredBaselines,
@@ -322,7 +322,7 @@ def _examples(outcome: _Outcome) -> list[Example]:
     return [
         replace(
             make_example(index, rows[index], gold, scored.predictions[index], answers[index] if answers else None),
-            text=[(column, _as_text(column, value)) for column, value in without_answer(rows[index], gold).items()],
+            text=[(column, _as_text(column, value)) for column, value in get_model_inputs(rows[index], gold).items()],
         )
         for index in sample(range(len(rows)), _MAX_EXAMPLES)
     ]
