@@ -1,4 +1,4 @@
-"""Label names: collect them from rows, and match them to raw values and to the names of a checkpoint."""
+"""Collect label names from rows, and match them to raw values and to the labels of a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from bertkit.recipe.sections import Row
 from bertkit.storage.cache import log_once
 from bertkit.storage.disk import offload_to_disk
 
-CORRECT = "correct the row, or declare the names under `labels:`"
-"""Remedy for a value that is not a label of the recipe or of the training rows."""
+CORRECT_ROW = "correct the row, or declare the names under `labels:`"
+"""Remedy for a value that is not a label."""
 
-VECTOR = (
+VECTOR_ERROR = (
     "a 0/1 vector instead of labels",
     'list the names, such as ["fear", "joy"], or map a 0/1 column per label: --set data.columns.label=[fear,joy]',
 )
-"""Problem and remedy for a list that would be read as indices of labels."""
+"""Message and remedy for a 0/1 vector, which would be read as indices of labels."""
 
 _MAX_NAMES = 200
 _DECIMAL = re.compile(r"[-+]?[0-9]{1,15}\.[0-9]{1,15}")
-# SNLI has "-" where annotators did not agree.
+# SNLI has the label "-" if annotators did not agree.
 _PLACEHOLDERS = {"-", "--", "?", "#n/a", "n/a", "na", "nan", "<na>", "null", "unlabeled", "unlabelled", "no label"}
 
 
 def label_to_str(value: object) -> str | None:
-    """Return a raw label as text in composed Unicode (NFC), or None if it is absent, whitespace or NaN.
+    """Return a raw label as text in composed Unicode (NFC), or None if the label is missing, whitespace or NaN.
 
     >>> label_to_str(1.0), label_to_str(True), label_to_str(" pos "), label_to_str(float("nan")), label_to_str("")
     ('1', 'true', 'pos', None, None)
 
     Raises:
-        DataError: If the value cannot be a name, such as an object.
+        DataError: If the value is a list, an object or bytes.
     """
-    # Only NaN differs from itself. pandas has it in empty cells, and reads a column of integers with an empty cell as
-    # floats.
+    # Only NaN, which pandas has in empty cells, differs from itself.
     if value is None or value != value:
         return None
     if isinstance(value, (dict, list, tuple, bytes)):
         raise DataError(f"label {str(value)[:60]} is not a name", 'write a name, or a list such as ["a", "b"]')
     if isinstance(value, bool):
         return str(value).lower()
+    # pandas reads integers as floats if a cell of the column is empty.
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return unicodedata.normalize("NFC", str(value)).strip() or None
@@ -59,7 +59,7 @@ def label_to_str(value: object) -> str | None:
 
 @lru_cache(10_000)  # called for each tag of each word
 def normalize_label(name: str) -> str:
-    """Return a label name; numbers and booleans are spelled as in JSON.
+    """Return a label name, with numbers and booleans written as in JSON.
 
     >>> normalize_label("True"), normalize_label("1.0"), normalize_label("0.50"), normalize_label("No")
     ('true', '1', '0.5', 'No')
@@ -70,24 +70,24 @@ def normalize_label(name: str) -> str:
 
 
 def fold_label(name: str) -> str:
-    """Return the common form of names that differ only in case, whitespace, forms of Unicode or a format's spelling."""
+    """Return a form that is the same for names that differ only in case, whitespace, Unicode form or number format."""
     return normalize(normalize_label(name))
 
 
 def is_placeholder(name: str, names: Iterable[str]) -> bool:
-    """Return whether a name among the names of a dataset may mean that there is no label.
+    """Return whether one of a dataset's label names probably means "no label".
 
     >>> is_placeholder("-", ["-", "yes", "no"]), is_placeholder("-", ["-", "+"]), is_placeholder("-1", ["-1", "0", "1"])
     (True, False, False)
     """
     other_names = set(names) - {name}
-    if name == "-1":  # with 0, 1 and 2 it means no label; with 0 and 1 it may be a class
+    if name == "-1":  # no label if there are 0, 1 and 2; perhaps a class if there are only 0 and 1
         return len(other_names) > 2 and all(map(str.isdigit, other_names))
     return name.casefold() in _PLACEHOLDERS and all(any(map(str.isalnum, other_name)) for other_name in other_names)
 
 
 def labels_to_strs(value: object) -> list[str]:
-    """Return the raw labels in a value, which may be a list of several, as text.
+    """Return the labels in a raw value or list of values as text.
 
     >>> labels_to_strs("pos"), labels_to_strs([1.0, None, "b"])
     (['pos'], ['1', 'b'])
@@ -99,39 +99,39 @@ def labels_to_strs(value: object) -> list[str]:
 
 
 def find_names(values: Iterable[Any]) -> list[str]:
-    """Collect the label names of training rows: numbers in numerical order, words in alphabetical order.
+    """Collect the label names of training rows, with numbers in numerical and words in alphabetical order.
 
     Raises:
-        DataError: If there is only one label, too many to be classes, or one that is several joined labels.
+        DataError: If there is only one label, there are too many labels for classes, or a label joins several labels.
     """
     names, texts, count, max_labels, are_tags = set[str](), set[str](), 0, 1, False
     for value in values:
-        spellings = labels_to_strs(value)
-        names.update(spellings)
-        count, max_labels = count + len(spellings), max(max_labels, len(spellings))
-        are_tags = are_tags or len(set(spellings)) < len(spellings)  # a list of labels has no duplicates
+        labels = labels_to_strs(value)
+        names.update(labels)
+        count, max_labels = count + len(labels), max(max_labels, len(labels))
+        are_tags = are_tags or len(set(labels)) < len(labels)  # a list of labels has no duplicates
         if isinstance(value, str):
             texts.add(value)
     if len(names) < 2:
         message = f"every row has the same label {next(iter(names), None)!r}"
         raise DataError(message, "a classifier needs at least two labels")
-    # If no list has two labels, the recipe may name another separator than the data has.
+    # If no list has two labels, the recipe may have the wrong separator.
     if joined := find_joined_labels(texts or (() if are_tags else names), min_count=2 if max_labels == 1 else count):
         remedy = joined[1] if max_labels == 1 else "write one separator in all rows"
-        raise DataError(joined[0], f"{remedy}; if it is one, list the classes under `labels:`")
-    # A column with this many names holds ids, numbers or texts, on which training would fail.
+        raise DataError(joined[0], f"{remedy}; if it is one label, list the classes under `labels:`")
+    # A column with more different values holds ids, numbers or texts.
     if len(names) > max(_MAX_NAMES, count // 5):
         message = f"{len(names):,} different labels in {count:,} rows"
-        raise DataError(message, "for numbers use the recipe `regress`; otherwise list the classes under `labels:`")
+        raise DataError(message, "for numbers, use the recipe `regress`; otherwise list the classes under `labels:`")
     return _sort_names(names)
 
 
 def add_unseen_names(names: Sequence[str], values: Iterable[Any]) -> list[str]:
-    """Add the labels of other rows that are not among the names, so that these rows are scored as wrong.
+    """Add unseen labels of other rows to the names, so that predictions for these rows count as wrong.
 
-    Probable mistakes are not added: a label that differs from a name only in case or whitespace, or a number if the
-    names are words, because it may be the index of a name. No label is added if the rows have no label in common with
-    the names, except O, which means no entity.
+    Probable mistakes are not added: labels that differ from a name only in case or whitespace, and numbers if the names
+    are words, because they may be indices. Nothing is added if the rows and the names have no label in common, not
+    counting O, which means no entity.
     """
     row_names = {name for value in values for name in labels_to_strs(value)}
     unknown, forms = {name for name in row_names if not _is_known(name, names)}, set(map(fold_label, names))
@@ -151,17 +151,17 @@ def _is_known(name: str, names: Sequence[str]) -> bool:
 
 
 def _sort_names(names: Set[str]) -> list[str]:
-    """Sort names, and add the missing B- or I- tag of each entity type, because rows to predict may have it."""
+    """Sort names, and add missing B- and I- tags of entity types, because rows to predict can have them."""
     if all(name == "O" or (name[:2] in ("B-", "I-") and len(name) > 2) for name in names):
         names = names | {prefix + name[2:] for name in names - {"O"} for prefix in ("B-", "I-")}
     return sorted(names, key=lambda name: (0, int(name), "") if _is_integer(name) else (1, 0, name))
 
 
-def get_label_name(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
-    """Return the label name of a raw value, which is a name or the index of a name from 0.
+def get_label_name(value: object, names: Sequence[str], remedy: str = CORRECT_ROW) -> Any:
+    """Return the label name of a raw value: a name, or an index from 0.
 
-    The spelling of names may depend on the format: True as true, 1.0 as 1. A list (several labels, or one per word) is
-    converted item by item. None, and placeholders such as -1 and "-" that are not names, mean unlabeled.
+    Formats can write a name differently: True or true, 1.0 or 1. A list (several labels, or one per word) is converted
+    item by item. None, and placeholders such as -1 and "-" that are not names, mean that the row has no label.
 
     >>> get_label_name("acceptable", ["unacceptable", "acceptable"]), get_label_name(0, ["unacceptable", "acceptable"])
     ('acceptable', 'unacceptable')
@@ -171,32 +171,32 @@ def get_label_name(value: object, names: Sequence[str], remedy: str = CORRECT) -
     """
     if isinstance(value, (list, tuple)):
         return [get_label_name(item, names, remedy) for item in value]
-    spelling = label_to_str(value)
-    if spelling is None or spelling in names:
-        # Return the same object for all rows to save memory.
-        return spelling and names[names.index(spelling)]
-    plain_name, plain_names = normalize_label(spelling), list(map(normalize_label, names))
-    # CSV has text only, JSON has numbers and booleans: 1, 1.0 and "1" are one label.
+    text = label_to_str(value)
+    if text is None or text in names:
+        # Return the object in `names`, so that all rows share it.
+        return text and names[names.index(text)]
+    plain_name, plain_names = normalize_label(text), list(map(normalize_label, names))
+    # 1, 1.0 and "1" are the same label, because CSV has only text, and JSON has numbers.
     if plain_names.count(plain_name) == 1:
         return names[plain_names.index(plain_name)]
     if plain_name == "-1" or is_placeholder(plain_name, names):
         return None
-    # Datasets on the Hub store labels as indices from 0. If names are numbers, a number is a name, never an index.
-    are_indices_allowed = not any(map(_is_integer, plain_names))
-    if are_indices_allowed and _is_integer(plain_name) and 0 <= int(plain_name) < len(names):
+    # Datasets on the Hub store indices from 0. If any name is a number, a number is a name and not an index.
+    can_be_index = not any(map(_is_integer, plain_names))
+    if can_be_index and _is_integer(plain_name) and 0 <= int(plain_name) < len(names):
         return names[int(plain_name)]
     listed = ", ".join(
-        f"{index} {list_names([name])}" if are_indices_allowed else repr(name) for index, name in enumerate(names[:20])
+        f"{index} {list_names([name])}" if can_be_index else repr(name) for index, name in enumerate(names[:20])
     )
-    similar_name = next((name for name in names if fold_label(name) == fold_label(spelling)), None)
-    suggestion = f"did you mean {similar_name}?" if similar_name else did_you_mean(spelling, names)
+    similar_name = next((name for name in names if fold_label(name) == fold_label(text)), None)
+    suggestion = f"did you mean {similar_name}?" if similar_name else did_you_mean(text, names)
     hint = suggestion if suggestion.startswith("did") else remedy
-    raise DataError(f"label {spelling!r} is not one of the {len(names)} labels ({listed})", hint)
+    raise DataError(f"label {text!r} is not one of the {len(names)} labels ({listed})", hint)
 
 
 def log_label_indices(values: Iterable[Any], names: Sequence[str]) -> None:
-    """Log the label of each number, if rows have indices of labels instead of names."""
-    # -1 is the label of unlabeled rows in datasets on the Hub, such as the test rows of GLUE.
+    """Log the label of each index, if rows have indices instead of label names."""
+    # Unlabeled rows on the Hub, such as GLUE's test rows, have the label -1.
     indices = {name for value in values for name in labels_to_strs(value)} - {*names, "-1"}
     if indices and all(_is_integer(index) and _is_known(index, names) for index in indices):
         log_once(f"labels are numbers, which are read as: {', '.join(f'{n} {name}' for n, name in enumerate(names))}")
@@ -207,7 +207,7 @@ def replace_raw_labels(
     gold: str,
     names: Sequence[str],
     data: DataConfig,
-    remedy: str = CORRECT,
+    remedy: str = CORRECT_ROW,
     row_errors: list[DataError] | None = None,
 ) -> Split:
     """Replace the raw gold values of a split by label names.
@@ -218,28 +218,28 @@ def replace_raw_labels(
         names: Label names.
         data: Data settings of the recipe.
         remedy: Remedy for a value that is not one of the names.
-        row_errors: Gets the errors of rows, which are then left out; without it, they are raised.
+        row_errors: List that gets the errors of rows, which are then skipped; without it, errors are raised.
 
     Raises:
-        DataError: If values are not labels, or rows have none; for the first, with the lines of the others.
+        DataError: If a row has no label, or a value that is not a label; the message lists all lines with this error.
     """
-    # With the names 0 and 1, a vector such as [0, 1] would be read as both labels of the row.
+    # With two labels, a vector such as [0, 1] would be read as both labels.
     if len(names) == 2 and all(value in (["0", "1"], ["1", "0"]) for value in split.column(gold)):
-        raise DataError(*VECTOR, file=split.source, column=source_column(gold, data))
+        raise DataError(*VECTOR_ERROR, file=split.source, column=source_column(gold, data))
     lines = array("q")
     errors: list[DataError] = [] if row_errors is None else row_errors
-    dropped: list[int] = []
+    dropped_lines: list[int] = []
 
-    def name_rows() -> Iterator[Row]:
+    def convert_rows() -> Iterator[Row]:
         for line, row in zip(split.lines, split.rows, strict=True):
             try:
                 label = get_label_name(row[gold], names, remedy)
-                # Some words of a row may lack a tag, but not all of them.
+                # Words can lack tags, unless all words of the row do.
                 if label is None or (isinstance(label, list) and label and not any(label)):
                     raise DataError(NO_LABEL, FILL_IN)
             except DataError as error:
                 if error.message == NO_LABEL and data.empty_label == "drop":
-                    dropped.append(line)
+                    dropped_lines.append(line)
                     continue
                 error.column, (error.file, error.row) = source_column(gold, data), locate_row(split.source, line, row)
                 error.record = describe_record(row, f"{error.message} {error.file}")
@@ -248,17 +248,17 @@ def replace_raw_labels(
             lines.append(line)
             yield {**row, gold: label}
 
-    # The rows are read only here, which fills `lines`, `errors` and `dropped`.
-    rows = offload_to_disk(name_rows())
+    # This consumes the generator, which fills `lines`, `errors` and `dropped_lines`.
+    rows = offload_to_disk(convert_rows())
     if errors and row_errors is None:
         raise merge_errors(errors)
-    if dropped:
-        log_once(f"rows of {split.source} without a label, left out: {len(dropped):,}")
+    if dropped_lines:
+        log_once(f"rows of {split.source} without a label, left out: {len(dropped_lines):,}")
     return replace(split, rows=rows, lines=lines)
 
 
 def list_names(names: Iterable[str]) -> str:
-    """Return names separated by commas; a name that contains a comma is quoted, as in YAML.
+    """Join names by commas; a name with a comma is quoted, as in YAML.
 
     >>> list_names(["bad", "good, at last"])
     'bad, "good, at last"'
@@ -266,38 +266,42 @@ def list_names(names: Iterable[str]) -> str:
     return ", ".join(json.dumps(name, ensure_ascii=False) if "," in name else name for name in names)
 
 
-def placeholder_names(count: int) -> list[str]:
-    """Return the names that transformers gives to labels without names."""
+def make_placeholder_names(count: int) -> list[str]:
+    """Return the names that transformers gives to unnamed labels, such as LABEL_0."""
     return [f"LABEL_{index}" for index in range(count)]
 
 
 def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
-    """Return the recipe's label names in the order of the checkpoint.
+    """Return the recipe's label names in the order of the checkpoint's labels.
 
-    Equal names are matched first, then names that are equal after `fold_label`.
+    Equal names are matched first, and then names with an equal `fold_label`.
 
     Raises:
-        ModelError: If the two lists do not name the same labels; the message shows both.
+        ModelError: If the two lists do not have the same labels; the message has both.
     """
     matched = {name: name for name in checkpoint if name in recipe}
     for name in checkpoint:
-        # Match only a unique name: two names that differ only in case may be different labels.
+        # Match only unique names, because names that differ only in case can be different labels.
         similar = [label for label in recipe if label not in matched.values() and fold_label(label) == fold_label(name)]
         if name not in matched and len(similar) == 1:
             matched[name] = similar[0]
     if len(matched) == len(checkpoint) == len(recipe):
         return [matched[name] for name in checkpoint]
-    listed = list_names(checkpoint[:20]), list_names(recipe[:20])
-    remedy = "use the recipe that the checkpoint was trained with, or name another checkpoint"
+    lists = list_names(checkpoint[:20]), list_names(recipe[:20])
+    remedy = "use the recipe that the checkpoint was trained with, or another checkpoint"
     if len(checkpoint) == len(recipe):
-        remedy = f"if you know the meaning of its outputs, name them in its order: --set 'model_labels=[{listed[1]}]'"
-    raise ModelError(f"the checkpoint's labels ({listed[0]}) are not the recipe's ({listed[1]})", remedy)
+        remedy = f"if you know the meaning of its outputs, name them in its order: --set 'model_labels=[{lists[1]}]'"
+    raise ModelError(f"the checkpoint's labels ({lists[0]}) are not the recipe's ({lists[1]})", remedy)
 
 
-def class_weights(weights: str | Mapping[str, float] | None, labels: Sequence[str], gold: Sequence[Any]) -> list[float]:
-    """Return each label's weight in the loss; ``balanced`` is rows / (labels * rows of the label), as in scikit-learn.
+def compute_class_weights(
+    weights: str | Mapping[str, float] | None, labels: Sequence[str], gold: Sequence[Any]
+) -> list[float]:
+    """Return the weight of each label in the loss.
 
-    >>> class_weights("balanced", ["a", "b"], ["a", "a", "a", "b"])
+    ``balanced`` means rows / (labels * rows with the label), as in scikit-learn.
+
+    >>> compute_class_weights("balanced", ["a", "b"], ["a", "a", "a", "b"])
     [0.6666666666666666, 2.0]
     """
     if weights is None:
@@ -305,14 +309,14 @@ def class_weights(weights: str | Mapping[str, float] | None, labels: Sequence[st
     if isinstance(weights, Mapping):
         for name in weights:
             if name not in labels:
-                raise RecipeError(f"class_weights names no label {name!r}", did_you_mean(name, labels))
+                raise RecipeError(f"class_weights: unknown label {name!r}", did_you_mean(name, labels))
         return [float(weights.get(name, 1.0)) for name in labels]
     counts = Counter(name for names in gold for name in (names if isinstance(names, list) else [names]) if name)
-    # A label without rows adds no loss, so any finite weight will do.
+    # A label without rows adds no loss, so its weight only has to be finite.
     total = sum(counts.values())
     return [total / (len(labels) * counts[name]) if counts[name] else 1.0 for name in labels]
 
 
 def _is_integer(spelling: str) -> bool:
-    # Python converts at most 4,300 digits to an integer.
+    # Python converts at most 4,300 digits.
     return spelling.removeprefix("-").isdigit() and spelling.isascii() and len(spelling) <= 4000

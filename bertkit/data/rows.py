@@ -1,4 +1,4 @@
-"""Rows with canonical columns: map raw columns and check their values."""
+"""Read rows: map raw columns to canonical columns, and check their values."""
 
 from __future__ import annotations
 
@@ -40,39 +40,38 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Digests: TypeAlias = "NDArray[np.uint64]"
-"""Two digests per row of a run, (rows, 2): an exact one, and one that ignores case, whitespace and Unicode forms."""
+"""Digests of a run's rows: an exact one, and one that ignores case, whitespace and Unicode form. Shape: (rows, 2)."""
 
-NO_TEXT = "no text"  # message for a row whose text is blank
-# Message for a row without a gold value, and its remedy.
-NO_LABEL, FILL_IN = "no label", "fill it in, or --set data.empty_label=drop"
+# Messages for a row with a blank text and for a row without a gold value, and the remedy for the latter.
+NO_TEXT, NO_LABEL, FILL_IN = "no text", "no label", "fill it in, or --set data.empty_label=drop"
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+),\d+")
-_KEY = b"bertkit hold-out"  # with another key, other rows would be held out
-_encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str).encode
+_KEY = b"bertkit hold-out"  # another key would hold out other rows
+_encode_row = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str).encode
 
 
 class RowLocation(NamedTuple):
-    """File of a row, and its line as in error messages; None if the file holds only this row."""
+    """File of a row, and its line or row number; None if the file holds only this row."""
 
     file: str
     row: int | None
 
     def __str__(self) -> str:
-        """Return the place as ``file:row``."""
+        """Return the location as ``file:row``."""
         return self.file if self.row is None else f"{self.file}:{self.row}"
 
 
 def locate_row(source: str | Path, line: int, row: Row) -> RowLocation:
-    """Return the place of a row: a line of its source, or the text in a folder that its id names."""
+    """Return the location of a row: a line of its source or, in a folder, the text file named after its id."""
     folder, text = Path(source), Path(source, f"{row.get('id')}.txt")
     return RowLocation(str(text), None) if folder.is_dir() and text.is_file() else RowLocation(str(source), line)
 
 
 @dataclass(frozen=True)
 class Split:
-    """Rows of one split, with their lines (or row numbers) in the source.
+    """Rows of one split, with their line or row numbers in the source.
 
-    If there are many rows, they are on disk: see `bertkit.storage.disk`.
+    Many rows are stored on disk; see `bertkit.storage.disk`.
     """
 
     name: str
@@ -80,43 +79,43 @@ class Split:
     rows: Sequence[Row]
     lines: Sequence[int]
     is_held_out: bool = False
-    """Whether it is the training or the validation part of a divided split."""
+    """Whether the split is the training or the validation part of a divided split."""
     training_rows: frozenset[int] = frozenset()
-    """Indices of the rows that the model to score was trained on."""
+    """Indices of the rows of this split that the model to score was trained on."""
     normalized_overlap_count: int = 0
-    """Number of `training_rows` that match a training row only if case, whitespace and Unicode forms are ignored."""
+    """Number of `training_rows` that equal a training row only without case, whitespace and Unicode form."""
     unread_columns: tuple[str, ...] = ()
     """Columns of the source that are not read."""
     warnings: tuple[str, ...] = ()
-    """Warnings about its rows, such as gold values that no model can predict."""
+    """Warnings about the rows, such as gold values that no model can predict."""
 
-    def first(self, count: int | None) -> Split:
+    def head(self, count: int | None) -> Split:
         """Return the first `count` rows; without a count, return all rows."""
         if count is None:
             return self
         return replace(self, rows=offload_to_disk(islice(self.rows, count)), lines=self.lines[:count])
 
     def select(self, indices: Iterable[int]) -> Split:
-        """Return the rows at some indices, without the marks of training rows."""
+        """Return the rows at some indices; `training_rows` becomes empty."""
         positions = array("q", indices)
         rows = offload_to_disk(map(self.rows.__getitem__, positions))
         lines = array("q", map(self.lines.__getitem__, positions))
         return replace(self, rows=rows, lines=lines, training_rows=frozenset(), normalized_overlap_count=0)
 
     def locate(self, index: int) -> RowLocation:
-        """Return the place of a row."""
+        """Return the location of a row."""
         return locate_row(self.source, self.lines[index], self.rows[index])
 
     def column(self, name: str) -> Iterator[Any]:
         """Return an iterator over the values of a column, with None for rows that lack it."""
         return (row.get(name) for row in self.rows)
 
-    def without(self, name: str) -> Split:
+    def drop_column(self, name: str) -> Split:
         """Return the rows without a column."""
         return replace(self, rows=offload_to_disk({key: row[key] for key in row if key != name} for row in self.rows))
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 of the canonical rows, which does not depend on the format of their file."""
+        """Return the SHA-256 of the canonical rows, which does not depend on the file format."""
         return self._fingerprint
 
     @cached_property
@@ -130,10 +129,10 @@ class Split:
 def canonical_records(
     records: Iterable[Record], data: DataConfig, columns: ColumnSpec, source: str, warnings: list[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any], Row]]:
-    """Yield (line, raw values, row with canonical columns) for each record, and add to warnings if they are given.
+    """Yield (line, raw values, row with canonical columns) for each record, and add warnings to `warnings`.
 
     Raises:
-        DataError: If a column is missing; the message lists the source's columns.
+        DataError: If a column is missing, or the header is repeated.
     """
     names: dict[str, list[str]] | None = None
     records = join_words(iter(records), data, columns, source, [] if warnings is None else warnings)
@@ -146,7 +145,7 @@ def canonical_records(
             if PAIR in names and PAIR not in data.columns:
                 remedy = f"--set data.columns.{PAIR}=null drops it"
                 log_once(f"the column {PAIR!r} is read as the second text of a pair; {remedy}")
-        # Files that were joined repeat their header between the rows: each value is the name of its column.
+        # Concatenated files repeat the header, so that each value is the name of its column.
         if list(values) == list(values.values()) and len(values) > 1:
             raise DataError("the header is repeated", "delete the line", file=source, row=line)
         row = {
@@ -165,37 +164,37 @@ def read_split(
     source: str | Path,
     row_errors: list[DataError] | None = None,
 ) -> Split:
-    """Read the rows of a split, and check each with a task family's ``read``, which returns None to leave it out.
+    """Read the rows of a split, and check each row with `read`, which returns None to skip it.
 
-    With `row_errors`, errors of rows are added to this list, and the rows are left out.
+    With `row_errors`, errors of rows are added to this list, and the rows are skipped.
 
     Raises:
-        DataError: If rows are wrong; for the first, with the lines of other rows that have the same error.
+        DataError: If rows are wrong; the message of the first error lists all lines with this error.
     """
     lines = array("q")
     errors: list[DataError] = [] if row_errors is None else row_errors
     line_of_id = dict[str, int]()
-    left_out, warnings = Counter[str](), list[str]()
-    # An id that the recipe maps must be unique, because predictions name their rows by it.
-    ids_differ = "id" in data.columns
-    # 1. Map the columns. The first record is read now, because its names decide.
+    skipped_counts, warnings = Counter[str](), list[str]()
+    # Mapped ids must be unique, because they identify rows in predictions.
+    has_unique_ids = "id" in data.columns
+    # 1. Map the columns by the names in the first record.
     records, data = map_span_columns(records, data, columns)
-    canonical = canonical_records(records, data, columns, str(source), warnings)
-    first_record = list(islice(canonical, 1))
+    canonical_rows = canonical_records(records, data, columns, str(source), warnings)
+    head = list(islice(canonical_rows, 1))
 
-    # 2. Check each row. An error does not stop the loop, so that one message can name all wrong lines.
+    # 2. Check each row. Continue after an error, so that the message can list all wrong lines.
     def read_rows() -> Iterator[Row]:
-        for line, values, row in chain(first_record, canonical):
+        for line, values, row in chain(head, canonical_rows):
             try:
                 with add_row_location(source, line, data, values):
-                    dropped = is_dropped(values, row, data, columns)
+                    dropped = find_drop_reason(values, row, data, columns)
                     checked = None if dropped else read(row)
                     if checked is None:
-                        left_out[dropped or "labels"] += 1
+                        skipped_counts[dropped or "labels"] += 1
                         continue
-                    first = line_of_id.setdefault(str(checked["id"]), line) if ids_differ and "id" in checked else line
-                    if first != line:
-                        message = f"the id {checked['id']!r} is also the id of line {first}"
+                    is_mapped = has_unique_ids and "id" in checked
+                    if is_mapped and (first_line := line_of_id.setdefault(str(checked["id"]), line)) != line:
+                        message = f"the id {checked['id']!r} is also the id of line {first_line}"
                         raise DataError(message, "give each row a different id")
             except DataError as error:
                 error.record = describe_record({**values, **row}, f"{error.message} {error.file}")
@@ -204,27 +203,27 @@ def read_split(
             lines.append(line)
             yield checked
 
-    # 3. Consume the generator, which fills `lines`, `errors` and `left_out`, and report them.
+    # 3. Consume the generator, which fills `lines`, `errors` and `skipped_counts`, and report errors and counts.
     rows = offload_to_disk(islice(read_rows(), data.limit))
     _correct_remedies(errors, rows, columns.gold)
     if errors and row_errors is None:
         raise merge_errors(errors)
-    for missing, count in left_out.items():
+    for missing, count in skipped_counts.items():
         log.info(f"rows of {source} without {missing}, left out: {count:,}")
     if not rows and not errors:
         raise DataError(f"the {name} split has no rows", "add rows", file=source)
-    unread = next((find_unread_columns(values, row, data) for _, values, row in first_record), ())
+    unread = next((find_unread_columns(values, row, data) for _, values, row in head), ())
     return Split(name, str(source), rows, lines, unread_columns=unread, warnings=tuple(warnings))
 
 
 def get_unread_columns(splits: Mapping[str, Split]) -> tuple[str, ...]:
-    """Return the unread columns of the first split that has any."""
+    """Return the unread columns of the first split with unread columns."""
     return next((split.unread_columns for split in splits.values() if split.unread_columns), ())
 
 
 @contextmanager
 def add_row_location(source: str | Path, line: int, data: DataConfig, values: Row) -> Iterator[None]:
-    """Add the place of a row with these values, and the source's name of the column, to every DataError."""
+    """Add the location of a row, and the source's name of the column, to every DataError in the block."""
     try:
         yield
     except DataError as error:
@@ -234,28 +233,28 @@ def add_row_location(source: str | Path, line: int, data: DataConfig, values: Ro
 
 
 def update_hash(digest: Any, row: Row) -> None:
-    """Update a digest with a canonical row, whose encoding does not depend on the format of its file."""
-    digest.update(_encode(row).encode())
+    """Update a digest with a canonical row, independent of the file format."""
+    digest.update(_encode_row(row).encode())
 
 
 def digest_text(row: Row, gold: str) -> bytes:
-    """Return a digest of the values that a model reads; see `without_answer`."""
-    # 16 bytes keep the digests of different texts apart, and `draw.py` reads them as two integers of 64 bits.
+    """Return a digest of the columns that a model reads; see `get_model_inputs`."""
+    # `sampling.py` reads the 16 bytes as two integers of 64 bits.
     digest = hashlib.blake2b(key=_KEY, digest_size=16)
-    update_hash(digest, without_answer(row, gold))
+    update_hash(digest, get_model_inputs(row, gold))
     return digest.digest()
 
 
-def without_answer(row: Row, gold: str) -> Row:
-    """Return a row with only the columns that a model reads: all except the gold answer, soft labels and the id."""
-    # The words of a text are derived from it, and its spans are gold.
-    derived = ("tokens", "offsets", "spans", "left_out_spans") if "offsets" in row else ()
-    left_out = (gold, "id", SOFT_LABELS, *derived)
-    return {name: value for name, value in row.items() if name not in left_out}
+def get_model_inputs(row: Row, gold: str) -> Row:
+    """Return a row with only the columns that a model reads: without the gold value, soft labels and the id."""
+    # With offsets, the words are derived from the text, and the spans are gold values.
+    derived_columns = ("tokens", "offsets", "spans", "left_out_spans") if "offsets" in row else ()
+    excluded = (gold, "id", SOFT_LABELS, *derived_columns)
+    return {name: value for name, value in row.items() if name not in excluded}
 
 
 def digest_rows(rows: Iterable[Row], gold: str) -> Digests:
-    """Return the digests of rows, (rows,). Half of each digest is kept, which is unique among billions of texts."""
+    """Return half of each row's digest, which is unique among billions of texts. Shape: (rows,)."""
     import numpy as np
 
     return np.fromiter((int.from_bytes(digest_text(row, gold)[:8], "little") for row in rows), dtype="<u8")
@@ -276,9 +275,9 @@ def is_missing(value: object) -> bool:
 
 
 def find_joined_labels(values: Iterable[object], min_count: int = 2) -> tuple[str, str] | None:
-    """Return a message about a value that joins several labels by a separator, and the remedy, or None.
+    """Return the message and the remedy for a value that joins several labels, or None.
 
-    Each of these labels must be a value itself, or occur in at least `min_count` of the joined values.
+    Each joined label must also be a value, or occur in at least `min_count` joined values.
 
     >>> find_joined_labels(["a|b", "b", "a"])
     ("'a|b' looks like several labels", '--set options.multi_label=true')
@@ -286,35 +285,35 @@ def find_joined_labels(values: Iterable[object], min_count: int = 2) -> tuple[st
     names = {value for value in values if isinstance(value, str)}
     for separator in "|;,":
         parts = {name: [part.strip() for part in name.split(separator)] for name in sorted(names) if separator in name}
-        occurring = Counter(part for labels in parts.values() for part in labels)
+        counts = Counter(part for labels in parts.values() for part in labels)
         for name, labels in parts.items():
-            # A part of digits is not a label: 1,500 may be a number.
-            if all(part and not part.isdigit() and (part in names or occurring[part] >= min_count) for part in labels):
+            # Digits are not counted as labels, because 1,500 can be a number.
+            if all(part and not part.isdigit() and (part in names or counts[part] >= min_count) for part in labels):
                 option = f" --set 'options.separator={separator}'" if separator != "|" else ""
                 return f"{name!r} looks like several labels", f"--set options.multi_label=true{option}"
     return None
 
 
 def _correct_remedies(errors: Iterable[DataError], rows: Iterable[Row], gold: str) -> None:
-    """Suggest several labels per row if other rows seem to have them; a row without a label then has none of them."""
+    """If other rows seem to have several labels, suggest `multi_label` for rows without a label."""
     unlabeled_errors = [error for error in errors if error.message.startswith(NO_LABEL)]
     if joined := find_joined_labels(row.get(gold) for row in rows) if unlabeled_errors else None:
         for error in unlabeled_errors:
-            error.remedy = f"{joined[0]}: {joined[1]}, so that an empty label means none of them"
+            error.remedy = f"{joined[0]}: {joined[1]}, so that an empty label means none of these labels"
 
 
 def merge_errors(errors: list[DataError]) -> DataError:
-    """Return the first error, with the lines of the others that have the same message."""
+    """Return the first error, and add the lines of other errors with the same message to its message."""
     first = errors[0]
     lines = [error.row or error.file for error in errors[1:] if error.message == first.message]
     first.message += name_lines(lines)  # dialect: ok: an attribute of errors
     return first
 
 
-def is_dropped(values: Row, row: Row, data: DataConfig, columns: ColumnSpec) -> str:
-    """Return the value that a row to drop lacks, such as ``text`` or ``a label``, or an empty text to keep the row.
+def find_drop_reason(values: Row, row: Row, data: DataConfig, columns: ColumnSpec) -> str:
+    """Return what a row to drop lacks, such as ``text`` or ``a label``, or an empty text to keep the row.
 
-    Rows that an annotator of Prodigy rejected or ignored are dropped, because their correct label or span is unknown.
+    Rows that were rejected or ignored in Prodigy are dropped, because their correct label is unknown.
 
     Raises:
         DataError: If a text is blank, and ``data.empty_text`` is ``error``.
@@ -327,14 +326,14 @@ def is_dropped(values: Row, row: Row, data: DataConfig, columns: ColumnSpec) -> 
     if data.empty_text == "keep":
         return ""
     may_be_blank = (columns.gold, *columns.blank, *columns.extra)
-    blank = next((column for column in row if column not in may_be_blank and is_blank(row[column])), None)
-    if blank is not None and data.empty_text == "error":
-        raise DataError("no text", "fill it in, or --set data.empty_text=drop (or keep)", column=blank)
-    return "" if blank is None else "text"
+    blank_column = next((column for column in row if column not in may_be_blank and is_blank(row[column])), None)
+    if blank_column is not None and data.empty_text == "error":
+        raise DataError("no text", "fill it in, or --set data.empty_text=drop (or keep)", column=blank_column)
+    return "" if blank_column is None else "text"
 
 
 def check_texts(row: Row, *columns: str) -> None:
-    """Check that columns hold text in a row; missing columns are ignored.
+    """Check that the values of some columns are text; missing columns are ignored.
 
     Raises:
         DataError: If a value is not text.
@@ -345,17 +344,17 @@ def check_texts(row: Row, *columns: str) -> None:
 
 
 def read_texts(value: Any, column: str, *, first: int) -> list[str]:
-    """Read a list of texts, or a single text, without the empty texts at its end.
+    """Read a list of texts, or a single text, without empty texts at the end.
 
     Raises:
-        DataError: If the value is neither, or a text before the last is empty; texts are counted from `first`.
+        DataError: If the value is neither, or an earlier text is empty; the message counts texts from `first`.
     """
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)) or not all(text is None or isinstance(text, str) for text in texts):
         message = f"{str(value)[:60]!r} is neither a text nor a list of texts"
-        raise DataError(message, f"give a list, or map several columns: {{{column}: [a, b]}}", column=column)
+        raise DataError(message, f"write a list, or map several columns: {{{column}: [a, b]}}", column=column)
     last = max((index for index, text in enumerate(texts) if not (text is None or is_blank(text))), default=-1)
-    # Empty texts at the end are padding of rows with fewer choices; between other texts, they would shift the indices.
+    # Empty texts at the end are padding. Without an earlier empty text, the indices of later texts would shift.
     for index, text in enumerate(texts[: last + 1], start=first):
         if text is None or is_blank(text):
             raise DataError(f"text {index} of {last + 1} is empty", "fill it in", column=column)
@@ -363,7 +362,7 @@ def read_texts(value: Any, column: str, *, first: int) -> list[str]:
 
 
 def read_number(row: Row, column: str, remedy: str) -> float:
-    """Read a number. The error for any other value has the remedy, or suggests the notation without commas.
+    """Read a number. The error for other values has this remedy, or suggests a notation without commas.
 
     Raises:
         DataError: If the value is missing, or not a finite number.
@@ -374,9 +373,9 @@ def read_number(row: Row, column: str, remedy: str) -> float:
     if not math.isfinite(number):
         text = str(row[column]).strip()
         if _THOUSANDS.fullmatch(text):
-            # In English, 1,234 is 1234; in German, it is 1.234. The remedy has both.
-            is_unclear = bool(_DECIMAL_COMMA.fullmatch(text))
-            remedy = f"write {text.replace(',', '')}" + f" or {text.replace(',', '.')}" * is_unclear
+            # 1,234 is 1234 in English and 1.234 in German, so the remedy has both.
+            is_ambiguous = bool(_DECIMAL_COMMA.fullmatch(text))
+            remedy = f"write {text.replace(',', '')}" + f" or {text.replace(',', '.')}" * is_ambiguous
         elif _DECIMAL_COMMA.fullmatch(text):
             remedy = f"write a decimal point: {text.replace('.', '').replace(',', '.')}"
         raise DataError(f"{column} {row[column]!r} is not a number", remedy, column=column)

@@ -106,7 +106,7 @@ def read_splits(
         if is_single:
             _warn_of_split_column(rows, opened[ALL][1])
         parts = hold_out(rows, data, columns, named=named)
-        splits = {name: part.first(data.limit) for name, part in parts.items()}
+        splits = {name: part.head(data.limit) for name, part in parts.items()}
         splits |= {name: read_named(name) for name in opened if name != undivided and choose(name)}
         return {name: split for name, split in splits.items() if choose(name)}
     # 3. Otherwise read each split, and log the splits of the recipe that the source lacks.

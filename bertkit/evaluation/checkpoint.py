@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bertkit.data.labels import match_names, placeholder_names
+from bertkit.data.labels import make_placeholder_names, match_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.calibration import SavedCalibration, read_calibration
@@ -323,7 +323,7 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> CheckpointInfo:
     elif task.HAS_LABEL_NAMES:
         outputs = len(config.get("id2label") or "ab")  # transformers' default is two
         # The user's label names take precedence over the config's, and those over numbers.
-        labels = recipe.model_labels or get_label_names(config) or placeholder_names(outputs)
+        labels = recipe.model_labels or get_label_names(config) or make_placeholder_names(outputs)
         labels = match_names(labels, recipe.labels) if recipe.labels else labels
     return CheckpointInfo(as_recorded(recipe, record.get("identity", {})), task, folder, tuple(labels), record)
 

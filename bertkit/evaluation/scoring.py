@@ -161,7 +161,7 @@ def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
     context, gold = checkpoint.context, checkpoint.task.COLUMNS.gold
     if checkpoint.unknown_label_count:
         context = replace(context, labels=context.labels[: -checkpoint.unknown_label_count])
-        split = split.without(gold)
+        split = split.drop_column(gold)
     features = encode_split(split, context, checkpoint.task.encode)
     truncation = Truncation(context, checkpoint.task.encode)
     truncation.add(features, split.rows)

@@ -13,12 +13,12 @@ import numpy as np
 from bertkit.data.checks import format_fraction
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.labels import (
-    CORRECT,
+    CORRECT_ROW,
     add_unseen_names,
     labels_to_strs,
     list_names,
     log_label_indices,
-    placeholder_names,
+    make_placeholder_names,
     replace_raw_labels,
 )
 from bertkit.data.rows import Digests, Split, digest_rows
@@ -207,8 +207,8 @@ def _label_remedy(info: CheckpointInfo, split: Split, gold: str) -> str:
     """Return the remedy for a label that the checkpoint lacks; its label names can be placeholders."""
     label_names = sorted({name for value in split.column(gold) for name in labels_to_strs(value)})
     outputs = len(info.labels)
-    if info.recipe.labels or (len(label_names) != outputs and list(info.labels) != placeholder_names(outputs)):
-        return CORRECT
+    if info.recipe.labels or (len(label_names) != outputs and list(info.labels) != make_placeholder_names(outputs)):
+        return CORRECT_ROW
     names = list_names(label_names) if len(label_names) == outputs else "..."
     return f"if you know the meaning of its {outputs} outputs, name them in its order: --set 'model_labels=[{names}]'"
 

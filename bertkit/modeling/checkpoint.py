@@ -14,7 +14,7 @@ from logging import DEBUG
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.labels import placeholder_names
+from bertkit.data.labels import make_placeholder_names
 from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES, BIDIRECTIONAL, find_native_port
 from bertkit.modeling.info import Config
@@ -124,7 +124,7 @@ def get_label_names(config: dict[str, Any]) -> list[str] | None:
     """
     names = config.get("id2label") or {}
     ordered = [str(names[key]) for key in sorted(names, key=int)]
-    return None if not ordered or ordered == placeholder_names(len(ordered)) else ordered
+    return None if not ordered or ordered == make_placeholder_names(len(ordered)) else ordered
 
 
 def fingerprint(folder: Path, *, weights: bool = True) -> str:

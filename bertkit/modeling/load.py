@@ -13,7 +13,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.labels import placeholder_names
+from bertkit.data.labels import make_placeholder_names
 from bertkit.errors import ModelError
 from bertkit.hardware.device import Device
 from bertkit.hardware.process import is_memory_error
@@ -92,7 +92,7 @@ def load_pretrained(
 
     # 2. Load the config, and replace the checkpoint's labels by the labels of the task.
     config = load_config(folder)
-    saved_labels = get_label_names(config.to_dict()) or placeholder_names(config.num_labels)
+    saved_labels = get_label_names(config.to_dict()) or make_placeholder_names(config.num_labels)
     saved_problem, saved_class = config.problem_type, (config.architectures or [""])[0]
     saved_tagger = get_tagger_head(config)
     config.id2label, config.label2id = dict(enumerate(labels)), {name: index for index, name in enumerate(labels)}

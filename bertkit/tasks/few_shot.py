@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.labels import class_weights
+from bertkit.data.labels import compute_class_weights
 from bertkit.errors import RecipeError
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
@@ -82,7 +82,7 @@ def fit_head(model: Model, features: Features, context: TaskContext, run: RunMod
 
     gold = [int(feature["labels"]) for feature in features]
     names = [context.labels[label] for label in gold]
-    weights = class_weights(context.recipe.training.class_weights, context.labels, names)
+    weights = compute_class_weights(context.recipe.training.class_weights, context.labels, names)
     # Each row is one text, so its vectors have the shape (1, dimension).
     vectors = np.stack([output["vectors"][0] for output in run(model, features)])
     fit_logistic(model, vectors, gold, [weights[label] for label in gold])

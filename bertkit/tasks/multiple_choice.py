@@ -17,7 +17,7 @@ import numpy as np
 
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.formats.json import parse_json
-from bertkit.data.labels import label_to_str, placeholder_names
+from bertkit.data.labels import label_to_str, make_placeholder_names
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts, read_texts
 from bertkit.errors import DataError
 from bertkit.metrics import calibration
@@ -97,7 +97,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with one logit per choice; choices that a row lacks get no probability."""
     from bertkit.modeling.heads.mixins import MaskedChoices, extend_model
 
-    labels = placeholder_names(2)
+    labels = make_placeholder_names(2)
     model = load_pretrained("AutoModelForMultipleChoice", folder, context, labels=labels, new_head=new_head)
     extend_model(model, MaskedChoices)
     return model

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import placeholder_names
+from bertkit.data.labels import make_placeholder_names
 from bertkit.errors import DataError
 from bertkit.metrics import squad
 from bertkit.metrics.intervals import Metric
@@ -86,7 +86,7 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with two logits per token: the answer starts here, the answer ends here."""
-    labels = placeholder_names(2)
+    labels = make_placeholder_names(2)
     return load_pretrained("AutoModelForQuestionAnswering", folder, context, labels=labels, new_head=new_head)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.labels import placeholder_names
+from bertkit.data.labels import make_placeholder_names
 from bertkit.data.rows import check_texts, read_number
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics.intervals import Metric
@@ -83,7 +83,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     problem_type = "multi_label_classification" if _is_pointwise(context) else None
     if not new_head:
         problem_type = read_config(folder).get("problem_type") or problem_type
-    names = placeholder_names(1)  # as CrossEncoder writes it, so that a head of its is kept
+    names = make_placeholder_names(1)  # as CrossEncoder writes it, so that a head of its is kept
     model = load_pretrained(AUTO_CLASS, folder, context, labels=names, new_head=new_head, problem_type=problem_type)
     if new_head:
         activation = PROBABILITY if _is_pointwise(context) else LOGIT

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertkit.data.columns import SOFT_LABELS, ColumnSpec
 from bertkit.data.formats.json import parse_json
-from bertkit.data.labels import VECTOR, label_to_str, labels_to_strs, normalize_label
+from bertkit.data.labels import VECTOR_ERROR, label_to_str, labels_to_strs, normalize_label
 from bertkit.data.rows import FILL_IN, NO_LABEL, check_texts
 from bertkit.data.soft_labels import read_soft_labels
 from bertkit.errors import DataError, ModelError, RecipeError, did_you_mean, error_location
@@ -116,7 +116,7 @@ def _read_label(raw_label: Any, recipe: Recipe) -> Any:
     names = labels_to_strs(value)
     if len(set(names)) < len(names):
         raise DataError(
-            *VECTOR if set(names) <= {"0", "1"} else (f"a label is named twice in {raw_label!r}", "keep one")
+            *VECTOR_ERROR if set(names) <= {"0", "1"} else (f"a label is named twice in {raw_label!r}", "keep one")
         )
     if is_multi:
         return names

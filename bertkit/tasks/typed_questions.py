@@ -22,7 +22,7 @@ import numpy as np
 
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.formats.json import parse_json
-from bertkit.data.labels import placeholder_names
+from bertkit.data.labels import make_placeholder_names
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import calibration
 from bertkit.metrics.intervals import Metric
@@ -150,7 +150,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     from bertkit.modeling.attention import preserve_sliding_window
     from bertkit.modeling.heads.options import option_class, takes_position_ids
 
-    model = load_pretrained(option_class, folder, context, labels=placeholder_names(1), new_head=new_head)
+    model = load_pretrained(option_class, folder, context, labels=make_placeholder_names(1), new_head=new_head)
     config = model.config
     if new_head:  # An exported graph has no tokenizer and splits sequences by these ids.
         config.option_separator = find_template(context.tokenizer, pair=True).between[-1]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.labels import class_weights
+from bertkit.data.labels import compute_class_weights
 from bertkit.errors import RecipeError
 from bertkit.metrics.linear import find_scale
 from bertkit.modeling.info import Model, get_loading_info
@@ -172,7 +172,7 @@ def make_loss(training: TrainingConfig, labels: Sequence[str], gold_labels: Sequ
     import torch
     from torch.nn import functional
 
-    weights = torch.tensor(class_weights(training.class_weights, labels, gold_labels))
+    weights = torch.tensor(compute_class_weights(training.class_weights, labels, gold_labels))
     smoothing = training.label_smoothing
     gamma = None if training.loss is None else 2.0 if training.focal_gamma is None else training.focal_gamma
 

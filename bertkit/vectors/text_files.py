@@ -15,7 +15,7 @@ import numpy as np
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.files import read_records
 from bertkit.data.remote import find_source, name_source
-from bertkit.data.rows import add_row_location, canonical_records, is_dropped
+from bertkit.data.rows import add_row_location, canonical_records, find_drop_reason
 from bertkit.data.text import Record, excerpt
 from bertkit.errors import DataError, UsageError, did_you_mean
 from bertkit.recipe.records import DataConfig
@@ -194,7 +194,7 @@ def read_file_rows(
         with add_row_location(name, line, data, original):
             # A dropped row counts, so that indices are the same as in the file.
             index = next(indices)
-            if is_dropped(original, row, data, columns):
+            if find_drop_reason(original, row, data, columns):
                 continue
             row_id = row.get("id", original.get("id"))
             yield line, index if row_id is None else row_id, original, read(row)

@@ -334,7 +334,7 @@ def _predict_rows(
     """Predict rows as `eval` does. Gold values are ignored, because a run may lack some of the labels."""
     indices = [index for index, line in enumerate(split.lines) if line not in excluded_lines]
     rows = split.select(indices)
-    inputs = rows.without(info.task.COLUMNS.gold)
+    inputs = rows.drop_column(info.task.COLUMNS.gold)
     with stage(f"loading {info.recipe.model_name}"):
         checkpoint = info.load(inference=True)
     features = encode_split(inputs, checkpoint.context, info.task.encode)

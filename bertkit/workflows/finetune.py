@@ -31,7 +31,7 @@ from bertkit.storage.cache import log_once
 from bertkit.storage.runs import is_main_process
 from bertkit.tokens.features import Features, TaskContext, max_tokens
 from bertkit.tokens.truncation import reads_windows
-from bertkit.training.run import Run, open_run
+from bertkit.training.run import FitResult, Run, open_run
 from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 
 if TYPE_CHECKING:
@@ -137,7 +137,9 @@ def _train_and_save(data: FinetuneData, run: Run, compare: Compare | None) -> li
     if recipe.training.lora:
         merge_adapters(checkpoint.model, data.plan.folder if is_main_process() else None, recipe.model_name)
     output = outputs[data.validation.name]
-    compared_models = compare(replace(checkpoint, context=output.context), output, fit_result.best) if compare else []
+    compared_models = (
+        compare(replace(checkpoint, context=output.context), output, fit_result.best_checkpoint) if compare else []
+    )
 
     # 5. Write the run folder: checkpoint, predictions, scores, report and card.
     from bertkit.workflows.finetune_results import save_results

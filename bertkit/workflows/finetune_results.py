@@ -12,7 +12,7 @@ import numpy as np
 
 from bertkit.data.checks import find_skew
 from bertkit.data.remote import find_hub_dataset
-from bertkit.data.rows import without_answer
+from bertkit.data.rows import get_model_inputs
 from bertkit.evaluation.baselines import (
     BASELINES_FILE,
     ScoredBaselines,
@@ -336,7 +336,7 @@ def _make_examples(outcome: _Outcome) -> list[Example]:
         replace(
             make_example(index, rows[index], gold, predictions[index], answers[index] if answers else None),
             text=[
-                (column, _format_column(column, value)) for column, value in without_answer(rows[index], gold).items()
+                (column, _format_column(column, value)) for column, value in get_model_inputs(rows[index], gold).items()
             ],
         )
         for index in sample_rows(range(len(rows)), _MAX_EXAMPLES)

@@ -17,5 +17,5 @@ def load_measured(folder: Path, rows: int = 12):
     recipe = load_recipe(str(folder / "recipe.yaml"), {"model": str(folder)})
     saved = open_checkpoint(recipe, load_task(recipe), folder)
     checkpoint = load_to_measure(saved, saved.load(ComputeConfig("cpu", "fp32", 1, "")))
-    split = splits_to_score(saved, "validation")["validation"].first(rows)
+    split = splits_to_score(saved, "validation")["validation"].head(rows)
     return checkpoint, split, saved.task.encode(split.rows, checkpoint.context)

@@ -56,7 +56,7 @@ def test_names_are_found_in_the_order_a_reader_expects():
 def test_one_label_or_a_thousand_are_no_classes():
     with pytest.raises(DataError, match="every row has the same label 'x'"):
         find_names(["x", "x"])
-    with pytest.raises(DataError, match="for numbers use the recipe `regress`"):
+    with pytest.raises(DataError, match="for numbers, use the recipe `regress`"):
         find_names([number / 7 for number in range(1, 1000)])
 
 
@@ -209,7 +209,7 @@ def test_rows_without_a_label_beside_rows_with_several(here):
         DataError, match=r"no label \(rows.csv:4, .* - 'a\|b' looks like several labels: --set opt"
     ) as caught:
         read_rows(load_recipe("classify", {"data.source": "rows.csv"}))
-    assert "drop" not in caught.value.remedy and "none of them" in caught.value.remedy
+    assert "drop" not in caught.value.remedy and "none of these labels" in caught.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_a_label_is_a_number_from_0(label):
 
 
 NO_LIST = (
-    "is neither a text nor a list of texts (column 'choices') - give a list, or map several columns: {choices: [a, b]}"
+    "is neither a text nor a list of texts (column 'choices') - write a list, or map several columns: {choices: [a, b]}"
 )
 
 

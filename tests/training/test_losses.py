@@ -11,7 +11,7 @@ import sklearn.utils
 import torch
 from torch.nn import functional
 
-from bertkit.data.labels import class_weights
+from bertkit.data.labels import compute_class_weights
 from bertkit.errors import RecipeError
 from bertkit.recipe import TrainingConfig
 from bertkit.tokens.features import count_items
@@ -27,7 +27,7 @@ def test_no_wish_no_loss():
 def test_balanced_weights_are_those_of_scikit_learn():
     gold = ["a"] * 5 + ["b"] * 3 + ["c"]
     expected = sklearn.utils.class_weight.compute_class_weight("balanced", classes=np.array(["a", "b", "c"]), y=gold)
-    assert class_weights("balanced", ["a", "b", "c"], gold) == pytest.approx(expected.tolist())
+    assert compute_class_weights("balanced", ["a", "b", "c"], gold) == pytest.approx(expected.tolist())
 
 
 def test_weighted_cross_entropy_is_a_weighted_sum():
@@ -58,7 +58,7 @@ def test_several_labels_at_once_sum_over_rows():
 
 
 def test_unknown_labels_are_refused():
-    with pytest.raises(RecipeError, match="class_weights names no label 'goood'"):
+    with pytest.raises(RecipeError, match="class_weights: unknown label 'goood'"):
         make_loss(TrainingConfig(class_weights={"goood": 2.0}), ["good", "bad"], ["good"])
 
 
