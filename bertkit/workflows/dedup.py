@@ -67,7 +67,7 @@ def dedup(
         BertkitError: If files or options are wrong; see `bertkit.errors`.
     """
     # 1. Check the options and the files.
-    for name, value, lowest in (("threshold", threshold, -1), ("near_threshold", near_threshold, 0)):
+    for name, value, lowest in (("threshold", threshold, -1), ("near-threshold", near_threshold, 0)):
         if value is not None and not lowest <= value <= 1:
             raise UsageError(f"--{name} {value:g}", f"give a number from {lowest} to 1")
     outputs = [file for file in (output, report) if file is not None]
