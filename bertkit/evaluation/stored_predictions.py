@@ -387,6 +387,8 @@ def read_column(column: str, scorer: StoredPredictionScorer, run: StoredRun, row
         raise
     if split not in splits:
         raise DataError(f"no split {split!r} in {data.source}", "name another --split")
+    if column not in splits[split].rows[0]:  # The columns of demo rows are not checked before.
+        raise DataError(f"no column {column!r} in {data.source}", "name another column with --group-by")
 
     def key(row: Row) -> str:
         return json.dumps([row.get(name) for name in (*columns.inputs, *columns.optional)], default=str)
@@ -394,9 +396,7 @@ def read_column(column: str, scorer: StoredPredictionScorer, run: StoredRun, row
     values = {key(row): row[column] for row in splits[split].rows}
     missing = sum(key(row) not in values for row in rows)
     if missing:
-        message = (
-            f"{missing:,} of the {len(rows):,} rows are no longer in the dataset, so --group-by {column} is unknown"
-        )
+        message = f"{missing:,} of the {len(rows):,} rows are no longer in the dataset, so {column!r} is unknown"
         raise DataError(
             message, "restore it, or leave out --group-by", file=expand_path(data.source) if data.source else None
         )
