@@ -93,19 +93,19 @@ def print_calibration(result: CalibrationResult) -> None:
             "precision": entry["asked"],
             "abstain below": entry.get("threshold", "not shown"),
             "answered": entry.get("coverage", ""),
-            "right": entry.get("precision", ""),
+            "correct": entry.get("precision", ""),
         }
         for entry in result.abstention
     ]
     if table_rows:
-        print_table("thresholds that have a precision, with 95% confidence", table_rows)
-        # Risk is the fraction of wrong answers among those that are given, coverage the fraction that is given.
+        print_table("thresholds for a required precision, with 95% confidence", table_rows)
+        # Coverage is the fraction of rows that are answered, risk the fraction of wrong answers among them.
         print_table("risk and coverage", result.risk_coverage)
     sets = [
         {
             "type": measured.get("type", ""),
             "coverage": measured["asked"],
-            "held": format_score(measured["held"], measured["interval"]),
+            "reached": format_score(measured["held"], measured["interval"]),
             # All sets have about the requested coverage, because they grow with the uncertainty of the model. So a
             # better model has smaller sets.
             "mean size": measured["mean_size"],

@@ -149,7 +149,7 @@ def print_dry_run(plan: DryRun, runs: int = 1) -> None:
             "steps": f"{plan.steps:,}{per_run}",
             "time": ""
             if plan.seconds is None
-            else f"{duration_text(plan.seconds)}{per_run}, without start, scoring and saving",
+            else f"{duration_text(plan.seconds)}{per_run}, without startup, scoring and saving",
             "memory": "" if plan.memory_bytes is None else f"{plan.memory_bytes / 1e6:,.0f} MB at peak",
             "disk": f"{plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}",
         }

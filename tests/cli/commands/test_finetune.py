@@ -44,11 +44,11 @@ def test_a_plan_has_its_rows_labels_steps_and_disk(capsys):
 def test_a_plan_has_the_time_and_memory_of_timed_steps_or_why_it_has_none(capsys):
     print_dry_run(replace(PLAN, seconds=754.0, memory_bytes=1_264_000_000, timed_steps=10))
     lines = capsys.readouterr().out.splitlines()
-    assert "time     12 min 34 s, without start, scoring and saving" in lines
+    assert "time     12 min 34 s, without startup, scoring and saving" in lines
     assert "memory   1,264 MB at peak" in lines
     assert lines[-2] == "Time and memory are estimates from 10 steps of training."
     print_dry_run(replace(PLAN, seconds=24.0), runs=3)
-    assert "time     24.0 s in each of 3 runs, without start, scoring and saving" in capsys.readouterr().out
+    assert "time     24.0 s in each of 3 runs, without startup, scoring and saving" in capsys.readouterr().out
     print_dry_run(replace(PLAN, notes=["bf16, batch 32: out of memory"]))
     assert capsys.readouterr().out.splitlines()[-2] == "  bf16, batch 32: out of memory"
 
