@@ -188,7 +188,7 @@ DryRunOption = Annotated[bool, flag("--dry-run", "Check everything and print the
 RestartOption = Annotated[bool, flag("--restart", "Start over; an earlier run in the folder is moved aside.")]
 ZeroShotOption = Annotated[
     bool,
-    flag("--zero-shot", "Use label names as descriptions, with a model of sentence vectors or of language inference."),
+    flag("--zero-shot", "Use label names as descriptions, with a model for sentence vectors or language inference."),
 ]
 
 
@@ -216,7 +216,7 @@ FirstRowsOption = Annotated[int | None, option("Use only the first N rows.", "N"
 TextOption = Annotated[str | None, option("One text; short for --row text=TEXT.", "TEXT")]
 RowOption = Annotated[
     list[str] | None,
-    option("Value in one row; repeat it for other columns, or for a column with a list.", "COLUMN=VALUE"),
+    option("Value of a column, for one row; repeat it for other columns, or for a list.", "COLUMN=VALUE"),
 ]
 RecordsOption = Annotated[
     Path | None, output_option("File to write: .jsonl, .csv, .tsv or .parquet.", "FILE", "JSON lines on stdout")

@@ -289,10 +289,10 @@ def format_interval(interval: Sequence[float] | None) -> str:
     return "n/a" if interval is None else " to ".join(map(format_number, interval))
 
 
-def format_score_interval(score: float | None, interval: Sequence[float] | None) -> str:
+def format_score(score: float | None, interval: Sequence[float] | None) -> str:
     """Return a score and its interval.
 
-    >>> format_score_interval(0.5, (0.25, 1.0))
+    >>> format_score(0.5, (0.25, 1.0))
     '0.5000 (0.2500 to 1.0000)'
     """
     return f"{format_number(score)} ({format_interval(interval)})"

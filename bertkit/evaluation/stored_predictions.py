@@ -391,6 +391,8 @@ def read_column(column: str, scorer: StoredPredictionScorer, run: StoredRun, row
         raise
     if split not in splits:
         raise DataError(f"no split {split!r} in {data.source}", "name another --split")
+    if column not in splits[split].rows[0]:  # The columns of demo rows are not checked before.
+        raise DataError(f"no column {column!r} in {data.source}", "name another column with --group-by")
 
     def key(row: Row) -> str:
         return json.dumps([row.get(name) for name in (*columns.inputs, *columns.optional)], default=str)

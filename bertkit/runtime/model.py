@@ -69,11 +69,11 @@ def open_exported(folder: Path) -> ExportedModel:
     return ExportedModel(export, open_graph(folder / export.file, export.backend, export.precision))
 
 
-def _arrange_in_rows(values: np.ndarray[Any, Any], is_text: np.ndarray[Any, Any], fill: float) -> np.ndarray[Any, Any]:
+def _fill_rows(values: np.ndarray[Any, Any], is_text: np.ndarray[Any, Any], fill: float) -> np.ndarray[Any, Any]:
     """Arrange the values of texts in rows. Shapes: (texts, ...) to (rows, texts per row, ...).
 
     >>> is_text = np.array([[True, True], [True, False]])  # a row of two texts, and a row of one
-    >>> _arrange_in_rows(np.array([1.0, 2.0, 3.0]), is_text, fill=-1).tolist()
+    >>> _fill_rows(np.array([1.0, 2.0, 3.0]), is_text, fill=-1).tolist()
     [[1.0, 2.0], [3.0, -1.0]]
     """
     rows = np.full((*is_text.shape, *values.shape[1:]), fill, dtype=np.float32)
@@ -82,15 +82,15 @@ def _arrange_in_rows(values: np.ndarray[Any, Any], is_text: np.ndarray[Any, Any]
 
 
 def _join_windows(outputs: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
-    return {"logits": _arrange_in_rows(outputs["logits"], is_text, np.nan), "windows": is_text.sum(axis=1)}
+    return {"logits": _fill_rows(outputs["logits"], is_text, np.nan), "windows": is_text.sum(axis=1)}
 
 
 def _join_choices(outputs: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
-    return {"logits": _arrange_in_rows(outputs["logits"][:, 0], is_text, _MIN_LOGIT)}
+    return {"logits": _fill_rows(outputs["logits"][:, 0], is_text, _MIN_LOGIT)}
 
 
 def _join_vectors(outputs: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
-    rows = {"vectors": _arrange_in_rows(outputs["vectors"], is_text, 0.0)}
+    rows = {"vectors": _fill_rows(outputs["vectors"], is_text, 0.0)}
     # Only models whose rows have a single text return `logits`.
     return rows | {"logits": outputs["logits"]} if "logits" in outputs else rows
 
@@ -108,8 +108,8 @@ def _join_sparse(outputs: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
     tokens = np.argsort(-values, axis=1, kind="stable")[:, : max(1, int((values > 0).sum(axis=1).max(initial=0)))]
     largest = np.take_along_axis(values, tokens, axis=1)
     return {
-        "values": _arrange_in_rows(largest, is_text, 0.0),
-        "tokens": _arrange_in_rows(tokens, is_text, 0.0).astype(np.int64),
+        "values": _fill_rows(largest, is_text, 0.0),
+        "tokens": _fill_rows(tokens, is_text, 0.0).astype(np.int64),
     }
 
 

@@ -9,15 +9,8 @@ from typing import Any
 from bertkit.tokens.fast_tokenizer import read_tokenizer_file
 
 _FILE = "tokenizer.json"
-_TOKEN_IDS = ("pad_token_id", "unk_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
-_SETTINGS = (
-    *_TOKEN_IDS,
-    "pad_token_type_id",
-    "model_max_length",
-    "model_input_names",
-    "truncation_side",
-    "all_special_ids",
-)
+_TOKENS = ("pad_token_id", "unk_token_id", "cls_token_id", "sep_token_id", "mask_token_id", "pad_token_type_id")
+_SETTINGS = (*_TOKENS, "model_max_length", "model_input_names", "truncation_side", "all_special_ids")
 
 
 class EncodedTexts(dict[str, Any]):

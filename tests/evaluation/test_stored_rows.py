@@ -33,6 +33,9 @@ def test_a_column_is_that_of_the_row_whatever_their_order(tmp_path):
     assert read_column("text", scorer, run, rows) == [row["text"] for row in ROWS[::-1]]  # of the stored rows
     with pytest.raises(DataError, match=r"no column 'kind'.* - name another column with --group-by"):
         read_column("kind", scorer, run, rows)
+    demo = scorer.recipe.data.model_copy(update={"source": "demo"})
+    with pytest.raises(DataError, match=r"no column 'kind' in demo - name another column with --group-by"):
+        read_column("kind", replace(scorer, recipe=scorer.recipe.model_copy(update={"data": demo})), run, rows)
     write_csv(file, [{**row, "genre": 0} for row in ROWS[1:]])
     with pytest.raises(DataError, match="1 of the 12 rows are no longer in the dataset"):
         read_column("genre", scorer, run, rows)

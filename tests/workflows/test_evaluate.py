@@ -79,7 +79,7 @@ def test_a_run_is_scored_by_its_own_recipe(run, trained, rows):
     assert (ended.code, ended.last) == (
         2,
         f"error: --model {trained} cannot replace the model of the run {trained} - leave --model out, "
-        f"or name the recipe: {trained}/recipe.yaml",
+        f"or name the recipe instead: {trained}/recipe.yaml",
     )
 
 

@@ -167,8 +167,12 @@ def test_mistakes():
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
-        ([], 2, 'no text - give e.g. "The [MASK] sleeps.", or --file'),
-        (["a [MASK]", "--file", "x"], 2, 'TEXT and --file are both given - give either, e.g. "The [MASK] sleeps."'),
+        ([], 2, 'no text is given - give either a TEXT such as "The [MASK] sleeps." or --file'),
+        (
+            ["a [MASK]", "--file", "x"],
+            2,
+            'TEXT and --file are both given - give either a TEXT such as "The [MASK] sleeps." or --file',
+        ),
         (["--file", "empty.txt"], 3, "the file is empty (empty.txt) - add rows"),
         (["a [MASK]", "--targets", ","], 2, "--targets has no words - write e.g. --targets cat,dog"),
         (["no mask"], 3, "text 1 has no mask: 'no mask' - write [MASK] for a word"),

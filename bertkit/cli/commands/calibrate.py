@@ -14,7 +14,7 @@ from bertkit.cli.options import (
     option,
     recipe_options,
 )
-from bertkit.cli.output import format_rows, format_score_interval, print_result, print_table, print_text
+from bertkit.cli.output import format_rows, format_score, print_result, print_table, print_text
 
 if TYPE_CHECKING:
     from bertkit.workflows.calibrate import CalibrationResult
@@ -34,7 +34,7 @@ def command(
     ] = None,
     coverage: Annotated[
         list[float] | None,
-        option("Probability with which prediction sets to measure contain the right label; repeatable.", "P"),
+        option("Coverage of prediction sets to measure: probability of the right label; repeatable.", "P"),
     ] = None,
     min_precision: Annotated[
         float | None, option("Minimum precision of `predict`, which abstains from less certain rows.", "P")
@@ -74,7 +74,7 @@ def print_calibration(result: CalibrationResult) -> None:
     table = []
     for name in result.before:
         scores = {"before": result.before[name], "after": result.after[name]}
-        cells = {state: format_score_interval(score["value"], score["interval"]) for state, score in scores.items()}
+        cells = {state: format_score(score["value"], score["interval"]) for state, score in scores.items()}
         table.append({"measure": name, **cells})
     scope = "" if result.per == "row" else f"of each {result.per}, "
     print_table(f"{scope}on rows that the temperature was not fitted to (95% CI over rows)", table)
@@ -93,19 +93,19 @@ def print_calibration(result: CalibrationResult) -> None:
             "precision": entry["asked"],
             "abstain below": entry.get("threshold", "not shown"),
             "answered": entry.get("coverage", ""),
-            "right": entry.get("precision", ""),
+            "correct": entry.get("precision", ""),
         }
         for entry in result.abstention
     ]
     if table_rows:
-        print_table("thresholds that have a precision, with 95% confidence", table_rows)
-        # Risk is the fraction of wrong answers among those that are given, coverage the fraction that is given.
+        print_table("thresholds for a required precision, with 95% confidence", table_rows)
+        # Coverage is the fraction of rows that are answered, risk the fraction of wrong answers among them.
         print_table("risk and coverage", result.risk_coverage)
     sets = [
         {
             "type": measured.get("type", ""),
             "coverage": measured["asked"],
-            "held": format_score_interval(measured["held"], measured["interval"]),
+            "reached": format_score(measured["held"], measured["interval"]),
             # All sets have about the requested coverage, because they grow with the uncertainty of the model. So a
             # better model has smaller sets.
             "mean size": measured["mean_size"],

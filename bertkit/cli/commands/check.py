@@ -54,7 +54,7 @@ def command(
     changes: dict[str, Any],
     label_errors: Annotated[
         bool,
-        flag("--label-errors", "List labels that the model's vectors contradict (extra `check`)."),
+        flag("--label-errors", "List labels that the model's vectors contradict (requires the extra `check`)."),
     ] = False,
     strict: Annotated[
         bool,

@@ -43,7 +43,7 @@ def command(
     against: AgainstOption = None,
     column: ColumnOption = "text",
     near_threshold: Annotated[
-        float, option("Minimum overlap of the wording of near duplicates; 1 finds only exact ones.", "P")
+        float, option("Minimum fraction of shared wording of near duplicates; 1 finds only exact ones.", "P")
     ] = 0.9,
     model: EmbeddingModelOption = None,
     vectors: Annotated[

@@ -21,7 +21,7 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import (
     format_number,
-    format_score_interval,
+    format_score,
     print_notes,
     print_result,
     print_table,
@@ -141,8 +141,8 @@ def _name_model(model: ComparedModel) -> str:
 
 
 def _score_line(model: ComparedModel, metric: str) -> dict[str, Any]:
-    line = {"model": _name_model(model), "score": format_score_interval(model.scores[metric], model.intervals[metric])}
+    line = {"model": _name_model(model), "score": format_score(model.scores[metric], model.intervals[metric])}
     if metric in model.difference:
         interval = model.difference_intervals[metric]
-        line["student - teacher"] = format_score_interval(model.difference[metric], interval)
+        line["student - teacher"] = format_score(model.difference[metric], interval)
     return line

@@ -20,7 +20,7 @@ def command(
         str | None,
         option("License, e.g. MIT; `open` for every license that allows commercial use.", "NAME"),
     ] = None,
-    min_tokens: Annotated[int, option("Minimum input length in tokens.", "N", min=0)] = 0,
+    min_tokens: Annotated[int, option("Minimum number of tokens that the encoders read.", "N", min=0)] = 0,
     max_parameters: Annotated[float | None, option("Maximum number of parameters, in millions.", "N", min=0)] = None,
     vectors: Annotated[
         bool | None,

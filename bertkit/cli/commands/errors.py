@@ -64,26 +64,23 @@ def _print_mistakes(result: Mistakes, max_shown: int) -> None:
     rate = "" if result.rate == result.wrong / result.units else f"{result.what}: {result.rate:.4f}; "
     print_text(f"  {rate}wrong: {format_fraction(result.wrong, result.units)}")
 
-    # A star marks a slice that is significant after the correction for many slices.
-    worse = sum(part.is_beyond_chance for part in result.slices)
-    tested = sum(part.p is not None for part in result.slices)
-    summary = f"{format_count(worse, 'slice')} {'is' if worse == 1 else 'are'}" if worse else "no slice is"
-    print_text(
-        f"  {summary} significantly worse than the rest, of {tested} ({result.test}; p < .05 after Holm's correction)"
-    )
-    if untested := len(result.slices) - tested:
-        print_text(f"  not tested (p n/a), because of too few rows or errors: {format_count(untested, 'slice')}")
+    num_worse = sum(part.is_beyond_chance for part in result.slices)
+    num_tested = sum(part.p is not None for part in result.slices)
+    summary = f"{num_worse} of {format_count(num_tested, 'tested slice')}"
+    print_text(f"  significantly worse than the rest: {summary} ({result.test}; p < .05 after Holm's correction)")
+    if num_untested := len(result.slices) - num_tested:
+        print_text(f"  not tested (p n/a), because of too few rows or errors: {format_count(num_untested, 'slice')}")
     table = [
         {
             "slice": f"{'* ' if part.is_beyond_chance else '  '}{part.by}: {part.value}",
             "rows": part.units,
-            "in it": part.rate,
+            "in slice": part.rate,
             "in the rest": part.rest,
             **difference_cells(part),
         }
         for part in result.slices
     ]
-    print_table("slices", table)
+    print_table("slices (*: significantly worse)", table)
 
     if result.mistakes and max_shown:
         print_text(f"  wrong rows: the first {min(max_shown, len(result.mistakes)):,} of {len(result.mistakes):,}")

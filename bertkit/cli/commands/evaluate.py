@@ -27,7 +27,7 @@ from bertkit.cli.output import (
     format_interval,
     format_number,
     format_rows,
-    format_score_interval,
+    format_score,
     group_by_reason,
     print_line,
     print_notes,
@@ -146,7 +146,7 @@ def _print_and_exit(
         group = f"{name}, {result.split}" if len(results) > 1 else result.split
         gates += [dataclasses.replace(case, group=group) for case in result.gates]
         measured += [
-            (group, metric, format_score_interval(score, result.intervals.get(metric)))
+            (group, metric, format_score(score, result.intervals.get(metric)))
             for metric, score in result.scores.items()
         ]
     if report is not None and is_main_process():

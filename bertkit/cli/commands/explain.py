@@ -107,7 +107,7 @@ def print_row(row: ExplainedRow) -> None:
                 "word": word.word,
                 "integrated gradients": format_difference(word.integrated_gradients),
                 # Effects of masking do not add up, because words can replace each other.
-                "masked": format_difference(word.occlusion),
+                "if masked": format_difference(word.occlusion),
             }
             for word in sorted(explanation.words, key=lambda word: -abs(word.integrated_gradients))
         ]

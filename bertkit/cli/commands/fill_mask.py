@@ -30,7 +30,7 @@ def command(
 
     if (file is None) == (not texts):
         message = "no text is given" if file is None else "TEXT and --file are both given"
-        raise UsageError(message, 'give either, e.g. "The [MASK] sleeps."')
+        raise UsageError(message, 'give either a TEXT such as "The [MASK] sleeps." or --file')
     if file is not None:
         texts = [
             record["text"] for _, record in read_records(file, DataConfig(format="lines")) if record["text"].strip()

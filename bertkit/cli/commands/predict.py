@@ -36,7 +36,7 @@ EscapeOption = Annotated[
 ]
 CoverageOption = Annotated[
     float | None,
-    option("Probability that an added prediction set has the right label; after `bertkit calibrate`.", "P"),
+    option("Probability that an added label set has the right label (requires `bertkit calibrate`).", "P"),
 ]
 
 
@@ -50,7 +50,7 @@ def command(
     row: RowOption = None,
     min_precision: Annotated[
         float | None,
-        option("Minimum precision, by abstaining from less certain rows; after `bertkit calibrate`.", "P"),
+        option("Minimum precision; less certain rows have no prediction (requires `bertkit calibrate`).", "P"),
     ] = None,
     coverage: CoverageOption = None,
     abstain_below: Annotated[

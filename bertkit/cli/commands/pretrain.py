@@ -97,7 +97,7 @@ def pretrain_tokenizer(
     tokenizer_type: Annotated[
         str,
         option(
-            "Algorithm: wordpiece (as in BERT), bpe (on bytes, as in RoBERTa) or unigram (as in ALBERT).",
+            "Algorithm: wordpiece (as in BERT), bpe (byte-level, as in RoBERTa) or unigram (ALBERT).",
             "TYPE",
             names=("--type",),
         ),

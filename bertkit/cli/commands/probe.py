@@ -43,7 +43,7 @@ def command(
         option(
             "Metric of the probes: accuracy, f1_macro, ...; for numbers, spearmanr, pearsonr or r2.",
             "METRIC",
-            "first suitable one of the recipe",
+            "first suitable metric of the recipe",
         ),
     ] = None,
     max_length: TextLengthOption = None,

@@ -18,7 +18,7 @@ from bertkit.cli.output import (
     format_difference,
     format_interval,
     format_rows,
-    format_score_interval,
+    format_score,
     print_next,
     print_notes,
     print_table,
@@ -97,7 +97,7 @@ def print_pruned(pruned: PruneResult) -> None:
         title = f"{pruned.best_metric} on {format_rows(pruned.rows)} of {pruned.split} (95% CI)"
         metric = pruned.best_metric
         table = [
-            {"model": name, "score": format_score_interval(model.scores[metric], model.intervals.get(metric))}
+            {"model": name, "score": format_score(model.scores[metric], model.intervals.get(metric))}
             for name, model in models
         ]
         print_table(title, table)

@@ -35,7 +35,7 @@ def list_runs(
     folder: Annotated[Path, argument("Folder that contains the runs.", "FOLDER")] = Path("runs"),
     sort: Annotated[
         Literal["name", "recipe", "model", "state", "score", "time", "size", "date"],
-        option("Sort key: name, recipe, model or state; or score, time, size or date, highest first.", "KEY"),
+        option("Sort key: name, recipe, model, state; or score, time, size, date (best or largest first).", "KEY"),
     ] = "name",
 ) -> None:
     """List run folders: their state, main score, time and size.

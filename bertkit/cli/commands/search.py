@@ -48,7 +48,7 @@ OverlapOption = Annotated[
 SkipEmptyOption = Annotated[bool, flag("--skip-empty", "Skip rows without text; otherwise, they are an error.")]
 TextsArgument = Annotated[
     str,
-    argument("Rows (csv, tsv, jsonl, json, parquet, conll, conllu, txt) or a folder (txt, md, html).", "FILE"),
+    argument("File with rows (csv, jsonl, parquet, conll, txt, ...) or folder of documents (txt, md, html).", "FILE"),
 ]
 DocumentPromptOption = Annotated[
     str | None, option("Name of the model's prompt for the texts.", "NAME", "document or passage, if the model has it")
@@ -196,7 +196,7 @@ def query_index(
 
     if (file is None) == (not queries):
         message = "no query is given" if file is None else "QUERY and --file are both given"
-        raise UsageError(message, 'give either, e.g. "how to open a file"')
+        raise UsageError(message, 'give either a QUERY such as "how to open a file" or --file')
     from bertkit.vectors.reranker import Reranker
     from bertkit.vectors.search.index import Index
     from bertkit.vectors.search.ranking import SearchMethod

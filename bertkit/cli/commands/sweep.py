@@ -51,7 +51,7 @@ def command(
     space: Annotated[
         list[str] | None,
         option(
-            "Recipe key and its values, e.g. 16,32, int:2..4, float:0..0.3 or log:1e-5..1e-4; repeatable.",
+            "Recipe key and values: 16,32, int:2..4, float:0..0.3 or log:1e-5..1e-4; repeatable.",
             "KEY=VALUES",
             "BERT's grid of batch sizes, learning rates and epochs",
         ),

@@ -87,12 +87,12 @@ def _print_figures(source: str, tokenizers: list[TextFigures]) -> None:
         "unknown tokens": [f"{stats.unknown_rate:.3%}" for stats in tokenizers],
         "tokens per text: mean": [f"{stats.mean_length:.1f}" for stats in tokenizers],
         "tokens per text: median": [f"{stats.median_length:,}" for stats in tokenizers],
-        "tokens per text: 99% are up to": [f"{stats.length_99:,}" for stats in tokenizers],
+        "tokens per text: 99th percentile": [f"{stats.length_99:,}" for stats in tokenizers],
         "tokens per text: maximum": [f"{stats.longest:,}" for stats in tokenizers],
     }
     for limit in sorted({limit for stats in tokenizers for limit in stats.truncated}):
         rows[f"texts over {limit:,} tokens"] = [_format_fraction(stats.truncated.get(limit)) for stats in tokenizers]
-        rows[f"tokens lost beyond {limit:,}"] = [_format_fraction(stats.lost.get(limit)) for stats in tokenizers]
+        rows[f"tokens truncated at {limit:,}"] = [_format_fraction(stats.lost.get(limit)) for stats in tokenizers]
     names = [stats.model for stats in tokenizers]
     table = [{"figure": figure, **dict(zip(names, cells, strict=True))} for figure, cells in rows.items()]
     print_text(f"{source}: {tokenizers[0].texts:,} texts of {tokenizers[0].words:,} words")

@@ -48,7 +48,7 @@ def test_a_rare_label_that_is_never_found_is_named_and_small_slices_are_listed(r
     assert re.search(r"  label: good +72 +0\.0000 +0\.8750 ", ended.out)
     make_run(work / "few", predict(rows, {0}))
     ended = run("errors", "few", "-o", "page.html")
-    assert "  no slice is significantly worse than the rest, of 0 " in ended.out
+    assert "  significantly worse than the rest: 0 of 0 tested slices " in ended.out
     assert re.search(r"  not tested \(p n/a\), because of too few rows or errors: \d+ slices", ended.out)
     assert re.search(r"  label: bad +8 +0\.1250 +0\.0000 .* n/a *\n", ended.out)
 

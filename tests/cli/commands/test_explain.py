@@ -48,9 +48,9 @@ def test_words_are_listed_by_what_they_add(capsys):
         "  good: log-odds 1.0000, with all words masked 0.5000",
         "  the words add up to the difference within 0.20% (1 step)",
         "  contribution of each word",
-        "    word  integrated gradients   masked",
-        "    film               -1.0000  +0.0000",
-        "    a                  +0.2500  +0.5000",
+        "    word  integrated gradients  if masked",
+        "    film               -1.0000    +0.0000",
+        "    a                  +0.2500    +0.5000",
         "",
     ]
     explain.print_row(make_row(is_complete=False, gap=0.5, steps=64))
