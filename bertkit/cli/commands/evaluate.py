@@ -139,7 +139,7 @@ def _print_and_exit(
     printed: object, show: Callable[[Any], object], results: Mapping[str, Any], report: Path | None
 ) -> None:
     """Write the report, print the results, and exit with the code of the gates."""
-    from bertkit.reports.cases import Case, add_measured, write_cases
+    from bertkit.reports.cases import Case, add_measurements, write_cases
 
     gates, measured = list[Case](), list[tuple[str, str, str]]()
     for name, result in ((name, result) for name, named_results in results.items() for result in named_results):
@@ -149,7 +149,7 @@ def _print_and_exit(
         scored = result.scores.items()
         measured += [(group, metric, format_scored(score, result.intervals.get(metric))) for metric, score in scored]
     if report is not None and is_main_process():
-        write_cases(report, ", ".join(results), add_measured(gates, measured))
+        write_cases(report, ", ".join(results), add_measurements(gates, measured))
     print_gated(printed, show, gates)
 
 

@@ -66,14 +66,14 @@ def command(
 
 def print_probe(result: ProbeResult) -> None:
     """Print the score of each layer with its baselines, and the center of gravity."""
-    from bertkit.reports.probe import count_items, describe_control
+    from bertkit.reports.probe import describe_control, format_count
 
     # A probe is a linear classifier on the frozen vectors of one layer: what it can read is there in a simple form.
     probed = result.probed
     print_text(f"{result.task} in {result.model}: {result.about}")
     print_text(
-        f"  a probe learns from {count_items(probed.train_items, result.unit)} of {result.train_rows:,} rows; "
-        f"{count_items(probed.test_items, result.unit)} of {result.test_rows:,} others are scored"
+        f"  a probe learns from {format_count(probed.train_items, result.unit)} of {result.train_rows:,} rows; "
+        f"{format_count(probed.test_items, result.unit)} of {result.test_rows:,} others are scored"
     )
     # Layer 0 is the word embeddings. The best layer has a star.
     table = [
