@@ -1,13 +1,13 @@
 "use strict";
-// The page about the attention of one text. Texts only ever become text nodes.
+// Page about the attention of one text. Texts are only inserted as text nodes, never as markup.
 const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
 const count = data.tokens.length;
-const ROW = 22; // pixels, as in the style
+const ROW_HEIGHT = 22; // pixels, as in the style
 const MAX_LISTED = 10;
-const MAX_PIXELS = 64; // of a small picture
-const chosen = { layer: data.layer, head: data.head, token: null, side: "from" }; // what was clicked
-const pointed = { token: null, side: "from" }; // what is hovered or has the focus
+const MAX_PIXELS = 64; // width of a small picture
+const chosen = { layer: data.layer, head: data.head, token: null, side: "from" }; // clicked
+const pointed = { token: null, side: "from" }; // hovered or focused
 let weights, rollout;
 
 async function unpack(text) {
@@ -26,18 +26,18 @@ function accent() {
 }
 
 function element(tag, content = "", name = "") {
-  const made = document.createElement(tag);
-  made.append(content);
-  if (name) made.className = name;
-  if (tag === "button") made.type = "button";
-  return made;
+  const node = document.createElement(tag);
+  node.append(content);
+  if (name) node.className = name;
+  if (tag === "button") node.type = "button";
+  return node;
 }
 
-// --- Weights: bytes are square roots ---
+// --- Weights, stored as bytes of their square roots ---
 
 const byteOf = (layer, head, from, to) => weights[((layer * data.heads + head) * count + from) * count + to];
 const weightOf = (byte) => (byte / 255) ** 2;
-const least = () => (Number(byId("least").value) / 100) ** 2;
+const minWeight = () => (Number(byId("least").value) / 100) ** 2;
 const active = () => (pointed.token === null ? chosen : pointed);
 
 function weight(from, to) {
@@ -49,7 +49,7 @@ function weight(from, to) {
   return sum / data.heads;
 }
 
-// whether the filters let a pair of tokens through, whatever its weight
+// Return whether the filters show a pair of tokens, regardless of its weight.
 function isShown(from, to) {
   const { token, side } = active(), segments = [data.tokens[from].segment, data.tokens[to].segment];
   if (token !== null && token !== (side === "from" ? from : to)) return false;
@@ -65,7 +65,7 @@ function drawSmall(canvas, layer, head, color) {
   const size = Math.min(count, MAX_PIXELS), image = new ImageData(size, size);
   canvas.width = canvas.height = size;
   for (let pixel = 0; pixel < size * size; pixel++) image.data.set(color, 4 * pixel);
-  // a pixel that stands for several pairs of tokens shows the largest weight, so that thin lines stay
+  // A pixel that represents several pairs of tokens shows their largest weight, so that thin lines remain visible.
   for (let from = 0; from < count; from++)
     for (let to = 0; to < count; to++) {
       const at = 4 * (Math.floor((from * size) / count) * size + Math.floor((to * size) / count)) + 3;
@@ -106,29 +106,29 @@ function drawGrid() {
 
 function choose(layer, head) {
   Object.assign(chosen, { layer, head });
-  headButtons().forEach((button, number) => {
-    const isChosen = number === layer * data.heads + head;
+  headButtons().forEach((button, index) => {
+    const isChosen = index === layer * data.heads + head;
     button.setAttribute("aria-pressed", isChosen);
     button.tabIndex = isChosen ? 0 : -1;
   });
   draw();
 }
 
-// --- One head: two columns of tokens, and lines between them ---
+// --- One head: two columns of tokens with lines between them ---
 
 function makeColumn(side) {
   const point = (token) => { Object.assign(pointed, { token, side }); draw(); };
-  const buttons = data.tokens.map((token, number) => {
+  const buttons = data.tokens.map((token, index) => {
     const button = element("button", token.text, "token");
-    button.title = `${token.text} (token ${number})`;
+    button.title = `${token.text} (token ${index})`;
     button.classList.toggle("special", token.segment === null);
     button.classList.toggle("second", token.segment === 1);
-    button.tabIndex = number ? -1 : 0;
-    for (const event of ["mouseenter", "focus"]) button.addEventListener(event, () => point(number));
+    button.tabIndex = index ? -1 : 0;
+    for (const event of ["mouseenter", "focus"]) button.addEventListener(event, () => point(index));
     for (const event of ["mouseleave", "blur"]) button.addEventListener(event, () => point(null));
     button.addEventListener("click", () => {
-      const isSame = chosen.token === number && chosen.side === side;
-      Object.assign(chosen, { token: isSame ? null : number, side });
+      const isSame = chosen.token === index && chosen.side === side;
+      Object.assign(chosen, { token: isSame ? null : index, side });
       draw();
     });
     return button;
@@ -145,39 +145,39 @@ function makeColumn(side) {
 }
 
 function draw() {
-  const { token, side } = active(), shown = least().toFixed(3), lines = [];
+  const { token, side } = active(), threshold = minWeight().toFixed(3), lines = [];
   let total = 0;
   for (let from = 0; from < count; from++)
     for (let to = 0; to < count; to++) {
       if (!isShown(from, to)) continue;
       total++;
       const value = weight(from, to);
-      if (value > 0 && value >= least()) lines.push({ from, to, value });
+      if (value > 0 && value >= minWeight()) lines.push({ from, to, value });
     }
   const source = { head: `head ${chosen.head}`, mean: "mean of its heads", rollout: "rollout up to it" }[byId("source").value];
   byId("head-title").textContent = `Layer ${chosen.layer}, ${source}`;
-  byId("least-shown").textContent = shown;
-  byId("count").textContent = `${lines.length} of ${total} weights are at least ${shown}`;
+  byId("least-shown").textContent = threshold;
+  byId("count").textContent = `${lines.length} of ${total} weights are at least ${threshold}`;
   drawLines(lines);
   const other = side === "from" ? "to" : "from";
   const shares = new Map(token === null ? [] : lines.map((line) => [line[other], line.value]));
   for (const column of ["from", "to"])
-    byId(column).querySelectorAll("button").forEach((button, number) => {
-      button.style.setProperty("--share", column === other ? Math.round(70 * Math.sqrt(shares.get(number) ?? 0)) : 0);
-      button.classList.toggle("active", number === token && column === side);
-      button.setAttribute("aria-pressed", number === chosen.token && column === chosen.side);
+    byId(column).querySelectorAll("button").forEach((button, index) => {
+      button.style.setProperty("--share", column === other ? Math.round(70 * Math.sqrt(shares.get(index) ?? 0)) : 0);
+      button.classList.toggle("active", index === token && column === side);
+      button.setAttribute("aria-pressed", index === chosen.token && column === chosen.side);
     });
   list(token, side, lines);
 }
 
 function drawLines(lines) {
-  const canvas = byId("lines"), scale = window.devicePixelRatio || 1, width = canvas.clientWidth, height = count * ROW;
+  const canvas = byId("lines"), scale = window.devicePixelRatio || 1, width = canvas.clientWidth, height = count * ROW_HEIGHT;
   canvas.style.height = `${height}px`;
   [canvas.width, canvas.height] = [width * scale, height * scale];
   const context = canvas.getContext("2d"), color = accent();
   context.scale(scale, scale);
   for (const { from, to, value } of lines) {
-    const [start, end] = [(from + 0.5) * ROW, (to + 0.5) * ROW];
+    const [start, end] = [(from + 0.5) * ROW_HEIGHT, (to + 0.5) * ROW_HEIGHT];
     context.beginPath();
     context.strokeStyle = `rgba(${color}, ${Math.min(1, 0.08 + value)})`;
     context.lineWidth = 0.6 + 2.4 * value;
@@ -189,9 +189,9 @@ function drawLines(lines) {
 
 function list(token, side, lines) {
   const verb = side === "from" ? "attends to" : "is attended to by", other = side === "from" ? "to" : "from";
-  const nothing = lines.length ? "" : " nothing that the filter shows";
-  byId("said").textContent = token === null ? "Point at a token, or choose one" : `${data.tokens[token].text} ${verb}${nothing}`;
-  const listed = token === null ? [] : lines.sort((one, two) => two.value - one.value).slice(0, MAX_LISTED);
+  const nothing = lines.length ? "" : " nothing with these filters";
+  byId("summary").textContent = token === null ? "Point at a token, or choose one" : `${data.tokens[token].text} ${verb}${nothing}`;
+  const listed = token === null ? [] : lines.sort((a, b) => b.value - a.value).slice(0, MAX_LISTED);
   byId("top").replaceChildren(...listed.map((line) => {
     const bar = element("i"), item = element("li", element("span", data.tokens[line[other]].text));
     bar.style.setProperty("--share", (100 * line.value).toFixed(1));

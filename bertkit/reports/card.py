@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CardData:
-    """Content of a card in addition to the report's; a field that is empty or None is left out."""
+    """Content of a card in addition to the report. The card leaves out fields that are empty or None."""
 
     pipeline_tag: str
     """The Hub's name of the task, such as `text-classification`."""
@@ -39,7 +39,7 @@ class CardData:
     """Path of the weights from the card's folder, or their Hub id."""
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     base_model: str | None = None
-    """Hub id of the checkpoint that training started from, or that a local one names, or None if it is unknown."""
+    """Hub id of the checkpoint that training started from, or None if it is unknown."""
     dataset_id: str | None = None
     """Hub id of the data, or None for files."""
     dataset_config: str | None = None
@@ -48,15 +48,15 @@ class CardData:
     license: str | None = None
 
 
-_TO_FILL_IN = """\
-# To fill in before you publish, each without its number sign. License: one that the base model and the data allow, as
-# named in https://hf.co/docs/hub/repositories-licenses. Language: the ISO 639-1 code of the texts.
+_AUTHOR_FIELDS = """\
+# Before you publish, fill in these fields, and remove the number signs. License: a license that the base model and the
+# data allow, as in https://hf.co/docs/hub/repositories-licenses. Language: the ISO 639-1 code of the texts.
 # license: apache-2.0
 # language: en
 """
-"""Fields that only the author knows, at the end of the front matter."""
+"""End of the front matter: fields whose values only the author knows."""
 
-_VECTORS = {
+_VECTOR_CLASSES = {
     "sentence-similarity": ("SentenceTransformer", "sentence-similarity"),
     "masked-l-m": ("SparseEncoder", "feature-extraction"),
     "late-interaction": ("MultiVectorEncoder", "feature-extraction"),
@@ -70,22 +70,22 @@ _WIDGETS: Mapping[str, tuple[list[str], dict[str, Any]]] = {
     "question-answering": (["question", "context"], {"text": "Who lived there?", "context": "Ada lived in London."}),
     "sentence-similarity": ([], {"source_sentence": "The cat sat.", "sentences": ["A cat sits.", "It rained."]}),
 }
-"""Task -> columns of a model that the Hub's widget can run, if it needs certain ones, and an example input.
+"""Task -> columns that a model must have for the Hub's widget (empty: any), and an example input.
 
-The example is not a row of the data, which can be private.
+The example is not a row of the data, because the data can be private.
 """
 
 
-def model_card(facts: ReportData, card: CardData) -> str:
+def model_card(report: ReportData, card: CardData) -> str:
     """Return the text of README.md: front matter for the Hub, then a description for readers."""
     from huggingface_hub import ModelCardData
 
-    # The Hub shows how to load a model by its library, and vectors are for sentence-transformers.
-    vectors_class, pipeline_tag = _VECTORS.get(card.pipeline_tag, ("", card.pipeline_tag))
+    # The Hub shows how to load the model with this library, and models of vectors need sentence-transformers.
+    vectors_class, pipeline_tag = _VECTOR_CLASSES.get(card.pipeline_tag, ("", card.pipeline_tag))
     card = replace(card, pipeline_tag=pipeline_tag)
     columns, example = _WIDGETS.get(pipeline_tag, ([], {}))
     data = ModelCardData(
-        model_name=facts.name,
+        model_name=report.name,
         library_name="sentence-transformers" if vectors_class or pipeline_tag == "text-ranking" else "transformers",
         pipeline_tag=card.pipeline_tag,
         tags=["bertkit", "generated_from_trainer"],
@@ -93,23 +93,23 @@ def model_card(facts: ReportData, card: CardData) -> str:
         datasets=card.dataset_id,
         language=card.language,
         license=card.license,
-        metrics=list(facts.scores),
-        eval_results=_list_results(facts, card) or None,
+        metrics=list(report.scores),
+        eval_results=_list_results(report, card) or None,
         widget=[example] if example and columns in ([], card.columns) else None,
     )
     body = load_template("card.md.j2").render(
-        facts=facts,
+        report=report,
         card=card,
         vectors_class=vectors_class,
-        metrics=metric_names(facts),
-        own_metrics=list(filter(runs_code, facts.scores)),
-        has_entities=all(map(is_entity_tag, facts.labels)),
+        metrics=metric_names(report),
+        custom_metrics=list(filter(runs_code, report.scores)),
+        has_entities=all(map(is_entity_tag, report.labels)),
     )
     return _with_front_matter(data, body)
 
 
 def hub_card(file: Path, name: str) -> ModelCard:
-    """Return the card of a run for a repository on the Hub, with examples that load the model by its name there.
+    """Return the card of a run for a repository on the Hub, with examples that load the model from there.
 
     Raises:
         ModelError: If there is no card, or `huggingface_hub` cannot read its metadata.
@@ -119,22 +119,21 @@ def hub_card(file: Path, name: str) -> ModelCard:
 
     if not file.is_file():
         raise ModelError("the card of the run is missing", "restore it, or train again", file=file)
-    # A card in a run folder names the model as `.`, which is right only next to the weights. On the Hub, commands
-    # and Python examples must have the model's id instead.
-    text = re.sub(r"\n<!-- To publish .*? -->\n", "", file.read_text(encoding="utf-8").replace(_TO_FILL_IN, ""))
+    # The card in a run folder names the model as `.`. For the Hub, replace it by the model's id in commands and Python.
+    text = re.sub(r"\n<!-- To publish .*? -->\n", "", file.read_text(encoding="utf-8").replace(_AUTHOR_FIELDS, ""))
     text = re.sub(r'(\(|model=)"\."\)', rf'\1"{name}")', text)
     text = re.sub(r"^(bertkit .*?) \.(?=\s)", rf"\1 {name}", text, flags=re.MULTILINE)
     try:
         return ModelCard(text)
     except (ValueError, TypeError, yaml.YAMLError) as error:
-        message = f"the metadata at the top of the card are wrong: {' '.join(str(error).split())}"
+        message = f"the metadata at the top of the card is invalid: {' '.join(str(error).split())}"
         raise ModelError(message, "correct them", file=file) from None
 
 
-def name_models(facts: ReportData, recipe: Recipe) -> ReportData:
-    """Return the facts with names of models instead of their local paths."""
-    named = recipe.model_copy(update={"model": name_model(recipe.model)})
-    return replace(facts, model=named.model_name, teachers=list(map(name_model, facts.teachers)))
+def name_models(report: ReportData, recipe: Recipe) -> ReportData:
+    """Return a report with names of models instead of their local paths."""
+    named_recipe = recipe.model_copy(update={"model": name_model(recipe.model)})
+    return replace(report, model=named_recipe.model_name, teachers=list(map(name_model, report.teachers)))
 
 
 def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str | None, dataset_id: str | None) -> str:
@@ -155,7 +154,7 @@ def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str
         result=result,
         model=name_model(result.model),
         about=recipe.about,
-        new=recipe.model is None,
+        is_from_scratch=recipe.model is None,
         example=f'"The cat sat on the {mask}."',
         fills_masks=mask is not None,
         settings=settings,
@@ -166,11 +165,11 @@ def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str
 
 
 def _with_front_matter(data: ModelCardData, body: str) -> str:
-    """Return a card whose front matter asks, in comments, for what only the author knows."""
-    return f"---\n{data.to_yaml()}\n{'' if data.license and data.language else _TO_FILL_IN}---\n\n{body}"
+    """Return the card; comments in its front matter ask for the fields that only the author knows."""
+    return f"---\n{data.to_yaml()}\n{'' if data.license and data.language else _AUTHOR_FIELDS}---\n\n{body}"
 
 
-def _list_results(facts: ReportData, card: CardData) -> list[Any]:
+def _list_results(report: ReportData, card: CardData) -> list[Any]:
     """Return the Hub's record of each finite score on the evaluated split."""
     from huggingface_hub import EvalResult
 
@@ -180,11 +179,11 @@ def _list_results(facts: ReportData, card: CardData) -> list[Any]:
             dataset_type=card.dataset_id or card.dataset,
             dataset_name=card.dataset,
             dataset_config=card.dataset_config,
-            dataset_split=facts.split,
+            dataset_split=report.split,
             metric_type=metric,
             metric_name=metric,
             metric_value=round(float(value), 6),
         )
-        for metric, value in facts.scores.items()
+        for metric, value in report.scores.items()
         if value is not None and is_finite(value)
     ]

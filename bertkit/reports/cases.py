@@ -1,4 +1,4 @@
-"""Cases that pass or fail: the gates of a command, and its report as JUnit for a pipeline or Markdown for people."""
+"""Gates of a command as test cases, and their report: JUnit for pipelines, or Markdown for pull requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bertkit.storage.outputs import REPORT_MARK, check_parent_exists, is_written
 
 Outcome = Literal["passed", "failed", "skipped"]
 _MARKS: dict[Outcome, str] = {"passed": "✅", "failed": "❌", "skipped": "➖"}
-_SHOWN = 50  # cases in a summary, those that failed first
+_MAX_SHOWN = 50  # failed cases first
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -43,18 +43,17 @@ def failed_gates_error(cases: Sequence[Case]) -> GateError | None:
     failed = [case for case in cases if case.outcome == "failed"]
     if not failed:
         return None
-    described = "; ".join(f"{case.group}, {case.name}: {case.text}" for case in failed[:3])
+    texts = "; ".join(f"{case.group}, {case.name}: {case.text}" for case in failed[:3])
     more = f"; and {len(failed) - 3:,} more" if len(failed) > 3 else ""
     count = "a gate was" if len(failed) == 1 else f"{len(failed):,} gates were"
-    return GateError(f"{count} not passed: {described}{more}")
+    return GateError(f"{count} not passed: {texts}{more}")
 
 
-def add_measured(gates: Sequence[Case], measured: Iterable[tuple[str, str, str]]) -> list[Case]:
-    """Return the gates, and a passed case per other measurement (group, name, text)."""
-    # A metric with a gate has a case already; a second one would count it twice.
-    gated = {(case.group, case.name) for case in gates}
-    passed = (Case(group, name, "passed", text) for group, name, text in measured if (group, name) not in gated)
-    return [*gates, *passed]
+def add_measurements(gates: Sequence[Case], measurements: Iterable[tuple[str, str, str]]) -> list[Case]:
+    """Return the gates, and a passed case per measurement (group, name, text) without a gate."""
+    gate_keys = {(case.group, case.name) for case in gates}
+    cases = (Case(group, name, "passed", text) for group, name, text in measurements if (group, name) not in gate_keys)
+    return [*gates, *cases]
 
 
 def check_report(output: str | Path | None) -> Path | None:
@@ -76,7 +75,7 @@ def check_report(output: str | Path | None) -> Path | None:
 
 
 def write_cases(file: Path, title: str, cases: Sequence[Case]) -> None:
-    """Write a report in the format of its ending.
+    """Write a report in the format of its file name extension.
 
     Raises:
         ResourceError: If another process is writing it, or it cannot be written.
@@ -90,7 +89,7 @@ def _as_junit(title: str, cases: Sequence[Case]) -> str:
     from xml.etree import ElementTree as tree
 
     def clean(text: str) -> str:
-        # A parser rejects a whole file with one such character, even as an entity like `&#1;`.
+        # XML parsers reject such a character even as an entity like `&#1;`.
         return _NOT_XML.sub("\ufffd", text)
 
     def count(counted_cases: Sequence[Case]) -> dict[str, str]:
@@ -103,11 +102,11 @@ def _as_junit(title: str, cases: Sequence[Case]) -> str:
     for group in dict.fromkeys(case.group for case in cases):
         members = [case for case in cases if case.group == group]
         suite = tree.SubElement(root, "testsuite", {"name": clean(group)} | count(members))
-        # Pipelines identify cases only by name, and merge equal names.
-        seen = Counter[str]()
+        # Number equal names, because pipelines identify cases only by name.
+        name_counts = Counter[str]()
         for case in members:
-            seen[case.name] += 1
-            name = case.name if seen[case.name] == 1 else f"{case.name} ({seen[case.name]})"
+            name_counts[case.name] += 1
+            name = case.name if name_counts[case.name] == 1 else f"{case.name} ({name_counts[case.name]})"
             names = {"classname": clean(f"{title}.{group}"), "name": clean(name), "time": "0"}
             element = tree.SubElement(suite, "testcase", names)
             if case.outcome == "passed":
@@ -127,13 +126,12 @@ def _as_markdown(title: str, cases: Sequence[Case]) -> str:
     lines += [", ".join(f"{counts[outcome]:,} {outcome}" for outcome in _MARKS if counts[outcome]) or "No case.", ""]
     if cases:
         lines += ["| | case | |", "|---|---|---|"]
-    # A reader of a pull request looks for failures, and a comment has limited space.
-    ordered = sorted(cases, key=lambda case: case.outcome != "failed")
-    for case in ordered[:_SHOWN]:
+    sorted_cases = sorted(cases, key=lambda case: case.outcome != "failed")
+    for case in sorted_cases[:_MAX_SHOWN]:
         cells = _MARKS[case.outcome], escape_markdown(f"{case.group}: {case.name}"), escape_markdown(case.text)
         lines.append(f"| {' | '.join(cells)} |")
-    if len(cases) > _SHOWN:
-        lines += ["", f"{len(cases) - _SHOWN:,} more are not shown."]
+    if len(cases) > _MAX_SHOWN:
+        lines += ["", f"{len(cases) - _MAX_SHOWN:,} more are not shown."]
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Pictures of confidence and accuracy, and calibration.html, which shows them."""
+"""Pictures of confidence and accuracy, and the page calibration.html."""
 
 from __future__ import annotations
 
@@ -17,63 +17,64 @@ from bertkit.reports import svg
 from bertkit.reports.templates import write_page
 from bertkit.reports.text import score_text
 
-_POINTS = 100  # points per curve
+_CURVE_POINTS = 100
 
 
-def draw_reliability(confidence: np.ndarray, correct: np.ndarray) -> Markup:
-    """Draw accuracy over confidence, both of shape (decisions,)."""
-    points, (_, inverse, counts) = [], np.unique(find_bins(confidence), return_inverse=True, return_counts=True)
+def draw_reliability(confidence: np.ndarray, is_right: np.ndarray) -> Markup:
+    """Draw the accuracy of decisions over their confidence. Shape of both arrays: (decisions,)."""
+    _, bin_indices, counts = np.unique(find_bins(confidence), return_inverse=True, return_counts=True)
+    dots = []
     for index, count in enumerate(counts.tolist()):
-        mean, share = confidence[inverse == index].mean(), correct[inverse == index].mean()
-        hover = f"confidence {mean:.3f}, accuracy {share:.3f}, {count:,} decisions"
-        # A bin with few decisions is far from the diagonal by chance; its whisker shows how far that can be.
-        ends = wilson_interval(round(share * count), count)
-        points.append(svg.Point(mean, share, hover, *ends, radius=3 + 6 * math.sqrt(count / counts.max())))
-    return svg.scatter(points, name="Reliability diagram", x="confidence", y="accuracy", guide=((0, 0), (1, 1)))
+        mean, accuracy = confidence[bin_indices == index].mean(), is_right[bin_indices == index].mean()
+        hover = f"confidence {mean:.3f}, accuracy {accuracy:.3f}, {count:,} decisions"
+        # The whisker shows how far a bin with few decisions can be from the diagonal by chance.
+        interval = wilson_interval(round(accuracy * count), count)
+        dots.append(svg.Dot(mean, accuracy, hover, *interval, radius=3 + 6 * math.sqrt(count / counts.max())))
+    return svg.scatter(dots, name="Reliability diagram", x="confidence", y="accuracy", guide=((0, 0), (1, 1)))
 
 
-def draw_risk(confidence: np.ndarray, correct: np.ndarray) -> tuple[float, Markup] | None:
-    """Draw the fraction of wrong answers over the answered fraction, most confident first; None if nothing is wrong.
-
-    The mean of that fraction is returned with the picture.
+def draw_risk(confidence: np.ndarray, is_right: np.ndarray) -> tuple[float, Markup] | None:
+    """Draw the risk over the coverage: the fraction of wrong answers among the most confident ones.
 
     Args:
-        confidence: Confidence in the answer of each row, (rows,).
-        correct: Whether the answer is correct, 0 or 1, (rows,).
+        confidence: Confidence in the answer of each row. Shape: (rows,).
+        is_right: Whether the answer is right, 0 or 1. Shape: (rows,).
+
+    Returns:
+        Mean risk and picture, or None if no answer is wrong.
     """
-    if correct.all():
+    if is_right.all():
         return None
     curve = [
-        (coverage, 1 - precision) for coverage, precision, _ in calibration.risk_coverage(confidence, correct, _POINTS)
+        (coverage, 1 - precision)
+        for coverage, precision, _ in calibration.risk_coverage(confidence, is_right, _CURVE_POINTS)
     ]
-    error = float(1 - correct.mean())
-    # A model whose confidence means nothing has the horizontal line: its risk is the same at every coverage.
+    error = float(1 - is_right.mean())
+    # If the confidence has no information, the risk is the same at every coverage.
     lines = {"by confidence": curve, "at random": [(0.0, error), (1.0, error)]}
-    area = calibration.area_under_risk(confidence, correct)
-    return area, svg.line_chart(lines, name="Risk and coverage", x="share answered")
+    mean_risk = calibration.area_under_risk(confidence, is_right)
+    return mean_risk, svg.line_chart(lines, name="Risk and coverage", x="fraction answered")
 
 
 CALIBRATION_PAGE = "calibration.html"
 
 
 def write_calibration_page(
-    folder: Path, result: Mapping[str, Any], confidence: Mapping[str, np.ndarray], correct: np.ndarray
+    folder: Path, result: Mapping[str, Any], confidence: Mapping[str, np.ndarray], is_right: np.ndarray
 ) -> None:
     """Write calibration.html into the folder of a model.
 
     Args:
         folder: Folder of the model.
         result: Fields of a `bertkit.workflows.calibrate.CalibrationResult`.
-        confidence: ``before`` and ``after`` -> probability of the selected label, (decisions,).
-        correct: Whether that label is correct, (decisions,).
+        confidence: ``before`` and ``after`` -> probability of the predicted label. Shape: (decisions,).
+        is_right: Whether that label is right. Shape: (decisions,).
     """
-    pictures = []
-    for side, values in confidence.items():
-        pictures.append((f"Reliability {side}", draw_reliability(values, correct)))
-    # A model abstains from rows, so decisions on single labels or entities have no such curve.
-    risk = draw_risk(confidence["after"], correct) if result["per"] == "row" else None
+    pictures = [(f"Reliability {stage}", draw_reliability(values, is_right)) for stage, values in confidence.items()]
+    # Models abstain from rows, so decisions about single labels or words have no risk curve.
+    risk = draw_risk(confidence["after"], is_right) if result["per"] == "row" else None
     if risk is not None:
         pictures.append((f"Risk and coverage · mean risk {score_text(risk[0])}", risk[1]))
     page = folder / CALIBRATION_PAGE
-    described = {**result, "temperature": calibration.describe_temperature(result["temperature"])}
-    write_page(page, "calibration.html.j2", result=described, pictures=pictures, has_risk=risk is not None)
+    result = {**result, "temperature": calibration.describe_temperature(result["temperature"])}
+    write_page(page, "calibration.html.j2", result=result, pictures=pictures, has_risk=risk is not None)

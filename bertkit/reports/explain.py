@@ -1,4 +1,4 @@
-"""A page with explained rows: each word in the color of what it adds."""
+"""A page with explained rows: the color of a word shows how much it adds to the prediction."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 from bertkit.reports.templates import write_page
 
 METHODS = {"integrated_gradients": "integrated gradients", "occlusion": "masked one by one"}
-_CLOSING = frozenset(".,;:!?)]}%’”")
+_NO_SPACE_BEFORE = frozenset(".,;:!?)]}%’”")
 
 
 def write_explanations(file: Path, records: Sequence[Mapping[str, Any]], *, model: str) -> None:
-    """Write a page that opens from disk with what `bertkit explain --json` lists."""
-    complete = all(explained["is_complete"] for record in records for explained in record["explanations"])
-    facts: dict[str, Any] = {"model": model, "rows": records, "complete": complete}
-    facts |= {"methods": METHODS, "closing": _CLOSING}
-    write_page(file, "explain.html.j2", **facts)
+    """Write a page that opens from disk with the records of `bertkit explain --json`."""
+    is_complete = all(explanation["is_complete"] for record in records for explanation in record["explanations"])
+    values: dict[str, Any] = {"methods": METHODS, "no_space_before": _NO_SPACE_BEFORE, "is_complete": is_complete}
+    write_page(file, "explain.html.j2", model=model, rows=records, **values)

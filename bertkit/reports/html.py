@@ -1,4 +1,4 @@
-"""report.html: one page about a run that opens from disk, with the sections that the run has facts for."""
+"""report.html: the page about a run, which opens from disk."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 from markupsafe import Markup
 
 from bertkit.metrics import reliability
-from bertkit.metrics.baselines import Baselines, find_best_baseline_scores
+from bertkit.metrics.baselines import Baselines
 from bertkit.metrics.intervals import describe_methods
-from bertkit.metrics.reliability import calibration_errors, sample_evenly
+from bertkit.metrics.reliability import calibration_errors
 from bertkit.reports import svg
 from bertkit.reports.confidence import draw_reliability, draw_risk
 from bertkit.reports.examples import (
@@ -35,7 +35,7 @@ Log = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class ReportData:
-    """The content of a report as plain data; a section whose fields are empty or None is left out."""
+    """Content of a report. The page leaves out sections whose fields are empty or None."""
 
     name: str
     command: str
@@ -47,41 +47,41 @@ class ReportData:
     """Metric -> score, or None if it is undefined."""
     about: str = ""
     teachers: list[str] = field(default_factory=list)
-    """Names of the checkpoints that the model was distilled from."""
+    """Names of the checkpoints that taught the model."""
     seconds: float | None = None
     peak_memory: int | None = None
     """Peak memory in bytes."""
     device: str = ""
     seed: int | None = None
     score_notes: list[str] = field(default_factory=list)
-    """Sentence on the scores that are computed for one label."""
+    """Sentences about scores that are computed for one label, such as f1."""
     intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
     """Metric -> ends of its 95% interval over rows, or None without an interval."""
     interval_methods: Mapping[str, str] = field(default_factory=dict)
     no_interval: Mapping[str, str] = field(default_factory=dict)
-    """Metric -> why it has no interval."""
+    """Metric -> reason why it has no interval."""
     baselines: Baselines = field(default_factory=dict)
     lead: Mapping[str, Any] | None = None
-    """How far the model is ahead of the strongest of them; see `bertkit.evaluation.baselines.BaselineComparison`."""
+    """Comparison with the strongest baseline; see `bertkit.evaluation.baselines.BaselineComparison`."""
     published: list[dict[str, Any]] = field(default_factory=list)
-    """Entries of `model`, `split`, `source`, and metric -> number or [low, high]."""
+    """Published scores: ``model``, ``split``, ``source``, and metric -> number or [low, high]."""
     history: list[dict[str, Any]] = field(default_factory=list)
-    """The trainer's log: entries of `step` with `loss`, or with `eval_loss` and `eval_<metric>`."""
+    """Log of the trainer: entries with ``step``, and with ``loss`` or ``eval_loss`` and ``eval_<metric>``."""
     best_step: int | None = None
     examples: list[Example] = field(default_factory=list)
     decisions: tuple[str, np.ndarray, np.ndarray] | None = None
     """Unit of decisions (``row``, ``label`` or ``entity``), confidence of each decision, and whether it is right."""
     labels: list[str] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """Title -> rows with the same keys; tables that the task family reports along with its scores."""
+    """Title -> rows with the same keys, for tables that the task reports along with its scores."""
     compared: list[dict[str, Any]] = field(default_factory=list)
-    """Rows of the table of teachers, student and baseline, with the same keys; a missing number has the value None."""
+    """Rows of the table of teachers, student and baseline, with the same keys; values can be None."""
     warnings: list[str] = field(default_factory=list)
     other_splits: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     next_commands: list[str] = field(default_factory=list)
     """Suggested commands to run next."""
     provenance: dict[str, str] = field(default_factory=dict)
-    """Versions, fingerprint of the data, and other facts that are needed to reproduce the run."""
+    """Name -> value of everything that is needed to reproduce the run, such as versions and checksums."""
 
     @property
     def methods(self) -> str:
@@ -90,7 +90,7 @@ class ReportData:
 
     @property
     def baseline(self) -> dict[str, float | None]:
-        """The score of the strongest baseline for each metric."""
+        """Metric -> score of its strongest baseline."""
         return find_best_baseline_scores(self.baselines)
 
     @property
@@ -99,57 +99,56 @@ class ReportData:
         return self.best_metric if is_finite(self.scores.get(self.best_metric)) else "loss"
 
 
-def write_report(folder: Path, facts: ReportData) -> Path:
+def write_report(folder: Path, report: ReportData) -> Path:
     """Write `report.html` with everything inline, and return its path."""
-    # Rows are compared by names or by numbers, if their answers allow it.
-    named, measured = find_labeled(facts.examples, facts.labels), find_numeric(facts.examples)
-    path, mistakes = folder / "report.html", find_mistakes(facts.examples, named, measured)
+    path = folder / "report.html"
+    label_answers, number_answers = find_labeled(report.examples, report.labels), find_numeric(report.examples)
+    mistakes = find_mistakes(report.examples, label_answers, number_answers)
+    gold, predicted = [gold for _, gold, _ in label_answers], [predicted for _, _, predicted in label_answers]
+    label_scores = reliability.label_scores(gold, predicted, report.labels) if label_answers else []
     write_page(
         path,
         "report.html.j2",
-        scripts=["tables.js"] if facts.examples else [],
-        facts=facts,
+        scripts=["tables.js"] if report.examples else [],
+        report=report,
         run=shlex.quote(name_paths(str(folder))),
-        metrics=metric_names(facts),
-        headline=_draw_headline(facts),
-        curves=_draw_curves(facts),
-        tables={**facts.tables, "trained parameters": _list_stages(facts.history)},
-        confusion=_count_confusion(named, facts.labels),
-        label_scores=reliability.label_scores([row[1] for row in named], [row[2] for row in named], facts.labels)
-        if named
-        else [],
+        metrics=metric_names(report),
+        headline=_draw_headline(report),
+        curves=_draw_curves(report),
+        tables={**report.tables, "trained parameters": _list_stages(report.history)},
+        confusion=_count_confusion(label_answers, report.labels),
+        label_scores=label_scores,
         reliability=None
-        if facts.decisions is None or facts.decisions[0] == "entity"
-        else (calibration_errors(*facts.decisions[1:])["ece"], draw_reliability(*facts.decisions[1:])),
-        risk=_draw_risk(facts),
-        numbers=_draw_numbers(measured),
+        if report.decisions is None or report.decisions[0] == "entity"
+        else (calibration_errors(*report.decisions[1:])["ece"], draw_reliability(*report.decisions[1:])),
+        risk=_draw_risk(report),
+        numbers=_draw_numbers(number_answers),
         mistakes=mistakes,
-        predictions=_list_predictions(facts.examples, mistakes),
+        predictions=_list_predictions(report.examples, mistakes),
         cut_spans=cut_spans,
     )
     return path
 
 
-def metric_names(facts: ReportData) -> list[str]:
+def metric_names(report: ReportData) -> list[str]:
     """Return the names of all scores, the best metric first."""
-    other_names = [name for scores in facts.other_splits.values() for name in scores]
-    return list(dict.fromkeys([facts.best_metric, *facts.scores, *other_names]))
+    other_names = [name for scores in report.other_splits.values() for name in scores]
+    return list(dict.fromkeys([report.best_metric, *report.scores, *other_names]))
 
 
-def _draw_headline(facts: ReportData) -> Markup | None:
+def _draw_headline(report: ReportData) -> Markup | None:
     """Draw this run's best metric along with the baselines and published scores, on one axis."""
-    metric = facts.best_metric
-    # Use one axis for all: a score means little without baselines and the scores of other models.
+    metric = report.best_metric
     other_scores: list[tuple[str, Any]] = [
-        (f"Baseline: {name}", scores.get(metric)) for name, scores in facts.baselines.items()
+        (f"Baseline: {name}", scores.get(metric)) for name, scores in report.baselines.items()
     ]
-    for entry in facts.published:
+    for entry in report.published:
         label = " · ".join(str(entry[key]) for key in ("model", "split", "source") if entry.get(key))
         other_scores.append((label, entry.get(metric)))
     spans = []
-    value = facts.scores.get(metric)
+    value = report.scores.get(metric)
     if value is not None and is_finite(value):
-        ends = facts.intervals.get(metric) or (value, value)
+        ends = report.intervals.get(metric) or (value, value)
         low, high = ends if is_finite(*ends) else (value, value)
         spans.append(svg.Span("This run", score_text(value), value, low, high, is_reference=True))
     for label, score in other_scores:
@@ -163,24 +162,24 @@ def _draw_headline(facts: ReportData) -> Markup | None:
     )
 
 
-def _draw_curves(facts: ReportData) -> list[tuple[str, Markup]]:
+def _draw_curves(report: ReportData) -> list[tuple[str, Markup]]:
     """Draw the training log as curves, each as (caption, picture)."""
-    metric = facts.best_metric
+    metric = report.best_metric
     panels = {
         "Loss": {"training": "loss", "evaluation": "eval_loss"},
         f"{metric} on the evaluation rows": {metric: f"eval_{metric}"},
         "Learning rate": {"learning rate": "learning_rate"},
         "Gradient norm": {"gradient norm": "grad_norm"},
     }
-    logs = {caption: {label: (facts.history, key) for label, key in keys.items()} for caption, keys in panels.items()}
-    return draw_logs(logs, marked=facts.best_step)
+    logs = {caption: {label: (report.history, key) for label, key in keys.items()} for caption, keys in panels.items()}
+    return draw_logs(logs, best_x=report.best_step)
 
 
 def draw_logs(panels: Mapping[str, Mapping[str, tuple[Log, str]]], **style: Any) -> list[tuple[str, Markup]]:
-    """Draw a key of each log over the steps, each panel as (caption, picture); panels without values are left out.
+    """Draw values of logs over the steps, each panel as (caption, picture); panels without values are left out.
 
     Args:
-        panels: Caption -> name of each line -> the entries of a log, and the key.
+        panels: Caption -> name of each line -> entries of a log, and key of the values.
         style: See `bertkit.reports.svg.line_chart`.
     """
     pictures = []
@@ -189,7 +188,7 @@ def draw_logs(panels: Mapping[str, Mapping[str, tuple[Log, str]]], **style: Any)
         for label, (entries, key) in logs.items():
             points = [(entry["step"], entry[key]) for entry in entries if is_finite(entry.get("step"), entry.get(key))]
             if points:
-                # A log of many steps has more points than the picture has pixels, and the page is one file.
+                # A long log has more points than the picture has pixels.
                 lines[label] = sample_evenly(points, MAX_POINTS)
         if lines:
             pictures.append((caption, svg.line_chart(lines, name=caption, x="step", **style)))
@@ -197,26 +196,26 @@ def draw_logs(panels: Mapping[str, Mapping[str, tuple[Log, str]]], **style: Any)
 
 
 def _list_stages(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row per change of the number of trained parameters; empty if all were trained throughout."""
+    """Return a row per change in the number of trained parameters, or no rows if all were always trained."""
     key = "trainable_parameters"
     return [{"from step": str(entry["step"]), "parameters": entry[key]} for entry in history if key in entry]
 
 
-def _count_confusion(named: Sequence[LabelAnswer], labels: Sequence[str]) -> list[tuple[str, dict[str, int]]]:
-    """Count predicted labels per gold label, if every row has one label; rare labels share one line."""
-    # In multi-label rows, a wrong label cannot be matched with the one that it was confused with.
-    if any(not isinstance(example.gold, str) for example, _, _ in named):
+def _count_confusion(answers: Sequence[LabelAnswer], labels: Sequence[str]) -> list[tuple[str, dict[str, int]]]:
+    """Count predicted labels per gold label if every row has one label; rare labels share one line."""
+    # In multi-label rows, it is unknown which label a wrong label was confused with.
+    if any(not isinstance(example.gold, str) for example, _, _ in answers):
         return []
-    pairs = [(*gold, *predicted) for _, gold, predicted in named]
+    pairs = [(*gold, *predicted) for _, gold, predicted in answers]
     return reliability.confusion_table([gold for gold, _ in pairs], [predicted for _, predicted in pairs], labels)
 
 
-def _draw_risk(facts: ReportData) -> tuple[float, Markup] | None:
-    """Draw the fraction of wrong answers over the fraction that is answered, if each has a confidence."""
-    if facts.decisions:
-        return draw_risk(*facts.decisions[1:]) if facts.decisions[0] != "label" else None
-    pairs: list[tuple[Any, Any]] = [(example.confidence, example.correct) for example in facts.examples]
-    if not pairs or not all(correct is not None and is_finite(confidence) for confidence, correct in pairs):
+def _draw_risk(report: ReportData) -> tuple[float, Markup] | None:
+    """Draw the risk over the coverage if all answers have a confidence; see `draw_risk`."""
+    if report.decisions:
+        return draw_risk(*report.decisions[1:]) if report.decisions[0] != "label" else None
+    pairs: list[tuple[Any, Any]] = [(example.confidence, example.right) for example in report.examples]
+    if not pairs or not all(right is not None and is_finite(confidence) for confidence, right in pairs):
         return None
     return draw_risk(*np.array(pairs, dtype=float).T)
 
@@ -224,24 +223,24 @@ def _draw_risk(facts: ReportData) -> tuple[float, Markup] | None:
 def _list_predictions(
     examples: Sequence[Example], mistakes: Sequence[tuple[Example, str]] | None
 ) -> list[tuple[Example, str]]:
-    """Return rows and their verdicts, the wrong ones first; verdicts are empty if answers cannot be compared."""
-    wrong = mistakes or []
-    # Ids of rows in a file can repeat, so objects are compared.
-    wrong_ids = {id(example) for example, _ in wrong}
+    """Return rows and their verdicts, wrong rows first; verdicts are empty if answers cannot be compared."""
+    # Compare objects, because the ids of rows can repeat in a file.
+    wrong_ids = {id(example) for example, _ in mistakes or ()}
     verdict = "" if mistakes is None else "right"
-    correct_rows = [(example, verdict) for example in examples if id(example) not in wrong_ids]
-    return [*((example, ", ".join(filter(None, ("wrong", note)))) for example, note in wrong), *correct_rows][:MAX_ROWS]
+    right_rows = [(example, verdict) for example in examples if id(example) not in wrong_ids]
+    wrong_rows = [(example, ", ".join(filter(None, ("wrong", note)))) for example, note in mistakes or ()]
+    return [*wrong_rows, *right_rows][:MAX_ROWS]
 
 
-def _draw_numbers(measured: Sequence[NumberAnswer]) -> tuple[str, Markup] | None:
+def _draw_numbers(answers: Sequence[NumberAnswer]) -> tuple[str, Markup] | None:
     """Draw predicted over gold numbers, as (caption, picture)."""
-    if not measured:
+    if not answers:
         return None
-    rows = sample_evenly(measured, MAX_POINTS)
-    note = f" ({len(rows):,} of {len(measured):,} rows)" if len(rows) < len(measured) else ""
-    points = [svg.Point(g, p, f"row {e.id}: gold {g:.4g}, predicted {p:.4g}") for e, g, p in rows]
-    low, high = min(points)[0], max(points)[0]
-    # On the diagonal, a prediction is right.
+    rows = sample_evenly(answers, MAX_POINTS)
+    note = f" ({len(rows):,} of {len(answers):,} rows)" if len(rows) < len(answers) else ""
+    dots = [svg.Dot(g, p, f"row {e.id}: gold {g:.4g}, predicted {p:.4g}") for e, g, p in rows]
+    low, high = min(dots).x, max(dots).x
+    # Predictions on the diagonal are right.
     diagonal = (low, low), (high, high)
     caption = "Predicted vs. gold"
-    return caption + note, svg.scatter(points, name=caption, x="gold", y="predicted", guide=diagonal)
+    return caption + note, svg.scatter(dots, name=caption, x="gold", y="predicted", guide=diagonal)

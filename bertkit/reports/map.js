@@ -1,5 +1,5 @@
 "use strict";
-// Texts come compressed and are shown as text, never as markup. Coordinates come as 16-bit numbers, layer by layer.
+// Page with a map. Texts are compressed, and only inserted as text, never as markup. Coordinates are 16-bit numbers.
 const byId = (id) => document.getElementById(id);
 const unpack = (id) => Uint8Array.from(atob(byId(id).textContent.trim()), (letter) => letter.charCodeAt(0));
 const facts = JSON.parse(byId("facts").textContent);
@@ -25,22 +25,22 @@ const isInView = (i) => {
 };
 
 function element(tag, ...content) {
-  const made = document.createElement(tag);
-  made.append(...content);
-  if (tag === "button") made.type = "button";
-  return made;
+  const node = document.createElement(tag);
+  node.append(...content);
+  if (tag === "button") node.type = "button";
+  return node;
 }
 
 // --- Layers ---
 
-function moveTo(number, isAnimated = true) {
-  const place = (i, axis) => ((packed[2 * (number * count + i) + axis] / LEVELS) * 2 - 1) * extent;
+function moveTo(layer, isAnimated = true) {
+  const place = (i, axis) => ((packed[2 * (layer * count + i) + axis] / LEVELS) * 2 - 1) * extent;
   const goal = [xs.map((_, i) => place(i, 0)), ys.map((_, i) => place(i, 1))], from = [xs.slice(), ys.slice()];
-  byId("about").textContent = [facts.layers[number].name, facts.layers[number].about].filter(Boolean).join(": ");
+  byId("about").textContent = [facts.layers[layer].name, facts.layers[layer].about].filter(Boolean).join(": ");
   byId("layer").setAttribute("aria-valuetext", byId("about").textContent);
   const turn = ++layersDrawn, start = performance.now();
   const step = () => {
-    if (turn !== layersDrawn) return; // another layer was chosen
+    if (turn !== layersDrawn) return; // Another layer was selected.
     const share = isAnimated && !isCalm ? Math.min(1, (performance.now() - start) / 350) : 1;
     const eased = share * share * (3 - 2 * share);
     [xs, ys].forEach((values, axis) => values.forEach((_, i) => (values[i] = from[axis][i] + (goal[axis][i] - from[axis][i]) * eased)));
@@ -69,7 +69,7 @@ function radius() {
 
 function draw() {
   const pen = dots.getContext("2d"), size = radius() * ratio, middle = Math.ceil(size) + 1;
-  // A point is a copy of a picture of its color, which is faster than a path for each.
+  // Draw each point as a copy of an image of its color, which is faster than a path per point.
   const stamps = labels.map(({ color }) => {
     const stamp = new OffscreenCanvas(2 * middle, 2 * middle), brush = stamp.getContext("2d");
     brush.fillStyle = color;
@@ -127,14 +127,14 @@ function pan(x, y) {
 }
 
 function resize() {
-  if (!plane.clientWidth) return; // not laid out yet, as in a hidden frame
+  if (!plane.clientWidth) return; // The page has no layout yet, as in a hidden frame.
   [width, height, ratio] = [plane.clientWidth, plane.clientHeight, devicePixelRatio || 1];
   for (const canvas of [dots, over]) [canvas.width, canvas.height] = [width * ratio, height * ratio];
   if (moved) draw();
   else fit();
 }
 
-// --- Texts: what is hovered, found by words, and chosen ---
+// --- Texts: hovered, found by a search, and selected ---
 
 function describe(i) {
   const [before, word, after] = texts[i] ?? [""], body = element("bdi", before);
@@ -163,7 +163,7 @@ function refresh() {
   draw();
   const list = [...(lit ?? []).keys()].filter(isShown), totals = labels.map(() => 0);
   for (const i of list) totals[labelOf[i]]++;
-  byId("found").textContent = lit ? `${list.length.toLocaleString("en")} chosen` : "";
+  byId("found").textContent = lit ? `${list.length.toLocaleString("en")} selected` : "";
   byId("chosen").hidden = !lit;
   byId("chosen-title").textContent = `${list.length.toLocaleString("en")} of ${count.toLocaleString("en")} points`;
   byId("counts").replaceChildren(...labels.flatMap(({ name, color }, number) => {
@@ -181,9 +181,9 @@ function refresh() {
 }
 
 function swatch(color) {
-  const made = element("i");
-  made.style.background = color;
-  return made;
+  const dot = element("i");
+  dot.style.background = color;
+  return dot;
 }
 
 function choose(test) {
@@ -240,7 +240,7 @@ function listLabels() {
 
 const styleOf = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// The line about the layer and the first labels, which stand below a picture: text, color of its swatch, and height.
+// Return the lines below a picture, which describe the layer and the first labels: text, color of the swatch, and y.
 function captions() {
   const named = labels.filter((_, number) => !hidden[number]).slice(0, 12);
   return [{ name: byId("about").textContent }, ...named].map(({ name, color }, line) => [name, color, height + 18 + 20 * line]);

@@ -12,7 +12,7 @@ from bertkit.reports.text import score_text
 
 
 def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -> None:
-    """Write report.html of a folder of seeds.
+    """Write report.html for a folder of seeds.
 
     Args:
         folder: Folder of the seeds.
@@ -22,32 +22,34 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
     names = dict.fromkeys(
         [summary["best_metric"], *(metric for split in summary["splits"] for metric in split["spreads"])]
     )
-    plots = []
-    # A picture per split and metric: all runs, their mean with its interval, and the null model.
+    # Draw a picture per split and metric: all runs, their mean with its interval, and the null model.
+    pictures = []
     for split_summary in summary["splits"]:
         for metric in names:
             spread = split_summary["spreads"].get(metric)
             dots = [
-                svg.Point(score, 0, f"seed {run['seed']}: {score:.4f}", kind="failed" if run["failure"] else "")
+                svg.Dot(score, 0, f"seed {run['seed']}: {score:.4f}", kind="failed" if run["failure"] else "")
                 for run in summary["runs"]
                 if (score := run["scores"].get(split_summary["split"], {}).get(metric)) is not None
             ]
-            # No run may have such a score, as when all diverged.
+            # If all runs diverged, none has a score.
             if spread and dots:
-                mean, null = spread["mean"], split_summary["baseline"].get(metric)
+                mean, baseline = spread["mean"], split_summary["baseline"].get(metric)
                 extremes = min(dots).x, max(dots).x
                 low, high = spread["interval"] or (mean, mean)
                 caption = f"{metric} on {split_summary['split']}"
                 spans = [svg.Span("runs", score_text(extremes), None, *extremes, dots=dots)]
                 spans += [svg.Span("mean", score_text(mean), mean, low, high, is_reference=True)]
-                spans += [] if null is None else [svg.Span("null model", score_text(null), null, null, null)]
-                plots.append((caption, svg.interval_strip(spans, name=caption)))
-    facts: dict[str, Any] = {
-        "summary": summary,
-        "command": command,
-        "failed": [run for run in summary["runs"] if run["failure"]],
-        "metrics": list(names),
-        "plots": plots,
-        "best": summary["splits"][0]["spreads"].get(summary["best_metric"]) if summary["splits"] else None,
-    }
-    write_page(folder / "report.html", "seeds.html.j2", **facts)
+                if baseline is not None:
+                    spans.append(svg.Span("null model", score_text(baseline), baseline, baseline, baseline))
+                pictures.append((caption, svg.interval_strip(spans, name=caption)))
+    write_page(
+        folder / "report.html",
+        "seeds.html.j2",
+        summary=summary,
+        command=command,
+        failed=[run for run in summary["runs"] if run["failure"]],
+        metrics=list(names),
+        pictures=pictures,
+        best=summary["splits"][0]["spreads"].get(summary["best_metric"]) if summary["splits"] else None,
+    )

@@ -16,36 +16,42 @@ from bertkit.reports.templates import write_page
 
 
 def write_sweep_report(folder: Path, summary: Mapping[str, Any], command: str) -> None:
-    """Write report.html of a folder of a sweep.
+    """Write report.html for the folder of a sweep.
 
     Args:
         folder: Folder of the sweep.
         summary: Content of ``sweep.json``; see `bertkit.evaluation.sweeps.SweepSummary.to_dict`.
-        command: Command that trained it.
+        command: Command that trained the trials.
     """
     metric = summary["best_metric"]
-    finished = [trial for trial in summary["trials"] if trial["scores"].get(metric) is not None]
-    facts: dict[str, Any] = {"summary": summary, "command": command, "finished": finished, "value": name_value}
-    facts |= {"keys": draw_keys(summary, finished), "curve": draw_curves(summary["curve"], metric)}
-    write_page(folder / "report.html", "sweep.html.j2", **facts)
+    trials = [trial for trial in summary["trials"] if trial["scores"].get(metric) is not None]
+    write_page(
+        folder / "report.html",
+        "sweep.html.j2",
+        summary=summary,
+        command=command,
+        finished_trials=trials,
+        name_value=name_value,
+        key_pictures=draw_keys(summary, trials),
+        curve=draw_curves(summary["curve"], metric),
+    )
 
 
-def draw_keys(summary: Mapping[str, Any], finished: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:
-    """Draw the score of each finished trial over the values of each key, each picture with its caption."""
+def draw_keys(summary: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:
+    """Draw a picture per key with its caption: the score of each finished trial over the value of the key."""
     metric, pictures = summary["best_metric"], []
-    for key, text in summary["space"].items() if finished else ():
-        labels, places = place_values(parse_axis(f"{key}={text}"), [trial["settings"][key] for trial in finished])
-        points = []
-        for trial, place in zip(finished, places, strict=True):
+    for key, text in summary["space"].items() if trials else ():
+        labels, positions = place_values(parse_axis(f"{key}={text}"), [trial["settings"][key] for trial in trials])
+        dots = []
+        for trial, position in zip(trials, positions, strict=True):
             score = trial["scores"][metric]
             hover = f"{trial['folder']}: {score:.4f}, {name_point(trial['settings'])}"
-            points.append(svg.Point(place, score, hover, radius=4))
-        # The best trial is drawn last, above the others.
-        # SVG has no z-index: an element covers the ones before it.
-        points = [*points[:0:-1], points[0]._replace(kind="chosen")]
+            dots.append(svg.Dot(position, score, hover, radius=4))
+        # Draw the best trial, which is first, last: later elements of an SVG file cover earlier ones.
+        dots = [*dots[:0:-1], dots[0]._replace(kind="chosen")]
         share = summary["importance"][key]
         caption = key if share is None else f"{key}: {share:.0%} of the variance"
-        picture = svg.scatter(points, name=f"{metric} against {key}", x=key, y=metric, labels=labels)
+        picture = svg.scatter(dots, name=f"{metric} against {key}", x=key, y=metric, labels=labels)
         pictures.append((caption, picture))
     return pictures
 
@@ -63,33 +69,36 @@ def draw_curves(points: Sequence[Mapping[str, Any]], metric: str) -> Markup | No
         label, line = name_point(settings), []
         for point in curve:
             hover = f"{point['limit']:,} rows: {point['score']:.4f}" + (f", {label}" if label else "")
-            line.append(svg.Point(point["limit"], point["score"], hover, *(point["interval"] or ())))
+            line.append(svg.Dot(point["limit"], point["score"], hover, *(point["interval"] or ())))
         lines[label] = line
     return svg.line_chart(lines, name=f"{metric} by training rows", x="training rows") if lines else None
 
 
 def place_values(axis: SweepDimension, values: Sequence[Any]) -> tuple[list[tuple[float, str]], list[float]]:
-    """Return the labels of an axis from 0 to 1 with their positions, and the positions of these values.
+    """Place values on an axis from 0 to 1: at equal distances for a list (sorted if numeric), to scale for a range.
 
-    Values of a list are placed at equal distances, and sorted if they are numbers; values of a range are to scale.
+    Returns:
+        Labels of the axis as (position, text), and the position of each value.
     """
     if axis.scale == "list":
-        # A bool is an int for Python, but it has no place among numbers.
+        # In Python, a bool is an int, so exclude it.
         are_numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in axis.values)
         order = sorted(axis.values) if are_numbers else axis.values
-        places = {name_value(value): (index + 0.5) / len(order) for index, value in enumerate(order)}
-        return [(place, label) for label, place in places.items()], [places[name_value(value)] for value in values]
+        positions = {name_value(value): (index + 0.5) / len(order) for index, value in enumerate(order)}
+        labels = [(position, label) for label, position in positions.items()]
+        return labels, [positions[name_value(value)] for value in values]
 
-    def place(value: float) -> float:
+    def to_position(value: float) -> float:
         if axis.scale == "log":
             return math.log(value / axis.low) / math.log(axis.high / axis.low)
         return (value - axis.low) / (axis.high - axis.low)
 
-    middle = [mark for mark in svg.ticks(axis.low, axis.high) if axis.low < mark < axis.high]
-    # The ends are always labeled; a logarithmic axis has the powers of ten between them.
+    # Label both ends, and between them round values, or on a logarithmic axis the powers of ten.
+    ticks = [tick for tick in svg.ticks(axis.low, axis.high) if axis.low < tick < axis.high]
     if axis.scale == "log":
         powers = range(math.floor(math.log10(axis.low)) + 1, math.ceil(math.log10(axis.high)))
-        middle = [10.0**power for power in powers]
+        ticks = [10.0**power for power in powers]
     elif axis.scale == "int":
-        middle = [mark for mark in middle if mark == int(mark)]
-    return [(place(mark), f"{mark:g}") for mark in (axis.low, *middle, axis.high)], list(map(place, values))
+        ticks = [tick for tick in ticks if tick == int(tick)]
+    labels = [(to_position(tick), f"{tick:g}") for tick in (axis.low, *ticks, axis.high)]
+    return labels, list(map(to_position, values))

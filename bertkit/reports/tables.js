@@ -1,5 +1,5 @@
-// Sorts a table by the column whose heading is pressed, and hides the rows that lack what is typed. Cells are compared
-// by `data-v` where they have it. No text of a row is ever taken for markup: only whole rows are moved or hidden.
+// Sort a table by the column whose heading is clicked, and hide the rows without the search text. Cells are compared by
+// `data-v` if they have it. Rows are only moved or hidden, so no text can become markup.
 "use strict";
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
@@ -23,7 +23,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
 for (const box of document.querySelectorAll("input[data-table]")) {
   const body = document.getElementById(box.dataset.table).tBodies[0];
   box.addEventListener("input", () => {
-    const wanted = box.value.toLowerCase();
-    for (const row of body.rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+    const query = box.value.toLowerCase();
+    for (const row of body.rows) row.hidden = !row.textContent.toLowerCase().includes(query);
   });
 }

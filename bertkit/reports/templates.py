@@ -18,55 +18,53 @@ from bertkit.storage.files import write_text
 from bertkit.storage.outputs import PAGE_MARK
 
 _FOLDER = Path(__file__).parent
-_ABSOLUTE = re.compile(r"""(?<![\w.:~/-])/[^\s'",:;()/]+(?:/[^\s'",:;()/]+)+""")
-"""An absolute path of at least two parts, but not the end of a relative path or of an address."""
+_ABSOLUTE_PATH = re.compile(r"""(?<![\w.:~/-])/[^\s'",:;()/]+(?:/[^\s'",:;()/]+)+""")
+"""Matches an absolute path of at least two parts, but not the end of a relative path or of a URL."""
 _OPTION = re.compile(r"(?<!\w)-")
 _NUMBER = re.compile(r"[-+−<]?[\d.]|n/a$|[-–]?$")
-_LONG_TEXT = 24
-"""Maximum characters of a cell before its column breaks lines."""
+_MAX_UNBROKEN = 24  # characters of a cell; a column with longer texts breaks lines
 
 
 class Cell(NamedTuple):
-    """A cell of a table that is not sorted by its text."""
+    """A cell of a table that is sorted by its value instead of its text."""
 
     text: str
     value: float | None
 
 
 def write_page(file: Path, name: str, *, scripts: Sequence[str] = (), **values: object) -> None:
-    """Fill a template and write the page in ASCII, so that it reads the same in any encoding.
+    """Fill a template, and write the page in ASCII, so that every encoding shows the same text.
 
     Args:
         file: Page to write.
         name: Name of the template.
-        scripts: Files next to the template that become one script. A browser runs no other script, because the page
-            names its hash.
+        scripts: Files next to the template that become the only script of the page.
         values: Values of the variables of the template.
     """
-    # The page has a Content-Security-Policy with the hash of its script. A text of the user that smuggles in
-    # another script therefore cannot run it, even if escaping failed.
+    # The Content-Security-Policy of the page allows only the script with this hash, so a script in a text of the user
+    # would not run even if it were not escaped.
     script = "".join((_FOLDER / script).read_text(encoding="utf-8") for script in scripts)
     page = load_template(name).render(script=Markup(script), digest=hash_script(script), **values)
-    # A later command replaces only files with this mark.
+    # A later command overwrites a page only if it has this mark.
     page = page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{PAGE_MARK}', 1)
     write_text(file, page.encode("ascii", "xmlcharrefreplace").decode())
 
 
 def hash_script(script: str) -> str:
-    """Return the hash by which a page names the script that a browser may run."""
+    """Return the hash of a script for the Content-Security-Policy."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 @cache
 def load_template(name: str, **filters: Callable[..., Any]) -> Template:
-    """Load a template, with further filters; a page (``.html.j2``) escapes what it shows, and Markdown does not."""
-    # Import numpy late, because a command that reports a mistake does not need it.
+    """Load a template with additional filters. Pages (``.html.j2``) escape all values, other templates do not."""
+    # Import numpy late, because a command that only prints an error does not need it.
     from bertkit.metrics.registry import with_direction
 
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=name.endswith(".html.j2"),
-        # A misspelled variable of a template is an error, and not an empty place on the page.
+        # With a misspelled variable, raise an error instead of leaving a gap on the page.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -79,23 +77,27 @@ def load_template(name: str, **filters: Callable[..., Any]) -> Template:
 
 
 def lay_out(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[list[Any], list[list[Any]]]:
-    """Align the cells of a table, each a text, a number, a range of two numbers, None if missing, or a `Cell`.
+    """Format and align the cells of a table.
 
-    Columns with numbers, including numbers that are texts already, are aligned to the right, and others to the left. A
-    column with a long text has the class ``text``, which breaks lines.
+    Columns of numbers, or of texts that are all numbers, are aligned to the right, other columns to the left. A column
+    with a long text has the class ``text``, which breaks lines.
+
+    Args:
+        columns: Names of the columns.
+        rows: Cells: texts, numbers, ranges of two numbers, None if missing, or a `Cell`.
 
     Returns:
-        Name and class of each column; and for each row class, value and text of its cells. A cell that sorts by its
-        text has None as its value.
+        Name and class of each column; and for each row class, value and text of its cells. Cells that are sorted by
+        their text have no value.
     """
-    # 1. The class of a column depends on all its cells. A number makes it numeric, also next to a note such as "n/a".
+    # 1. Choose the class of each column. One number makes it numeric, even next to texts such as "n/a".
     classes = []
     for cells in zip(*rows, strict=True):
         texts = [cell for cell in cells if isinstance(cell, str)]
-        is_long = max(map(len, texts), default=0) > _LONG_TEXT
+        is_long = max(map(len, texts), default=0) > _MAX_UNBROKEN
         has_numbers = len(texts) < len(cells) or all(map(_NUMBER.match, texts))
         classes.append("" if has_numbers else "text" if is_long else "left")
-    # 2. An interval sorts by its first end, and a missing number before all others.
+    # 2. Find the sort value of each cell. Intervals are sorted by their lower end, and missing numbers ("") are first.
     body: list[list[Any]] = []
     for row in rows:
         body.append([])
@@ -120,24 +122,24 @@ def name_model(model: str) -> str:
 
 
 def name_paths(text: str) -> str:
-    """Return a text, such as a command, without the folders that its absolute paths have on this machine.
+    """Shorten the absolute paths in a text such as a command, which are specific to this machine.
 
-    A path below the working directory becomes a relative one, and any other the name of its last part.
+    A path below the working directory becomes relative, any other path becomes its last part.
 
     >>> name_paths("bertkit finetune mine.yaml --data /home/me/reviews.csv --set data.cache=../x")
     'bertkit finetune mine.yaml --data reviews.csv --set data.cache=../x'
     """
-    here = Path.cwd()
+    working_folder = Path.cwd()
 
-    def name(path_match: re.Match[str]) -> str:
+    def shorten(path_match: re.Match[str]) -> str:
         path = Path(path_match[0])
-        return str(path.relative_to(here) if here in path.parents else path.name)
+        return str(path.relative_to(working_folder) if working_folder in path.parents else path.name)
 
-    return _ABSOLUTE.sub(name, text)
+    return _ABSOLUTE_PATH.sub(shorten, text)
 
 
 def keep_words(text: str) -> Markup:
-    """Return a text whose options are not broken at their hyphens.
+    """Return a text in which a browser does not break options at their hyphens.
 
     >>> print(keep_words("try --max-length 64"))
     try <span class="unbroken">--max-length</span> 64
@@ -147,7 +149,7 @@ def keep_words(text: str) -> Markup:
 
 
 def break_names(name: str) -> Markup:
-    """Return a label that a browser may break behind each underscore, as it does behind a space.
+    """Return a label that a browser can break after each underscore, as after a space.
 
     >>> print(break_names("card_arrival <1>"))
     card_<wbr>arrival &lt;1&gt;

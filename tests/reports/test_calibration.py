@@ -22,7 +22,7 @@ def test_a_page_has_the_sections_that_were_asked_for(tmp_path):
     page = write(tmp_path, replace(ONE, prediction_sets=[one], training_rows=3))
     assert page.ids == ["before-and-after", "confidence", "abstention", "prediction-sets"]
     assert "0.9 0.9100 0.8800 – 0.9300 1.2000 80.0%" in page.text and "Risk and coverage" in page.text
-    assert "3 of the rows are training rows" in page.text and "not shown" in page.text
+    assert "3 of the rows are training rows" in page.text and "not reached" in page.text
 
 
 def test_words_have_no_risk_and_labels_have_thresholds(tmp_path):

@@ -18,5 +18,5 @@ def test_risk_is_drawn_where_something_is_wrong():
     confidence, right = np.array([0.9, 0.8, 0.7, 0.6]), np.array([1, 1, 1, 0])
     area, picture = draw_risk(confidence, right)
     assert area == area_under_risk(confidence, right) == 0.0625
-    assert "by confidence: 0.25 at share answered 1" in picture and "at random: 0.25" in picture
+    assert "by confidence: 0.25 at fraction answered 1" in picture and "at random: 0.25" in picture
     assert draw_risk(confidence, np.ones(4)) is None

@@ -22,15 +22,15 @@ def test_hostile_words_are_shown_and_not_run(tmp_path):
     page = (tmp_path / "why.html").read_text()
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
-    assert "Adds up within 0.10 % after 16 steps" in page
+    assert "Adds up within 0.10% after 16 steps" in page
     assert "row &lt;i&gt;" in page
 
 
 def test_what_does_not_add_up_is_marked(tmp_path):
     write_explanations(tmp_path / "why.html", [make_record(is_complete=False, gap=0.2, steps=1)], model="m")
     page = (tmp_path / "why.html").read_text()
-    assert "Does not add up: off by 20.00 % after 1 step." in page
-    assert "Some attributions do not add up" in page
+    assert "Does not add up: off by 20.00% after 1 step." in page
+    assert "do not add up within 1%" in page
 
 
 def test_words_are_painted_by_their_share_of_the_largest(tmp_path):

@@ -156,7 +156,7 @@ def test_two_classes_fill_every_section(tmp_path: Path) -> None:
 def test_the_risk_of_taggers_is_that_of_entities(tmp_path):
     entities = np.linspace(0.5, 1, 40), np.arange(40) % 4 > 0
     _, parsed = report(tmp_path, replace(BARE, decisions=("entity", *entities)))
-    assert "Risk and coverage of entities" in parsed.text and "fraction of wrong entities" in parsed.text
+    assert "Risk and coverage of entities" in parsed.text and "most confident entities are answered" in parsed.text
     assert "Reliability" not in parsed.text
     _, parsed = report(tmp_path, replace(BARE, decisions=("label", *entities)))
     assert "(15 bins, one decision per label)" in parsed.text and "Risk" not in parsed.text

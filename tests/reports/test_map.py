@@ -72,7 +72,7 @@ def test_many_points_are_thinned_and_many_labels_grouped(tmp_path, monkeypatch):
     monkeypatch.setattr(page_module, "MAX_LABELS", 1)
     shown, text = write(tmp_path, [point._replace(label=str(n % 3)) for n, point in enumerate(points)], layers)
     assert shown.points == 4
-    assert "4 of 12 points are on this page; map.parquet has all." in text
+    assert "4 of 12 points are on this page; map.parquet has all points." in text
     facts = part(text, "facts")
     assert [(label["name"], label["count"]) for label in facts["labels"]] == [("1", 2), ("2 other labels", 2)]
     assert json.loads(zlib.decompress(part(text, "texts")))["ids"] == ["r0", "r4", "r7", "r11"]

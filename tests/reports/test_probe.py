@@ -27,13 +27,13 @@ def test_a_page_has_the_table_and_runs_nothing(tmp_path):
     page = (tmp_path / "a.html").read_text(encoding="ascii")
     assert "<script" not in page and page.count("&lt;script&gt;") >= 3
     assert "900 pairs of words of 100 rows" in page and "<dd>1.30</dd>" in page
-    assert "0.7000" in page and "<td>+0.2000</td>" in page and "Not shown to be worse</dt><dd>1, 2<" in page
+    assert "0.7000" in page and "<td>+0.2000</td>" in page and "Not significantly worse</dt><dd>1, 2<" in page
     assert "prefers-color-scheme: dark" in page and 'class="whisker"' in page
 
 
 def test_control_tasks_are_explained():
-    assert "by heart" in describe_control("types", "word")
+    assert "memorize" in describe_control("types", "word")
     assert describe_control("shuffled", "length") == (
-        "the training labels shuffled within each length, scored on the true labels: what the length alone predicts"
+        "the training labels shuffled within each length, scored on the true labels: the score of the length alone"
     )
-    assert describe_control("shuffled", "").endswith("shuffled, scored on the true labels: what chance scores")
+    assert describe_control("shuffled", "").endswith("shuffled, scored on the true labels: the score of chance")

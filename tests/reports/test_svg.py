@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from bertkit.reports.svg import (
     WIDTH,
-    Point,
+    Dot,
     Span,
     escape_text,
     interval_strip,
@@ -65,7 +65,7 @@ def test_texts_stay_texts():
 
 def test_line_chart_names_its_lines_and_its_points() -> None:
     lines = {NASTY: [(10, 0.5), (20, 0.25)], "evaluation": [(20, 0.4)]}
-    tree = parsed(line_chart(lines, name=NASTY, x="step", marked=20))
+    tree = parsed(line_chart(lines, name=NASTY, x="step", best_x=20))
     titles = [node.text or "" for node in tree.iter("title")]
     assert len(titles) == 3 and titles[2] == "evaluation: 0.4 at step 20"
     assert count_classes(tree)["guide"] == 1
@@ -79,7 +79,7 @@ def test_a_long_line_has_no_dots() -> None:
 def test_a_legend_stands_above_the_lines_in_as_many_rows_as_it_needs() -> None:
     lines = {"by confidence, the first": [(0, 0.5), (20, 0.25)], "at random": [(0, 0.4), (20, 0.4)]}
     lines |= {f"a line with a long name {number}": [(0, 0.3), (20, 0.4)] for number in range(3)}
-    tree = parsed(line_chart(lines, name="risk", x="step", marked=20, guides={"chance": 0.1}))
+    tree = parsed(line_chart(lines, name="risk", x="step", best_x=20, guides={"chance": 0.1}))
     texts = {node.text: node for node in tree.iter("text")}
     places = [(float(texts[name].get("y")), float(texts[name].get("x")), len(name)) for name in lines]
     for (row, left, length), (next_row, next_left, _) in itertools.pairwise(places):
@@ -93,7 +93,7 @@ def test_a_legend_stands_above_the_lines_in_as_many_rows_as_it_needs() -> None:
 
 
 def test_points_of_a_line_have_whiskers():
-    line = [Point(layer, value, f"<{value}>", value - 0.2, value + 0.2) for layer, value in enumerate((0.5, 0.8))]
+    line = [Dot(layer, value, f"<{value}>", value - 0.2, value + 0.2) for layer, value in enumerate((0.5, 0.8))]
     tree = parsed(line_chart({"a <b>": line, "control": [(0, 0.3), (1, 0.3)]}, name="x", x="layer"))
     assert count_classes(tree)["whisker"] == 2 and count_classes(tree)["dot"] == 4
     assert "<0.5>" in [node.text for node in tree.iter("title")]
@@ -106,7 +106,7 @@ def test_long_numbers_of_the_y_axis_stand_in_the_picture():
 
 
 def test_higher_values_lie_higher_up() -> None:
-    tree = parsed(scatter([Point(1, 1, "a"), Point(2, 5, "b")], name="s", x="x", y="y", guide=((0, 0), (5, 5))))
+    tree = parsed(scatter([Dot(1, 1, "a"), Dot(2, 5, "b")], name="s", x="x", y="y", guide=((0, 0), (5, 5))))
     low, high = list(tree.iter("circle"))
     assert float(high.get("cy", "")) < float(low.get("cy", ""))
     assert float(high.get("cx", "")) > float(low.get("cx", ""))
@@ -115,7 +115,7 @@ def test_higher_values_lie_higher_up() -> None:
 
 
 def test_labels_replace_the_numbers_of_an_axis():
-    points = [Point(0.25, 1, "a"), Point(0.75, 2, "b", kind="chosen")]
+    points = [Dot(0.25, 1, "a"), Dot(0.75, 2, "b", kind="chosen")]
     tree = parsed(scatter(points, name="s", x="x", y="y", labels=[(0.25, NASTY), (0.75, "two")]))
     (label,) = (node for node in tree.iter("text") if node.text == "two")
     (chosen,) = (node for node in tree.iter("circle") if node.get("class") == "dot chosen")
@@ -135,7 +135,7 @@ def test_strip_puts_all_rows_on_one_axis() -> None:
 
 
 def test_a_strip_has_a_dot_per_run_and_no_dot_covers_another() -> None:
-    dots = [Point(0.5, 0, NASTY), Point(0.5, 0, "seed 2", kind="failed"), Point(0.9, 0, "seed 3")]
+    dots = [Dot(0.5, 0, NASTY), Dot(0.5, 0, "seed 2", kind="failed"), Dot(0.9, 0, "seed 3")]
     tree = parsed(interval_strip([Span("mean", "0.6", 0.6, 0.45, 0.8, dots=dots)], name=NASTY))
     circles = [node for node in tree.iter("circle") if node.get("class", "").startswith("dot")]
     assert len({(node.get("cx"), node.get("cy")) for node in circles}) == 3

@@ -30,7 +30,7 @@ def test_cells_have_score_mark_deviation_and_interval():
     ]
     assert describe_marks(TABLE) == [
         "In parentheses: the 95% interval.",
-        "After ±: the standard deviation over seeds, whose mean precedes it.",
+        "Mean ± standard deviation over seeds.",
         "*: differs from bert_base at p < 0.05 (permutation), after Holm's correction.",
     ]
     assert describe_marks(RunsTable(["a"], [("t", "m")], [TableCell("a", "t", "m", "r", 0.5)], [])) == []

@@ -164,5 +164,7 @@ def test_a_report_of_many_rows_is_drawn_from_some_of_them_and_says_so(run, tiny_
     monkeypatch.setattr(finetune_results, "_MAX_EXAMPLES", 7)
     options = ["--data", "demo", "--limit", "40", "--set", "training.steps=1", "--output", tmp_path / "run"]
     assert run("finetune", "cola", "--model", tiny_model, *options).code == 0
-    assert "40 rows; pictures and tables of rows are of 7, evenly spaced" in (tmp_path / "run/report.html").read_text()
+    assert (
+        "40 rows; pictures and row tables show 7 of them, evenly spaced" in (tmp_path / "run/report.html").read_text()
+    )
     assert len(read_lines(tmp_path / "run" / "predictions.jsonl")) == 40

@@ -80,7 +80,7 @@ def test_requirements_pin_every_package_that_is_imported(packaged):
 
 def test_the_readme_names_the_columns_of_a_file(packaged):
     text = (packaged / "README.md").read_text()
-    assert text.startswith("# sentiment-v2\n") and "not known; ask whoever trained it" in text
+    assert text.startswith("# sentiment-v2\n") and "unknown; ask the author of the model" in text
     assert "| graph | onnx, fp32 |" in text and "columns of the training data, text;" in text
     assert '\npython -m bertkit predict model --text "..."\n' in text
 

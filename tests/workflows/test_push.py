@@ -211,7 +211,7 @@ def test_what_cannot_be_pushed_ends_in_one_line(hub, run, trained, finished, tin
     (finished / "README.md").write_text(card.replace("# license: apache-2.0", "license: Of My Own"))
     assert 'does not accept the metadata of the card (- "license" must be one of a list)' in line(4, finished, "me/toy")
     (finished / "README.md").write_text(card.replace("tags:", "tags: ["))
-    assert "the metadata at the top of the card are wrong" in line(4, finished, "me/toy")
+    assert "the metadata at the top of the card is invalid" in line(4, finished, "me/toy")
     (finished / "config.json").write_text("{}")
     assert "the file does not match its checksum" in line(4, finished, "me/toy")
     runs.write_record(finished, {**runs.read_record(finished), "status": "stopped"})

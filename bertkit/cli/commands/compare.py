@@ -92,7 +92,7 @@ def command(
 
     comparison = compare(runs, recipe=loaded, split=split, data=data, by=group_by, max_rows=show, gate=gate)
     if report is not None:
-        from bertkit.reports.cases import add_measured, write_cases
+        from bertkit.reports.cases import write_cases
 
         title = f"{comparison.recipe}, {comparison.split}: {', '.join(system.name for system in comparison.systems)}"
         measured = [
@@ -104,7 +104,7 @@ def command(
             for name, differences in comparison.differences.items()
             for metric, difference in differences.items()
         ]
-        write_cases(report, title, add_measured(comparison.gates, measured))
+        write_cases(report, title, add_measurements(comparison.gates, measured))
     print_with_gates(comparison, _print_comparison, comparison.gates, page=output, write=write_page)
 
 

@@ -138,7 +138,7 @@ def _print_and_exit(
     record: object, show: Callable[[Any], object], results: Mapping[str, Any], report: Path | None
 ) -> None:
     """Write the report, print the results, and exit with code 8 if a gate fails."""
-    from bertkit.reports.cases import Case, add_measured, write_cases
+    from bertkit.reports.cases import Case, add_measurements, write_cases
 
     gates, measured = list[Case](), list[tuple[str, str, str]]()
     for name, result in ((name, result) for name, named_results in results.items() for result in named_results):
@@ -150,7 +150,7 @@ def _print_and_exit(
             for metric, score in result.scores.items()
         ]
     if report is not None and is_main_process():
-        write_cases(report, ", ".join(results), add_measured(gates, measured))
+        write_cases(report, ", ".join(results), add_measurements(gates, measured))
     print_with_gates(record, show, gates)
 
 

@@ -66,14 +66,14 @@ def command(
 
 def print_probe(result: ProbeResult) -> None:
     """Print the score of each layer, the baselines, and the center of gravity."""
-    from bertkit.reports.probe import count_items, describe_control
+    from bertkit.reports.probe import describe_control, format_count
 
     # A probe is a linear classifier on the frozen vectors of one layer, so it finds what they encode in a simple form.
     probed = result.probed
     print_text(f"{result.task} in {result.model}: {result.about}")
     print_text(
-        f"  each probe is trained on {count_items(probed.train_items, result.unit)} of {result.train_rows:,} rows, "
-        f"and scored on {count_items(probed.test_items, result.unit)} of {result.test_rows:,} others"
+        f"  each probe is trained on {format_count(probed.train_items, result.unit)} of {result.train_rows:,} rows, "
+        f"and scored on {format_count(probed.test_items, result.unit)} of {result.test_rows:,} others"
     )
     # Layer 0 is the word embeddings. The best layer has a star.
     table = [
