@@ -12,9 +12,9 @@ import numpy as np
 from markupsafe import Markup
 
 from bertkit.metrics import reliability
-from bertkit.metrics.baselines import Baselines
+from bertkit.metrics.baselines import Baselines, find_best_baseline_scores
 from bertkit.metrics.intervals import describe_methods
-from bertkit.metrics.reliability import calibration_errors
+from bertkit.metrics.reliability import calibration_errors, sample_evenly
 from bertkit.reports import svg
 from bertkit.reports.confidence import draw_reliability, draw_risk
 from bertkit.reports.examples import (
@@ -214,7 +214,7 @@ def _draw_risk(report: ReportData) -> tuple[float, Markup] | None:
     """Draw the risk over the coverage if all answers have a confidence; see `draw_risk`."""
     if report.decisions:
         return draw_risk(*report.decisions[1:]) if report.decisions[0] != "label" else None
-    pairs: list[tuple[Any, Any]] = [(example.confidence, example.right) for example in report.examples]
+    pairs: list[tuple[Any, Any]] = [(example.confidence, example.correct) for example in report.examples]
     if not pairs or not all(right is not None and is_finite(confidence) for confidence, right in pairs):
         return None
     return draw_risk(*np.array(pairs, dtype=float).T)

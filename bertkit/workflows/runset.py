@@ -6,9 +6,9 @@ runs/cola-seeds/
 ├── .seed-1.lock ...     held by the process that trains this run
 └── seed-1/ ...          ordinary run folders
 
-The run folders hold the state: a finished run is kept, an unfinished run is resumed, and no process takes a run that
-another process trains. Therefore any number of processes can share a set: the workers of `--jobs`, and commands with
-`--worker`, also on other machines that see the folder.
+The run folders store all state: a finished run is kept, an unfinished run is resumed, and no process takes a run that
+another process is training. So any number of processes can share a set: the workers of `--jobs`, and commands with
+`--worker`, also on other machines with access to the folder.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ Kinds = type[BertkitError] | tuple[type[BertkitError], ...]
 _PAUSE = 0.1  # seconds between two checks of locks, records or workers
 _ENTRY = "from bertkit.workflows.runset import work; work()"
 _TITLE_MARK = "\x1e"  # a control character, with which no line of a log starts
-_CHOOSING = ".choosing.lock"
+_CHOICE_LOCK = ".choosing.lock"
 
 
 @dataclass
 class RunSet:
-    """Set of the runs of one command. A subclass defines how a run is trained; workers receive a pickled copy of it.
+    """Set of the runs of one command. Subclasses define how a run is trained; workers receive a pickled copy of a set.
 
     Args:
         folder: Folder of the set.
@@ -58,11 +58,11 @@ class RunSet:
 
     folder: Path
     names: list[str]
-    earlier: list[str] = field(default_factory=list, init=False)
-    """Runs that other processes trained when this process took its run."""
+    earlier_runs: list[str] = field(default_factory=list, init=False)
+    """Runs that other processes were already training when this process took its run."""
 
     contents: ClassVar[str]
-    """Contents of the folder for an error message, such as "a sweep"."""
+    """Contents of the folder for error messages, such as "a sweep"."""
     keeps_going: ClassVar[bool] = False
     """Whether other runs continue after an error of a run. They always continue after a run that diverges."""
     retries_diverged: ClassVar[bool] = True
@@ -89,30 +89,30 @@ class RunSet:
         record = self.record(name)
         return record is not None and record["status"] in ("finished", "diverged")
 
-    def unfinished(self) -> list[str]:
+    def list_unfinished(self) -> list[str]:
         """List the runs that have not ended."""
         return [name for name in self.names if not self.has_ended(name)]
 
     def find_machine(self, is_alike: Callable[[Mapping[str, Any]], bool] = bool) -> dict[str, Any] | None:
-        """Return the machine of the first run with such a record, or None if this run is the first.
+        """Return the machine of the first run whose record satisfies `is_alike`, or None if no record does.
 
         All runs use the machine of the first run (device, precision, threads), so that only settings or seeds differ.
-        The first run can choose its precision by a short trial, whose result can differ from process to process. So a
-        run that starts at the same time as an earlier run waits for the record of that run. Runs are taken one after
-        the other, so no two processes wait for each other.
+        The first run can choose its precision by timing a few steps, and the result can differ between processes. So
+        this method waits for the records of runs that were taken earlier and have not chosen yet. Runs are taken one
+        after the other, so no two processes wait for each other.
         """
         while True:
-            # The locks are read before the records, because an earlier run can end in between.
-            training = set(self.taken_runs())
+            # Read the locks before the records, because an earlier run can end in between.
+            taken_runs = set(self.list_taken_runs())
             machine = runs.find_machine(map(self.folder.joinpath, runs.list_runs(self.folder)), is_alike)
-            waits_for = [run for run in self.earlier if run in training and "machine" not in (self.record(run) or {})]
-            if machine is not None or not waits_for:
+            earlier_records = (self.record(run) or {} for run in self.earlier_runs if run in taken_runs)
+            if machine is not None or all("machine" in record for record in earlier_records):
                 return machine
             time.sleep(_PAUSE)
 
-    def taken_runs(self) -> list[str]:
-        """List the runs that a process trains."""
-        locks = [lock for lock in self.folder.glob(".?*.lock") if lock.name != _CHOOSING and files.is_locked(lock)]
+    def list_taken_runs(self) -> list[str]:
+        """List the runs that any process is training."""
+        locks = [lock for lock in self.folder.glob(".?*.lock") if lock.name != _CHOICE_LOCK and files.is_locked(lock)]
         return [lock.stem.removeprefix(".") for lock in locks]
 
     def run_lock(self, name: str) -> Path:
@@ -120,9 +120,9 @@ class RunSet:
         folder = self.folder / name
         return folder.with_name(f".{folder.name}.lock")
 
-    def choosing(self) -> AbstractContextManager[None]:
-        """Wait until no other process takes a run or writes the summary, and hold the lock for doing so."""
-        return files.hold_lock(self.folder / _CHOOSING)
+    def lock_choice(self) -> AbstractContextManager[None]:
+        """Hold the lock under which a process takes a run or writes the summary; wait for other processes first."""
+        return files.hold_lock(self.folder / _CHOICE_LOCK)
 
     # --- The folder ---
 
@@ -138,9 +138,7 @@ class RunSet:
             raise UsageError(f"--jobs {jobs}", "give the number of runs to train at the same time")
         check_not_launched("several runs under torchrun", "start the command once, or launch its runs one by one")
         if restart and worker:
-            raise UsageError(
-                "--restart and --worker are both given", "--restart starts over, --worker shares a set of runs"
-            )
+            raise UsageError("--restart and --worker are both given", "--restart starts over, --worker shares the runs")
         runs.check_writable(self.folder, runs.SEVERAL)
         if (self.folder / runs.RECORD).is_file():
             raise UsageError("the folder holds a single run", "choose another --output", file=self.folder)
@@ -153,11 +151,11 @@ class RunSet:
         if worker and not is_begun:
             raise UsageError("there are no runs to join", "leave out --worker to start them", file=self.folder)
         if not worker and (holder := files.get_lock_holder(self.folder / runs.LOCK)):
-            raise self._held(holder)
+            raise self._lock_error(holder)
 
     @contextmanager
     def lock(self, *, restart: bool = False, worker: bool = False) -> Iterator[None]:
-        """Create the folder and hold its lock; a command with `join` works next to the command that holds the lock.
+        """Create the folder and hold its lock; with `worker`, another command holds the lock.
 
         With `restart`, an earlier set in the folder is moved aside.
 
@@ -169,24 +167,24 @@ class RunSet:
             yield
             return
         if restart and self.is_begun():
-            with ExitStack() as held:
-                held.enter_context(self._lock())
-                held.enter_context(self.choosing())
-                if taken := self.taken_runs():
-                    message = f"another process still trains {self.title(taken[0])}"
+            with ExitStack() as locks:
+                locks.enter_context(self._lock())
+                locks.enter_context(self.lock_choice())
+                if taken_runs := self.list_taken_runs():
+                    message = f"another process still trains {self.title(taken_runs[0])}"
                     raise ResourceError(message, "wait until it has ended", file=self.folder)
-                runs.move_aside(self.folder, held)
+                runs.move_aside(self.folder, locks)
         with runs.folder_errors(self.folder, runs.SEVERAL):
             self.folder.mkdir(parents=True, exist_ok=True)
         with self._lock():
             yield
 
     def _lock(self) -> AbstractContextManager[None]:
-        return files.hold_lock(self.folder / runs.LOCK, refuse=self._held)
+        return files.hold_lock(self.folder / runs.LOCK, refuse=self._lock_error)
 
-    def _held(self, holder: str) -> ResourceError:
-        remedy = "wait for it, choose another --output, or share seeds and trials with --worker"
-        return ResourceError(f"{holder} is at work on this folder", remedy, file=self.folder)
+    def _lock_error(self, holder: str) -> ResourceError:
+        remedy = "wait until it ends, choose another --output, or share seeds and trials with --worker"
+        return ResourceError(f"{holder} is using this folder", remedy, file=self.folder)
 
 
 # --- Training ---
@@ -195,34 +193,34 @@ class RunSet:
 def train_all(runset: RunSet, *, jobs: int = 1, worker: bool = False) -> Failures:
     """Train all runs of a set that have not ended, up to `jobs` of them at the same time.
 
-    A command that joins returns when no run is left to take. Otherwise, the command waits for the runs of other
-    processes, and takes over those that were interrupted.
+    A command with `worker` returns when no run is left to take. Otherwise, the command waits for the runs of other
+    processes, and takes over interrupted runs.
 
     Returns:
         Errors of the runs that diverged in this command, or that failed if the set keeps going.
 
     Raises:
         StoppedError: If a signal stops the command. Each run has saved a checkpoint, and the same command resumes.
-        BertkitError: If a run cannot continue and the set does not keep going. Other runs are stopped first.
+        BertkitError: If a run fails and the set does not keep going. Other runs are stopped first.
     """
     # 1. Mark the runs that diverged in an earlier command as stopped, so that they are trained again. Runs that diverge
-    #    in this command stay diverged, so that no other process of the command tries them too.
+    #    in this command stay marked as diverged, so that no other process of the command tries them too.
     for name in runset.names if runset.retries_diverged and not worker else ():
         record = runset.record(name)
         if record is not None and record["status"] == "diverged":
             runs.write_record(runset.folder / name, {**record, "status": "stopped"})
 
-    # 2. Train in worker processes if there are several. Then train the remaining runs in this process: all runs without
-    #    workers, otherwise the runs of other commands that were interrupted.
-    at_once = _count_workers(jobs, len(runset.unfinished()))
-    failures = _train_in_workers(runset, at_once) if at_once > 1 else {}
-    tried = {name for name in runset.names if runset.title(name) in failures}
-    return failures | _train_in_turn(runset, tried, waits=not worker)
+    # 2. Train in worker processes if there are several. Then train the remaining runs in this process: without workers,
+    #    these are all runs; otherwise, the interrupted runs of other commands.
+    num_workers = _count_workers(jobs, len(runset.list_unfinished()))
+    failures = _train_in_workers(runset, num_workers) if num_workers > 1 else {}
+    tried_runs = {name for name in runset.names if runset.title(name) in failures}
+    return failures | _train_in_turn(runset, tried_runs, waits=not worker)
 
 
 @contextmanager
 def continue_on_error(title: str, failures: Failures, kinds: Kinds = BertkitError, fatal: Kinds = ()) -> Iterator[None]:
-    """Log an error of these `kinds`, and add it to the failures. A signal and `fatal` errors are raised."""
+    """Log errors of these `kinds` and add them to the failures; raise `fatal` errors, and the error of a signal."""
     try:
         yield
     except BertkitError as error:
@@ -237,69 +235,69 @@ def first_failure(failures: Failures) -> BertkitError | None:
     return next((error.with_prefix(title) for title, error in failures.items()), None)
 
 
-def _count_workers(jobs: int, unfinished: int) -> int:
+def _count_workers(jobs: int, num_unfinished: int) -> int:
     """Return the number of runs to train at the same time: on a CPU, at most the number of threads."""
-    at_once, threads = min(jobs, unfinished), available_threads().number
-    if at_once > threads and find_device().is_cpu:
-        log.info(f"runs at a time: {threads}, because no more threads can be used on this machine")
+    num_workers, threads = min(jobs, num_unfinished), available_threads().number
+    if num_workers > threads and find_device().is_cpu:
+        log.info(f"runs at a time: {threads}, because this machine has no more threads to use")
         return threads
-    return at_once
+    return num_workers
 
 
 def _train_in_turn(
-    runset: RunSet, tried: set[str], *, waits: bool, announce: Callable[[str], object] | None = None
+    runset: RunSet, tried_runs: set[str], *, waits: bool, announce: Callable[[str], object] | None = None
 ) -> Failures:
     """Train one run after the other until no run is left to take.
 
     Args:
         runset: Runs to train.
-        tried: Runs to leave out; runs that this process trains are added.
+        tried_runs: Runs to leave out; runs that this process trains are added.
         waits: Whether to wait for the runs of other processes.
-        announce: Called with the title of each run before it is trained.
+        announce: Function to call with the title of each run before it is trained.
     """
     failures, is_waiting = Failures(), False
     kinds = BertkitError if runset.keeps_going else DivergedError
     while True:
-        # 1. Take and train run after run; `held` has the lock of the current run.
-        with ExitStack() as held:
-            while (name := _take_run(runset, tried, held)) is not None:
-                tried.add(name)
+        # 1. Take and train run after run; `locks` has the lock of the current run.
+        with ExitStack() as locks:
+            while (name := _take_run(runset, tried_runs, locks)) is not None:
+                tried_runs.add(name)
                 if announce is not None:
                     announce(runset.title(name))
                 with continue_on_error(runset.title(name), failures, kinds):
                     runset.train(name)
-                held.close()
+                locks.close()
         # 2. Wait for the runs of other processes. If a process is killed, its lock is released, and the next round
         #    takes its run.
-        taken = [runset.title(name) for name in runset.unfinished() if name not in tried]
-        if not (waits and taken):
+        other_runs = [runset.title(name) for name in runset.list_unfinished() if name not in tried_runs]
+        if not (waits and other_runs):
             return failures
         if not is_waiting:
-            log.info(f"waiting for other processes: {', '.join(taken)}")
+            log.info(f"waiting for other processes: {', '.join(other_runs)}")
         is_waiting = True
         time.sleep(_PAUSE)
 
 
-def _take_run(runset: RunSet, tried: set[str], held: ExitStack) -> str | None:
-    """Take the first run that has not ended and that no other process has; its lock is added to `held`.
+def _take_run(runset: RunSet, tried_runs: set[str], locks: ExitStack) -> str | None:
+    """Take the first run that has not ended and that no other process has taken; its lock is added to `locks`.
 
-    The system releases the lock when the process ends, even if it is killed. So no run stays taken.
+    The system releases the lock when the process ends, even if the process is killed. So no run stays taken.
     """
-    with runset.choosing():
-        runset.earlier = runset.taken_runs()
+    with runset.lock_choice():
+        runset.earlier_runs = runset.list_taken_runs()
         for name in runset.names:
-            if name in tried:
+            if name in tried_runs:
                 continue
-            lock = runset.run_lock(name)
-            lock.parent.mkdir(exist_ok=True)
-            with ExitStack() as taken:
+            lock_file = runset.run_lock(name)
+            lock_file.parent.mkdir(exist_ok=True)
+            with ExitStack() as run_lock:
                 try:
-                    taken.enter_context(files.hold_lock(lock, refuse=ResourceError))
+                    run_lock.enter_context(files.hold_lock(lock_file, refuse=ResourceError))
                 except ResourceError:
                     continue
-                # The record is read under the lock, because the run may have ended a moment ago.
+                # Read the record under the lock, because the run may have ended a moment ago.
                 if not runset.has_ended(name):
-                    held.push(taken.pop_all())
+                    locks.push(run_lock.pop_all())
                     return name
     return None
 
@@ -307,41 +305,41 @@ def _take_run(runset: RunSet, tried: set[str], held: ExitStack) -> str | None:
 # --- Workers ---
 
 
-def _train_in_workers(runset: RunSet, at_once: int) -> Failures:
-    """Start `at_once` processes that take and train runs until no run is left, and wait for them."""
-    # A run is resumed with the threads that it started with, and all runs compute as the first one.
+def _train_in_workers(runset: RunSet, num_workers: int) -> Failures:
+    """Start processes that take and train runs until no run is left, and wait for them."""
+    # All runs use the number of threads of the first run, also if they are resumed.
     machine = runs.find_machine(map(runset.folder.joinpath, runs.list_runs(runset.folder)))
-    threads = machine["threads"] if machine else max(1, available_threads().number // at_once)
-    log.info(f"{at_once} runs at a time; threads of each: {threads}")
-    failures, failed, is_stopping = Failures(), None, False
+    threads = machine["threads"] if machine else max(1, available_threads().number // num_workers)
+    log.info(f"{num_workers} runs at a time; threads of each: {threads}")
+    failures, fatal_error, is_stopping = Failures(), None, False
     with stage("training"), handle_signals() as stop:
-        running = [_Worker(runset, threads) for _ in range(at_once)]
-        while running:
+        workers = [_Worker(runset, threads) for _ in range(num_workers)]
+        while workers:
             time.sleep(_PAUSE)
-            for worker in [worker for worker in running if worker.poll() is not None]:
-                running.remove(worker)
+            for worker in [worker for worker in workers if worker.poll() is not None]:
+                workers.remove(worker)
                 try:
                     failures |= worker.read_failures()
                 except BertkitError as error:
-                    # A stopped worker ends with an error, too.
-                    failed = failed or (None if is_stopping else error)
-            # Workers get one signal: a second signal would end the runs before they have saved.
-            if (stop.signal or failed) and not is_stopping:
+                    # Workers that were stopped end with an error, too.
+                    fatal_error = fatal_error or (None if is_stopping else error)
+            # Stop workers only once: a second signal would end their runs before they have saved.
+            if (stop.signal or fatal_error) and not is_stopping:
                 is_stopping = True
-                for worker in running:
+                for worker in workers:
                     worker.stop()
     if stop.signal:
         raise stop.error()
-    if failed is not None:
-        raise failed
+    if fatal_error is not None:
+        raise fatal_error
     return failures
 
 
 class _Worker(subprocess.Popen[bytes]):
     """Process that trains runs of a set. Its stderr is logged, and its stdin is closed when this process ends.
 
-    It is a new interpreter rather than a process of `multiprocessing`, which would import the program that called
-    bertkit: a program without an `if __name__ == "__main__"` would start itself again.
+    The process is a new interpreter, because a process of `multiprocessing` would import the program that called
+    bertkit: a program without `if __name__ == "__main__"` would start itself again.
     """
 
     def __init__(self, runset: RunSet, threads: int) -> None:
@@ -352,12 +350,12 @@ class _Worker(subprocess.Popen[bytes]):
             stderr=subprocess.PIPE,
             # OpenMP reads the number of threads when torch is loaded.
             env={**os.environ, "OMP_NUM_THREADS": str(threads), DEVICE: requested_device()},
-            # So Ctrl-C reaches the worker only through this process; the flags have this effect on Windows.
+            # Make Ctrl-C reach the worker only through this process; on Windows, the flags have this effect.
             start_new_session=True,
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
         assert self.stdin is not None
-        with suppress(BrokenPipeError):  # It has ended already; `read_failures` raises the reason.
+        with suppress(BrokenPipeError):  # If the worker has ended already, `read_failures` raises the reason.
             self.stdin.write(pickle.dumps((runset, sys.argv)))
             self.stdin.flush()
         self.title, self.last_line = "worker", ""
@@ -376,9 +374,9 @@ class _Worker(subprocess.Popen[bytes]):
     def stop(self) -> None:
         """Make the worker save and stop, by closing its stdin; on Windows, `terminate` would kill it."""
         assert self.stdin is not None
-        with suppress(OSError):  # It has ended already.
+        with suppress(OSError):  # The worker may have ended already.
             self.stdin.close()
-        self.stdin = None  # `communicate` would write to it.
+        self.stdin = None  # so that `communicate` does not write to the closed pipe
 
     def read_failures(self) -> Failures:
         """Return the errors of single runs, or raise the error that ended the worker."""
@@ -386,7 +384,7 @@ class _Worker(subprocess.Popen[bytes]):
         content, _ = self.communicate()
         if self.returncode < 0:
             message = f"the process of {self.title} was ended by signal {-self.returncode}"
-            raise ResourceError(message, "the same command resumes it; if memory is short, with fewer --jobs")
+            raise ResourceError(message, "the same command resumes the run; use fewer --jobs if memory is short")
         try:
             outcome: Failures | BertkitError = pickle.loads(content)
         except (EOFError, pickle.UnpicklingError):
@@ -398,7 +396,7 @@ class _Worker(subprocess.Popen[bytes]):
 
 def work() -> NoReturn:
     """Train runs of the set that is pickled on stdin, in a process that `_Worker` has started."""
-    # Only the outcome goes to the pipe: lines that a library prints would damage it.
+    # Send only the outcome to the pipe, because lines that a library prints would damage it.
     pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     runset, sys.argv = pickle.load(sys.stdin.buffer)
@@ -423,7 +421,7 @@ def _announce(title: str) -> None:
 def _stop_with_parent() -> None:
     """Send SIGTERM to this process when stdin is closed, so that its run saves and stops.
 
-    The system closes stdin when the parent process ends, even if that was killed.
+    The system closes stdin when the parent process ends, even if the parent was killed.
     """
     while os.read(0, 1):
         pass

@@ -30,7 +30,7 @@ def serve(
     cors_origins: Sequence[str] = (),
     root_path: str = "",
 ) -> None:
-    """Serve runs until a signal arrives, and answer all requests before the end.
+    """Serve runs until a signal arrives, and answer all pending requests before returning.
 
     Args:
         runs: Runs, each as ``RUN`` or ``NAME=RUN``.
@@ -39,7 +39,7 @@ def serve(
         port: Port, or 0 for a free one.
         recipe: Recipe of model folders that are not runs.
         api_key: Key that requests must carry, or None if they need no key.
-        cors_origins: Websites whose pages may send requests.
+        cors_origins: Web origins whose pages may send requests.
         root_path: Path prefix under which a proxy publishes the server.
 
     Raises:
@@ -48,21 +48,21 @@ def serve(
     """
     from bertkit.server.models import find_models, load_service
 
-    # 1. Find the models and bind the port. Both can fail, and are faster than loading torch and the web framework.
+    # 1. Find the models and bind the port. Both can fail, so do it before torch and the web framework are loaded.
     models = find_models(runs, recipe)
     from bertkit.server.run import DrainingServer, bind
 
     with bind(host, port) as socket:
         from bertkit.server.app import build_app
 
-        # 2. Load the models. The errors of uvicorn go to bertkit's log; requests are logged by the app.
+        # 2. Load the models. Send the errors of uvicorn to bertkit's log; the app logs requests.
         uvicorn_log = logging.getLogger("uvicorn")
         uvicorn_log.handlers, uvicorn_log.propagate = log.handlers, False
         uvicorn_log.setLevel(logging.ERROR)
         service = load_service(models, limits, api_key=api_key)
         app = build_app(service, cors_origins, root_path)
 
-        # 3. Serve. The addresses are printed as soon as requests are accepted.
+        # 3. Serve, and print the addresses as soon as requests are accepted.
         def announce_models() -> None:
             url = f"http://{host}:{socket.getsockname()[1]}"
             log.info(f"serving {len(models)} model{'s' if len(models) > 1 else ''} at {url}")
@@ -90,7 +90,7 @@ class JsonFormatter(logging.Formatter):
     """Formatter that writes a log record as a JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
+        """Return the JSON line of a record."""
         content = {"time": datetime.fromtimestamp(record.created, UTC).isoformat(), "level": record.levelname.lower()}
         content |= getattr(record, "fields", None) or {"message": record.getMessage()}
         if record.exc_info:

@@ -1,4 +1,4 @@
-"""Fine-tune a recipe under many settings: ordinary runs in one folder, and a ranking of all of them."""
+"""Fine-tune a recipe with many settings: ordinary runs in one folder, and a ranking of all runs."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from bertkit.workflows.trial_run import dry_run as plan_run
 
 @dataclass
 class Sweep(RunSet):
-    """Set of the trials of a search: runs of a recipe under different settings.
+    """Set of the trials of a search: runs of a recipe with different settings.
 
     Args:
         folder: Folder of the sweep.
         names: Run folders of the trials.
         recipe_name: Name or file of the recipe.
         changes: Changes of the recipe in all trials.
-        search: Searched keys, and how their values are chosen.
+        search: Method and space of the search.
     """
 
     recipe_name: str
@@ -63,7 +63,7 @@ class Sweep(RunSet):
         """Train a trial, or resume it with the settings that it started with."""
         settings = self._choose_settings(name)
         log.info(f"{name} of {self.search.trials}: {name_point(settings)}")
-        with _named(name, settings):
+        with _add_trial_to_errors(name, settings):
             with stage("reading the data", total=1):
                 data = self.read(name)
             # A trial uses the machine of the first trial with the same model and precision.
@@ -82,16 +82,16 @@ class Sweep(RunSet):
 
     @property
     def seed(self) -> int:
-        """Seed of the random draws: the recipe's."""
+        """Seed of the recipe, from which settings are drawn."""
         return self.recipe({}).training.seed
 
     @property
     def space(self) -> dict[str, Any]:
-        """Values that differ between two sweeps."""
+        """Properties that identify a sweep: method, space and seed of the search."""
         return {**self.search.describe(), "seed": self.seed}
 
     def describe_trials(self) -> list[SetRun]:
-        """Describe the trials with settings, in order."""
+        """Describe the trials whose settings are stored, in order."""
         return [
             describe_run(self.folder / name, self.record(name), run_sets.read_settings(self.folder, name))
             for name in run_sets.find_trials(self.folder)
@@ -104,12 +104,12 @@ class Sweep(RunSet):
         return next(itertools.islice(self.search.points(self.seed), self.names.index(name), None))
 
     def _choose_settings(self, name: str) -> SweepPoint:
-        """Return the settings of a trial.
+        """Return the stored settings of a trial, or choose and store settings.
 
-        They are on disk before it is trained, so that any process resumes the trial with them. One process at a time
-        chooses, because TPE takes the settings of unfinished trials into account.
+        Settings are stored before the trial is trained, so that any process can resume it. Only one process at a time
+        chooses settings, because TPE considers the settings of unfinished trials.
         """
-        with self.choosing():
+        with self.lock_choice():
             settings = run_sets.read_settings(self.folder, name)
             if settings is None:
                 settings = self.propose(name)
@@ -135,16 +135,16 @@ def sweep(
 
     Args:
         recipe: Name or file of the recipe.
-        search: Searched keys, and how their values are chosen; see `bertkit.parse_sweep_space`.
+        search: Method and space of the search; see `bertkit.parse_sweep_space`.
         changes: Dotted recipe key -> value, in all trials.
         output: Folder of the trials; by default ``runs/``, the name of the recipe and ``-sweep``.
         restart: Start over; an earlier sweep in the folder is moved aside.
         jobs: Maximum number of trials that train at the same time, each in its own process.
         worker: Share the trials with another process that trains them.
-        progress: Shows the progress of the work.
+        progress: Progress display.
 
     Raises:
-        BertkitError: If the search, the rows, the folder or the machine do not allow the runs; see `bertkit.errors`.
+        BertkitError: If the search, the rows, the folder or the machine does not allow the runs; see `bertkit.errors`.
     """
     # 1. Check the settings, the rows and the folder.
     job = check_sweep(recipe, search, changes or {}, output, restart=restart, jobs=jobs, worker=worker)
@@ -156,9 +156,9 @@ def sweep(
         train_all(job, jobs=jobs, worker=worker)
 
         # 3. Summarize all trials of the folder.
-        with job.choosing():
+        with job.lock_choice():
             summary = _summarize_trials(job)
-            # All processes that share the trials get here. The last one finds no unfinished trial, and writes.
+            # Each process that shares the trials gets here; the last process finds no unfinished trial, and writes.
             if not summary.unfinished:
                 with disk_errors(job.folder):
                     write_sweep_report(job.folder, summary.to_dict(), runs.command())
@@ -172,19 +172,19 @@ def dry_run(job: Sweep, *, restart: bool = False) -> dict[str, Any]:
     """Check everything that can be checked without training, and return the plan of the sweep.
 
     Returns:
-        ``folder``; number of ``trials``; ``settings`` of each trial, or an empty list if they depend on scores;
-        ``rows`` of each split; and ``disk_bytes`` of all trials.
+        ``folder``; number of ``trials``; ``settings`` of each trial, or an empty list if they depend on scores; number
+        of ``rows`` per split; and ``disk_bytes`` of all trials.
     """
     search = job.search
     if not restart:
         _check_trials(job)
     points = [] if search.method == "tpe" else list(itertools.islice(search.points(job.seed), search.trials))
-    # The last extremes of the axes need the most disk space, because more epochs have more checkpoints.
-    last = {axis.key: axis.extremes[-1] for axis in search.axes}
-    unused = job.folder / run_sets.name_trial(search.trials + 1)
-    for settings, name in ((job.propose(job.names[0]), job.names[0]), (last, "a trial")):
-        with _named(name, settings):
-            plan = plan_run(job.recipe(settings), output=unused, is_timed=False)
+    # The reported disk space is for the last extreme of each axis, which usually has the most epochs and checkpoints.
+    last_extremes = {axis.key: axis.extremes[-1] for axis in search.axes}
+    unused_folder = job.folder / run_sets.name_trial(search.trials + 1)
+    for settings, name in ((job.propose(job.names[0]), job.names[0]), (last_extremes, "a trial")):
+        with _add_trial_to_errors(name, settings):
+            plan = plan_run(job.recipe(settings), output=unused_folder, is_timed=False)
     header = {"folder": str(job.folder), "trials": search.trials, "settings": points}
     return {**header, "rows": plan.rows, "disk_bytes": search.trials * plan.disk_bytes}
 
@@ -199,9 +199,9 @@ def check_sweep(
     jobs: int = 1,
     worker: bool = False,
 ) -> Sweep:
-    """Check settings and folder, that Optuna is installed if needed, and that all trials score the same rows."""
-    # 1. The settings. A recipe can forbid a value. Each extreme of each axis is tried, so that a sweep does not fail in
-    #    its last trial.
+    """Check the settings, the folder, whether Optuna is installed, and that all trials score the same rows."""
+    # 1. Check the settings. Load the recipe with each extreme of each axis, because a recipe can forbid a value, and a
+    #    sweep should not fail in its last trial.
     for axis in search.axes:
         if axis.key in changes:
             raise UsageError(f"{axis.key} is both set and searched", "leave one of them out")
@@ -211,29 +211,29 @@ def check_sweep(
     if search.method == "grid":
         points: list[SweepPoint] = list(search.points(0))
     else:
-        first = {axis.key: axis.extremes[0] for axis in search.axes}
-        points = [{**first, axis.key: value} for axis in search.axes for value in axis.extremes]
+        first_extremes = {axis.key: axis.extremes[0] for axis in search.axes}
+        points = [{**first_extremes, axis.key: value} for axis in search.axes for value in axis.extremes]
     for point in points:
         try:
             job.recipe(point)
         except RecipeError as error:
             raise error.with_prefix("--space") from None
 
-    # 2. The folder.
+    # 2. Check the folder.
     if search.method == "tpe":
         check_optuna()
     job.check(restart=restart, jobs=jobs, worker=worker)
     if not restart:
         run_sets.check_space(folder, job.space)
 
-    # 3. The rows. Trials are compared with each other, so all score the same rows, even if data settings vary.
+    # 3. Check the rows. Trials are compared with each other, so they must score the same rows even if data keys vary.
     gold = load_task(job.recipe({})).COLUMNS.gold
     check_scored_rows(search, lambda point: read_labeled(job.recipe(point))[1]["validation"], gold)
     return job
 
 
 def _check_trials(job: Sweep) -> None:
-    """Check that the first trial with a run belongs to this sweep: it must have the same data, model and settings."""
+    """Check that the first trial with a run has the same data, model and settings as this sweep."""
     name = next((name for name in run_sets.find_trials(job.folder) if job.record(name)), None)
     if name is None:
         return
@@ -247,8 +247,8 @@ def _check_trials(job: Sweep) -> None:
 
 
 @contextmanager
-def _named(trial: str, settings: SweepPoint) -> Iterator[None]:
-    """Add the trial and its settings to the message of an error, unless it diverged or was stopped."""
+def _add_trial_to_errors(trial: str, settings: SweepPoint) -> Iterator[None]:
+    """Add the trial and its settings to the message of an error, unless the trial diverged or was stopped."""
     try:
         yield
     except (DivergedError, StoppedError):
@@ -258,7 +258,7 @@ def _named(trial: str, settings: SweepPoint) -> Iterator[None]:
 
 
 def _computes_like(data: FinetuneData, record: Mapping[str, Any]) -> bool:
-    """Return whether a trial had the same model and the same precision."""
+    """Return whether the trial of a record has the same model and precision as `data`."""
     identity = record["identity"]
     precision = identity["recipe"]["training"]["precision"]
     return (identity["model"], precision) == (data.plan.identity["model"], data.recipe.training.precision)
@@ -266,20 +266,20 @@ def _computes_like(data: FinetuneData, record: Mapping[str, Any]) -> bool:
 
 def _summarize_trials(job: Sweep) -> SweepSummary:
     """Summarize the trials of the folder, the best first."""
-    described = job.describe_trials()
-    records = {trial.name: record for trial in described if (record := job.record(trial.name)) is not None}
+    trials = job.describe_trials()
+    records = {trial.name: record for trial in trials if (record := job.record(trial.name)) is not None}
     with stage("summarizing the trials", total=1):
         data = job.read(next(iter(records), job.names[0]))
         metric, split = data.recipe.best_metric, data.validation
-        trials = sort_runs(described, metric)
-        # Trials that diverged have ended without a score, so they do not count for the estimates.
-        finished = [trial for trial in trials if trial.scores.get(metric) is not None]
+        trials = sort_runs(trials, metric)
+        # Leave out trials that diverged, because they have no score.
+        finished_trials = [trial for trial in trials if trial.scores.get(metric) is not None]
         contexts = {
             trial.name: TaskContext(job.recipe(trial.settings), load_tokenizer(job.folder / trial.name), data.labels)
-            for trial in finished
+            for trial in finished_trials
         }
-        stored = StoredRuns(job.folder, records, contexts, data.task, split)
-        selection, reason = find_selection(finished, stored, metric)
+        stored_runs = StoredRuns(job.folder, records, contexts, data.task, split)
+        selection, reason = find_selection(finished_trials, stored_runs, metric)
         return SweepSummary(
             recipe=data.recipe.name,
             model=data.recipe.model_name,
@@ -290,11 +290,11 @@ def _summarize_trials(job: Sweep) -> SweepSummary:
             split=split.name,
             rows=len(split.rows),
             trials=trials,
-            best=finished[0].name if finished else None,
+            best=finished_trials[0].name if finished_trials else None,
             selection=selection,
             no_selection=reason,
-            expected_best=estimate_best_scores(finished, job.search, metric),
-            importance=find_importance(finished, job.search, metric),
-            curve=find_curve(finished, stored, metric),
+            expected_best=estimate_best_scores(finished_trials, job.search, metric),
+            importance=find_importance(finished_trials, job.search, metric),
+            curve=find_curve(finished_trials, stored_runs, metric),
             unfinished=max(job.search.trials, len(trials)) - sum(trial.has_ended for trial in trials),
         )

@@ -1,4 +1,4 @@
-"""Table of finished runs by model and task: scores, intervals, seeds, and a test of each model against the first."""
+"""Tabulate finished runs by model and task: scores, intervals, seeds, and a test of each model against the first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bertkit.storage.run_sets import read_seeds, seed_folders
 
 @dataclass(frozen=True)
 class TableCell:
-    """Score of a model on a task, by the best metric of the recipe, on the split that chose the best step."""
+    """Score of a model on a task: the `best_metric` of the recipe, on the split that selected the best step."""
 
     row: str
     task: str
@@ -29,14 +29,14 @@ class TableCell:
     score: float | None
     """Score of the run, or the mean over seeds."""
     interval: Interval = None
-    """95% interval; for several seeds, over seeds and rows together."""
+    """95% interval; for several seeds, it covers the variance over seeds and over rows."""
     seeds: int = 1
     standard_deviation: float | None = None
     """Standard deviation over the seeds."""
     is_best: bool = False
     """Whether no other model has a better score on the same rows."""
     difference: Difference | None = None
-    """Difference from the first model on the same rows; ``p_holm`` is set if several models are compared with it."""
+    """Difference from the first model on the same rows; ``p_holm`` is set if the task has several differences."""
     lower_is_better: bool = False
     rows_digest: str = field(default="", repr=False)
     """Fingerprint of the scored rows."""
@@ -51,7 +51,7 @@ class TableCell:
 
 @dataclass(frozen=True)
 class RunsTable:
-    """Table whose rows are models or folders, and whose columns are tasks; a pair without a run has no cell."""
+    """Table whose rows are models or folders, and whose columns are tasks; pairs without a run have no cell."""
 
     rows: list[str]
     tasks: list[tuple[str, str]]
@@ -69,12 +69,12 @@ def tabulate(paths: Sequence[str | Path], *, rows: Literal["model", "folder"] = 
 
     Args:
         paths: Run folders, folders of seeds, or folders that contain them.
-        rows: Label of a run's row: ``model``, which the run started from, or ``folder``, its path in `paths`.
+        rows: Label of a run's row: ``model`` (the model that the run started from) or ``folder`` (its path in `paths`).
 
     Raises:
         UsageError: If a path has no runs, no run is finished, or two runs belong to the same row and task.
     """
-    # 1. Find the runs. An unfinished run is left out with a note. A folder of seeds counts with its finished seeds.
+    # 1. Find the runs. Leave out unfinished runs, with a note; for a folder of seeds, use the finished seeds.
     summaries = [(str(path), run) for path in paths for run in _find_summaries(expand_path(path))]
     finished = {run.folder: (path, run) for path, run in summaries if "finished" in run.state}
     notes = [
@@ -84,21 +84,21 @@ def tabulate(paths: Sequence[str | Path], *, rows: Literal["model", "folder"] = 
     if not finished:
         raise UsageError("no run is finished", "`bertkit runs list` shows how runs ended", file=str(paths[0]))
 
-    # 2. Make a cell per run. The order of rows and columns is the order of the paths.
-    names = _short_names([run.model for _, run in finished.values()])
-    cells = [_describe_cell(names[run.model] if rows == "model" else path, run) for path, run in finished.values()]
+    # 2. Make a cell per run. Rows and columns are in the order of the paths.
+    names = _shorten_names([run.model for _, run in finished.values()])
+    cells = [_make_cell(names[run.model] if rows == "model" else path, run) for path, run in finished.values()]
     tasks = list(dict.fromkeys((cell.task, cell.metric) for cell in cells))
     labels = list(dict.fromkeys(cell.row for cell in cells))
 
-    # 3. Test column by column: rows are the same only within a task.
+    # 3. Test column by column, because only runs of the same task have the same rows.
     tested_cells = []
     for index, task in enumerate(tasks):
         with stage(f"comparing {task[0]}", total=1):
             column = [cell for cell in cells if (cell.task, cell.metric) == task]
             _check_pairs(column)
-            tested, more_notes = _test_column(sorted(column, key=lambda cell: labels.index(cell.row)), labels[0])
-            tested_cells += tested
-            notes += more_notes
+            column, column_notes = _test_column(sorted(column, key=lambda cell: labels.index(cell.row)), labels[0])
+            tested_cells += column
+            notes += column_notes
             get_progress().update(index, {})
     return RunsTable(labels, tasks, tested_cells, notes)
 
@@ -113,21 +113,21 @@ def _find_summaries(folder: Path) -> list[RunSummary]:
     return summaries
 
 
-def _short_names(models: Sequence[str]) -> dict[str, str]:
+def _shorten_names(models: Sequence[str]) -> dict[str, str]:
     """Return the last part of each model's name, or the complete name if two models have the same last part."""
-    short = {model: Path(model).name for model in models}
-    return {model: name if list(short.values()).count(name) == 1 else model for model, name in short.items()}
+    names = {model: Path(model).name for model in models}
+    return {model: name if list(names.values()).count(name) == 1 else model for model, name in names.items()}
 
 
-def _describe_cell(row: str, run: RunSummary) -> TableCell:
-    """Return the cell of a run or of a folder of seeds, before comparisons."""
+def _make_cell(row: str, run: RunSummary) -> TableCell:
+    """Return the cell of a run or of a folder of seeds, without comparisons."""
     folder, score, interval, seeds, deviation = Path(run.folder), run.score, run.interval, run.seeds or 1, None
     # All seeds are scored on the same rows, so the first finished run shows which rows these are.
     records = filter(None, map(runs.read_record, seed_folders(folder) if run.seeds else [folder]))
     record = next(record for record in records if record["status"] == "finished")
     result: Mapping[str, Any] = (record.get("results") or [{}])[0]
     splits = ((read_seeds(folder) if run.seeds else None) or {"splits": []})["splits"]
-    # While seeds are still being trained, there is no summary, and so no interval over seeds.
+    # The summary with the interval over seeds is written when all seeds have been trained.
     if splits and (spread := splits[0]["spreads"].get(run.metric)) is not None:
         score, interval, seeds = spread["mean"], spread["interval"], spread["runs"]
         deviation = spread["standard_deviation"]
@@ -146,21 +146,21 @@ def _describe_cell(row: str, run: RunSummary) -> TableCell:
 
 
 def _check_pairs(column: Sequence[TableCell]) -> None:
-    """Check that no two runs of a task belong to the same row."""
-    by_row: dict[str, TableCell] = {}
+    """Check that each row has at most one run of a task."""
+    cells_by_row: dict[str, TableCell] = {}
     for cell in column:
-        first = by_row.setdefault(cell.row, cell)
-        if first is not cell:
-            records = {run.folder: runs.read_record(Path(run.folder)) or {} for run in (first, cell)}
-            differing = [row["setting"] for row in list_settings(records)]
-            message = f"{first.folder} and {cell.folder} are both {cell.task} with {cell.row}"
-            names = shorten(", ".join(differing) or "nothing", 80)
-            remedy = "name one of them, or --rows folder; `finetune --seeds` makes runs that count as one"
+        first_cell = cells_by_row.setdefault(cell.row, cell)
+        if first_cell is not cell:
+            records = {run.folder: runs.read_record(Path(run.folder)) or {} for run in (first_cell, cell)}
+            settings = [row["setting"] for row in list_settings(records)]
+            message = f"{first_cell.folder} and {cell.folder} are both {cell.task} with {cell.row}"
+            names = shorten(", ".join(settings) or "nothing", 80)
+            remedy = "name one of them, or --rows folder; runs of `finetune --seeds` are averaged"
             raise UsageError(f"{message}, and differ in {names}", remedy)
 
 
 def _test_column(column: list[TableCell], first: str) -> tuple[list[TableCell], list[str]]:
-    """Mark the best score of a task, and test each model against the first; a note gives the reason if that fails."""
+    """Mark the best score of a task and test each model against the first; if this fails, a note gives the reason."""
     task = column[0].task
     if len({cell.rows_digest for cell in column}) > 1:
         return column, [f"{task}: scored on different rows, so not compared."]
@@ -181,7 +181,8 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
     """Test the other models of a task against the first, by stored predictions.
 
     Raises:
-        BertkitError: If the predictions do not suffice, or if one model has a single run and another several seeds.
+        BertkitError: If the predictions do not determine the metric, or if one model has a single run and another
+            several seeds.
     """
     from bertkit.evaluation.differences import SystemScores
     from bertkit.evaluation.gates import compare_systems
@@ -195,18 +196,20 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
     scorer, metric = find_scorer(systems, None), column[0].metric
     scorer = replace(scorer, recipe=scorer.recipe.model_copy(update={"metrics": [metric], "best_metric": metric}))
 
-    # 2. Score them. Tests are paired, so all predictions are sorted into the order of the first run's rows.
+    # 2. Score the predictions. Tests are paired, so sort all predictions into the order of the first run's rows.
     reference = systems[0].runs[0]
     rows = read_rows(reference, scorer.task)
-    sides = []
+    system_scores = []
     for system in systems:
-        aligned = [align(run, reference, scorer.task) for run in system.runs]
-        sides.append(SystemScores([run.predictions for run in aligned], [scorer.compare(run, rows) for run in aligned]))
-        for run, arrays in zip(aligned, sides[-1].row_scores, strict=True):
-            # A metric can need more than predictions, such as probabilities. Its test would be about another score.
+        aligned_runs = [align(run, reference, scorer.task) for run in system.runs]
+        row_scores = [scorer.compare(run, rows) for run in aligned_runs]
+        system_scores.append(SystemScores([run.predictions for run in aligned_runs], row_scores))
+        for run, arrays in zip(aligned_runs, row_scores, strict=True):
+            # A metric can need more than predictions, such as probabilities. The test would then use another score.
             if find_changed_scores(run, scorer.score(arrays)):
                 raise UsageError(f"the stored predictions of {run.name} do not determine {metric}", "")
 
     # 3. Test each model against the first, and correct the p-values of the column together.
-    differences = apply_holm([compare_systems(scorer, sides[0], side)[metric] for side in sides[1:]])
+    first, *rest = system_scores
+    differences = apply_holm([compare_systems(scorer, first, scores)[metric] for scores in rest])
     return [replace(cell, difference=difference) for cell, difference in zip(column[1:], differences, strict=True)]

@@ -19,7 +19,7 @@ from bertkit.vectors.text_files import get_text
 
 
 def is_file(source: str) -> bool:
-    """Return whether a source is a file: an existing file, ``-``, or a word with the suffix of a known format."""
+    """Return whether a source is a file: an existing file, ``-``, or a name with the extension of a known format."""
     with suppress(OSError):  # A text can be longer than a file name.
         if expand_path(source).is_file():
             return True
@@ -46,21 +46,21 @@ def measure_file(file: str, models: Sequence[str], *, data: DataConfig | None = 
     Raises:
         BertkitError: If the file or a model cannot be read; see `bertkit.errors`.
     """
-    # 1. Read the first text: a wrong file or column is reported before tokenizers are loaded.
+    # 1. Read the first text, so that a wrong file or column is reported before tokenizers are loaded.
     texts = _read_texts(file, data or DataConfig())
-    first = next(texts, None)
-    if first is None:
-        raise DataError("no texts", "name a file that has some", file=file)
+    first_text = next(texts, None)
+    if first_text is None:
+        raise DataError("the file has no texts", "name another file", file=file)
 
-    # 2. Measure all tokenizers in one pass over the file, which can be standard input.
+    # 2. Measure all tokenizers in one pass, because the file can be standard input.
     tokenizers = _load_tokenizers(models)
     with stage("tokenizing", total=1):
-        return tokenization.measure_texts(tokenizers, chain([first], texts))
+        return tokenization.measure_texts(tokenizers, chain([first_text], texts))
 
 
 def _load_tokenizers(models: Sequence[str]) -> list[TextTokenizer]:
     if len(set(models)) < len(models):
-        raise UsageError("a model is named twice", "name two that differ")
+        raise UsageError("a model is named twice", "name different models")
     with hub.without_weights():
         return [load_text_tokenizer(Path(hub.find_model(name)), name) for name in models]
 

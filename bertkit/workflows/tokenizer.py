@@ -1,4 +1,4 @@
-"""Train a tokenizer on text, and measure on held-out text how it splits words."""
+"""Train a tokenizer on text, and measure how it splits the words of held-out text."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bertkit.tokens.splitting import Splitting
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
 _BATCH = 256  # documents per call of the tokenizer
-_MAX_UNKNOWN = 0.001  # a larger fraction of unknown tokens is worth a warning
+_MAX_UNKNOWN_RATE = 0.001  # fraction of unknown tokens, above which there is a warning
 
 
 @dataclass(frozen=True)
 class TokenizerReport:
-    """A new tokenizer, and how it splits held-out documents."""
+    """New tokenizer, and measurements on held-out documents."""
 
     folder: str
     type: str
@@ -33,7 +33,7 @@ class TokenizerReport:
     documents: int
     """Number of documents, including duplicates and held-out documents."""
     held_out: int
-    """Number of held-out documents, which the figures are measured on."""
+    """Number of held-out documents."""
     words: int
     fertility: float
     """Tokens per word."""
@@ -48,12 +48,12 @@ class TokenizerReport:
 
 
 def train_tokenizer(data: CorpusConfig, spec: TokenizerSpec, *, output: str | Path) -> TokenizerReport:
-    """Train a tokenizer on the documents that pretraining trains on, write it, and measure it on held-out ones.
+    """Train a tokenizer on the training documents of pretraining, write it, and measure it on held-out documents.
 
     Raises:
         UsageError: If the output folder is not empty.
-        ResourceError: If another process is writing it, or if it cannot be written.
-        DataError: If there is no text, or too little.
+        ResourceError: If another process is writing the folder, or if the folder cannot be written.
+        DataError: If there is no text, or not enough.
     """
     folder = expand_path(output)
     check_empty(folder)
@@ -66,7 +66,7 @@ def train_tokenizer(data: CorpusConfig, spec: TokenizerSpec, *, output: str | Pa
             documents = split_documents(source, first_pass)
             return (document.text for document in documents if document.split == split and not document.is_duplicate)
 
-        # 2. Train. The texts are read again, so that they need not fit into memory.
+        # 2. Train. Read the texts again, because they may not fit into memory.
         log.info(f"training a {spec.type} tokenizer of {spec.vocabulary_size:,} tokens")
         quiet_transformers()
         tokenizer = train_from_texts(spec, lambda: read_texts("train"))
@@ -100,10 +100,10 @@ def _find_warnings(spec: TokenizerSpec, size: int, splitting: Splitting) -> list
     warnings = []
     if size < spec.vocabulary_size:
         warnings.append(
-            f"the vocabulary has {size:,} tokens, not {spec.vocabulary_size:,}: the text is too small for more; "
+            f"the vocabulary has only {size:,} tokens, not {spec.vocabulary_size:,}, because the text is too short: "
             "use more text, or a lower --min-frequency"
         )
-    if splitting.unknown_rate > _MAX_UNKNOWN:
+    if splitting.unknown_rate > _MAX_UNKNOWN_RATE:
         examples = ", ".join(repr(text) for text, _ in splitting.frequent_unknown())
         warnings.append(
             f"{splitting.unknown_rate:.2%} of the tokens are unknown (most often {examples}): their letters are rare "

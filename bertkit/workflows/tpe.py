@@ -1,4 +1,4 @@
-"""Settings that Optuna proposes from the scores of earlier trials (TPE, Bergstra et al. 2011)."""
+"""Propose settings from the scores of earlier trials with Optuna (TPE, Bergstra et al. 2011)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def check_optuna() -> None:
 def propose(search: SweepSpace, seed: int, trials: Sequence[SetRun], metric: str) -> SweepPoint:
     """Return settings that no earlier trial has. They depend only on the seed and the earlier trials.
 
-    Optuna stores nothing: each proposal starts with a new study of the trials in memory. A study on disk would list a
-    killed trial as running forever, and could contradict the run folders.
+    Each proposal creates a new study of the trials in memory. A study on disk would list a killed trial as running
+    forever, and could contradict the run folders.
     """
     import optuna
     from optuna.trial import TrialState, create_trial
 
-    # 1. Make a study. Its seed depends on the number of trials, because the sampler would draw the same numbers again.
+    # 1. Make a study. Its seed depends on the number of trials; otherwise, each study would draw the same numbers.
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     distributions = {axis.key: _make_distribution(axis) for axis in search.axes}
     sampler = optuna.samplers.TPESampler(
@@ -42,18 +42,18 @@ def propose(search: SweepSpace, seed: int, trials: Sequence[SetRun], metric: str
     # 2. Add the earlier trials.
     for trial in trials:
         score = trial.scores.get(metric)
-        # A trial that diverged counts as worse than every other trial.
-        unscored = TrialState.PRUNED if trial.has_ended else TrialState.RUNNING
+        # To Optuna, a pruned trial is worse than every other trial, so trials that diverged count as pruned.
+        state_without_score = TrialState.PRUNED if trial.has_ended else TrialState.RUNNING
         study.add_trial(
             create_trial(
-                state=unscored if score is None else TrialState.COMPLETE,
+                state=state_without_score if score is None else TrialState.COMPLETE,
                 value=score,
                 params={axis.key: _to_optuna(axis, trial.settings[axis.key]) for axis in search.axes},
                 distributions=distributions,
             )
         )
 
-    # 3. Propose settings. Axes with few values have few points, so Optuna can repeat a point; a random one replaces it.
+    # 3. Propose settings. Optuna can repeat a point of a small space; a random new point then replaces it.
     params = study.ask(distributions).params
     point = {axis.key: _from_optuna(axis, params[axis.key]) for axis in search.axes}
     names = {name_point(trial.settings) for trial in trials}
@@ -72,7 +72,7 @@ def _make_distribution(axis: SweepDimension) -> Any:
     return FloatDistribution(axis.low, axis.high, log=axis.scale == "log")
 
 
-# Optuna gets the index of a value in a list, because it warns of categories that are not simple values.
+# Optuna gets the indices of the values of a list, because it warns if categories are not simple values.
 def _to_optuna(axis: SweepDimension, value: Any) -> Any:
     return axis.values.index(value) if axis.scale == "list" else value
 

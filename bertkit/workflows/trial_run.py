@@ -1,7 +1,7 @@
-"""Trial runs: a dry run plans a fine-tuning and times a few steps, a smoke run tries every stage on a few rows.
+"""Trial runs: a dry run plans a fine-tuning and times a few steps; a smoke run tries every stage on a few rows.
 
-`finetune` and `pretrain` have a function that reads the data, and a function that trains on it. A dry run calls only
-the first. A smoke run calls both, with a few rows of the data.
+`finetune` and `pretrain` consist of a function that reads the data and a function that trains. A dry run only reads the
+data. A smoke run also trains, on a few rows of the data.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 _LENGTH_ROWS = 1000  # training rows whose lengths are counted
 SMOKE_ROWS = 16
 """Number of rows per split in a smoke run, or the number of labels if that is larger."""
-_SMOKE_STEPS = 2  # steps; the training is stopped after the first, and resumed
-_SMOKE_DOCUMENTS = 200  # documents; enough that some of them are held out
+_SMOKE_STEPS = 2  # the training is stopped after the first step, and resumed
+_SMOKE_DOCUMENTS = 200  # enough that some documents are held out
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class DryRun:
     warnings: list[str] = field(default_factory=list)
     """Unusual properties of the rows, which are logged too."""
     unread: list[str] = field(default_factory=list)
-    """Columns of the training rows that are not read."""
+    """Columns of the training rows that the task does not read."""
     timed_steps: int = 0
-    """Number of timed steps. Time and memory are estimated from them, or None without any."""
+    """Number of timed steps, from which time and memory are estimated."""
     seconds: float | None = None
-    """Time to tokenize, train and evaluate, without start-up, scoring and saving."""
+    """Estimated time to tokenize, train and evaluate, without start-up, scoring and saving."""
     memory_bytes: int | None = None
     notes: list[str] = field(default_factory=list)
     """Limits of the estimate, or the reason why nothing was timed."""
@@ -87,15 +87,15 @@ def dry_run(
     Raises:
         BertkitError: If the run would fail before its first step, with the same error.
     """
-    # 1. The rows, and the model without its weights if these are not downloaded yet.
-    with hub.without_weights() as left_out:
+    # 1. Read the rows, and load the model if its weights have been downloaded.
+    with hub.without_weights() as missing_files:
         data = read_finetune_data(recipe, output, restart=restart, expect_run=expect_run)
-        weights = get_loaded_weight_bytes(data.model_folder)
+        get_weight_bytes = get_loaded_weight_bytes(data.model_folder)
     training, folder = data.recipe.training, data.plan.folder
     model = None
-    # Weights are part of a run's identity, so without them the folder cannot be compared with this run.
-    if left_out:
-        log.info(f"the run will download weights ({sum(left_out.values()) / 1e6:,.1f} MB)")
+    # The identity of a run includes its weights, so without weights, an existing run folder cannot be checked.
+    if missing_files:
+        log.info(f"the run will download weights ({sum(missing_files.values()) / 1e6:,.1f} MB)")
         context = TaskContext(data.recipe, load_tokenizer(data.model_folder), data.labels)
     else:
         from bertkit.training.arguments import make_arguments
@@ -108,19 +108,19 @@ def dry_run(
         arguments = make_arguments(training, machine, folder, data.rows["train"])
         check_shares(model, training, arguments.world_size)
 
-    # 2. The lengths of the rows.
+    # 2. Check the lengths of the rows.
     from bertkit.tokens.truncation import find_long
 
     rows = data.splits["train"].rows[:_LENGTH_ROWS]
-    if long := find_long(rows, data.task.encode, context)[0]:
-        many = f"{format_fraction(len(set(long)), len(rows))} of the first {len(rows):,} training rows"
-        log_once(f"{many} are longer than {max_tokens(context):,} tokens: `bertkit check` lists what is truncated")
+    if long_rows := find_long(rows, data.task.encode, context)[0]:
+        fraction = f"{format_fraction(len(set(long_rows)), len(rows))} of the first {len(rows):,} training rows"
+        log_once(f"{fraction} are longer than {max_tokens(context):,} tokens: `bertkit check` lists what is truncated")
 
-    # 3. The disk. A checkpoint has two moments of AdamW per weight. With `restart`, an earlier run is moved aside and
-    #    keeps its space; otherwise its files are replaced.
+    # 3. Check the disk space. A checkpoint has two moments of AdamW per weight. With `restart`, an earlier run is moved
+    #    aside and keeps its space; otherwise, its files are replaced.
     steps = training.total_steps(data.rows["train"])
     saves = training.count_evaluations(steps, data.rows["train"])
-    disk_bytes = max_disk_usage(weights, 3 * weights, saves, training.count_kept_checkpoints(saves))
+    disk_bytes = max_disk_usage(get_weight_bytes, 3 * get_weight_bytes, saves, training.count_kept_checkpoints(saves))
     check_space(folder, disk_bytes - (0 if restart else written_bytes(folder)))
     plan = DryRun(
         recipe=recipe.name,
@@ -137,13 +137,13 @@ def dry_run(
         unread=list(get_unread_columns(data.splits)),
     )
 
-    # 4. Time and memory.
+    # 4. Estimate time and memory.
     if not is_timed:
         return plan
     if model is None:
         return replace(plan, notes=["time and memory are not known before the weights are downloaded"])
     if shares_work():
-        return replace(plan, notes=["time and memory are measured by one process alone"])
+        return replace(plan, notes=["time and memory are only measured in a run with one process"])
     from bertkit.workflows.bench import measure_sample
 
     speed = measure_sample(data, context, model)
@@ -158,14 +158,14 @@ def dry_run(
 
 @dataclass(frozen=True)
 class SmokeStage:
-    """Outcome of one stage."""
+    """Outcome of one stage of a smoke run."""
 
     name: str
     outcome: str
     """``passed``, ``failed`` or ``left out``."""
     seconds: float
     reason: str = ""
-    """Error with its remedy, or the reason why the stage was left out."""
+    """Error with its remedy, for a stage that failed or was left out."""
 
 
 @dataclass
@@ -180,9 +180,9 @@ class SmokeResult:
 
 
 def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
-    """Read the data, train two steps on a few rows with a stop and a resume between them, score, predict and export.
+    """Read the data, train two steps on a few rows with a stop and a resume in between, score, predict and export.
 
-    Everything is written to a temporary folder. A recipe with teachers is distilled.
+    All files are written to a temporary folder. A recipe with teachers is distilled.
 
     Returns:
         Outcomes of the stages, and the error of the stage that failed, or None if no stage failed.
@@ -210,7 +210,7 @@ def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
 
 
 def smoke_pretrain(recipe: PretrainRecipe) -> tuple[SmokeResult, BertkitError | None]:
-    """Prepare a few documents, train two steps with a stop and a resume between them, and score.
+    """Prepare a few documents, train two steps with a stop and a resume in between, and score.
 
     Returns:
         Outcomes of the stages, and an error or None, as `smoke_finetune` does.
@@ -219,19 +219,20 @@ def smoke_pretrain(recipe: PretrainRecipe) -> tuple[SmokeResult, BertkitError | 
     from bertkit.workflows.pretrain_data import read_pretrain_data
 
     changes: dict[str, Any] = {"budget": None, "batch_size": 2, "short_length": None}
-    few = recipe.replace("training", **changes, steps=_SMOKE_STEPS, evaluate_every=1, report_to=[])
-    few = few.replace("data", limit=min(recipe.data.limit or _SMOKE_DOCUMENTS, _SMOKE_DOCUMENTS))
+    limit = min(recipe.data.limit or _SMOKE_DOCUMENTS, _SMOKE_DOCUMENTS)
+    recipe = recipe.replace("training", **changes, steps=_SMOKE_STEPS, evaluate_every=1, report_to=[])
+    recipe = recipe.replace("data", limit=limit)
     result = SmokeResult(recipe.name, recipe.model or recipe.size)
     with _smoke_stages(result) as stages:
         with stages.stage("prepare the text"):
-            data = read_pretrain_data(few, stages.folder / "run")
+            data = read_pretrain_data(recipe, stages.folder / "run")
             result.rows = {name: int(split.facts["documents"]) for name, split in data.corpus.items()}
         stages.train(lambda: pretrain_corpus(data, restart=False))
     return result, stages.error
 
 
 def _with_few_rows(data: FinetuneData) -> FinetuneData:
-    """Return the data of a run of two steps, whose splits have a few rows that include every label."""
+    """Return the data of a run of two steps, with a few rows per split that cover every label."""
     gold = data.task.COLUMNS.gold if data.task.HAS_LABEL_NAMES else ""
     changes = {"steps": _SMOKE_STEPS, "evaluate_every": 1, "patience": None, "batch_size": SMOKE_ROWS // _SMOKE_STEPS}
     recipe = data.recipe.replace("training", **changes, report_to=[])
@@ -240,14 +241,14 @@ def _with_few_rows(data: FinetuneData) -> FinetuneData:
 
 
 def choose_rows(split: Split, gold: str) -> Split:
-    """Return the first row of each label in column `gold`, and more rows from the start up to `SMOKE_ROWS`."""
+    """Return the first row of each label in column `gold`, and rows from the start of the split up to `SMOKE_ROWS`."""
     indices, labels = list[int](), set[str]()
     for index, row in enumerate(split.rows if gold else ()):
         # A tagged row has a list of labels. As JSON, the labels 1 and "1" differ.
         value = row.get(gold)
-        new = {json.dumps(label) for label in (value if isinstance(value, list) else [value])} - labels
-        if new:
-            labels |= new
+        new_labels = {json.dumps(label) for label in (value if isinstance(value, list) else [value])} - labels
+        if new_labels:
+            labels |= new_labels
             indices.append(index)
     remaining = (index for index in range(len(split.rows)) if index not in indices)
     indices += list(islice(remaining, max(0, SMOKE_ROWS - len(indices))))
@@ -256,7 +257,7 @@ def choose_rows(split: Split, gold: str) -> Split:
 
 @contextmanager
 def _smoke_stages(result: SmokeResult) -> Iterator[_Stages]:
-    """Yield a recorder of stages with a temporary folder; the block ends at the first stage that fails."""
+    """Yield a recorder of stages with a temporary folder; if a stage fails, end the block and record the error."""
     with tempfile.TemporaryDirectory() as folder:
         stages = _Stages(result, Path(folder))
         try:
@@ -276,7 +277,7 @@ class _Stages:
 
     @contextmanager
     def stage(self, name: str, *, is_optional: bool = False) -> Iterator[None]:
-        """Record a stage. An optional stage is left out if it needs a missing package or does not fit the recipe."""
+        """Record a stage. An optional stage is left out if it requires a missing package or does not fit the recipe."""
         start, outcome, reason = time.perf_counter(), "passed", ""
         try:
             yield
@@ -290,7 +291,7 @@ class _Stages:
 
     def train(self, run: Callable[[], object]) -> None:
         """Record a training that stops after its first step, and its resume up to the end."""
-        # The StoppedError of the first training is the expected outcome. Without it, the recipe trains no steps.
+        # The training is expected to raise StoppedError. If it does not, the recipe trains no steps.
         with self.stage("train a step and stop", is_optional=True), suppress(StoppedError):
             with use_progress(_StopAfterStep()):
                 run()

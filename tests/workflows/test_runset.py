@@ -49,7 +49,7 @@ def test_a_folder_is_created_and_one_command_at_a_time_works_on_it(tmp_path):
     both = [StandIns(tmp_path / "a" / "set", ["good-1"]) for _ in range(2)]
     with both[0].lock():
         for call in (both[1].check, both[1].lock().__enter__):
-            with pytest.raises(ResourceError, match=r"process \d+ on .* is at work on this folder .* with --worker"):
+            with pytest.raises(ResourceError, match=r"process \d+ on .* is using this folder .* with --worker"):
                 call()
         with pytest.raises(UsageError, match="there are no runs to join"):
             both[1].check(worker=True)
@@ -162,7 +162,7 @@ def test_a_run_waits_for_the_machine_of_an_earlier_one_that_starts(tmp_path):
     with ExitStack() as held:
         assert runset._take_run(first, {"good-10"}, held) == "good-9"
         assert runset._take_run(second, set(), held) == "good-10"
-        assert sorted(first.taken_runs()) == ["good-10", "good-9"]
+        assert sorted(first.list_taken_runs()) == ["good-10", "good-9"]
         assert first.find_machine() is None  # it waits for none
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(runset.time, "sleep", lambda _: write_machine(first.folder / "good-9"))

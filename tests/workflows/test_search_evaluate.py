@@ -83,7 +83,7 @@ def test_documents_are_ranked_by_their_best_passage(folder, caplog):
 @pytest.mark.parametrize(
     ("relevant", "message"),
     [
-        (["q1", "q2"], "has none of the 2 ids that are relevant, such as 'q1'"),
+        (["q1", "q2"], "has none of the 2 relevant ids, such as 'q1'"),
         (["split1", "split1#1"], "'split1#1' is a passage, and 'split1' is a document"),
     ],
 )

@@ -136,7 +136,7 @@ def test_a_text_too_small_for_its_vocabulary_is_said(corpus, tmp_path):
     learned, _ = learn(corpus, "wordpiece", tmp_path / "t", size=5000)
     assert learned.vocabulary_size < 5000
     assert learned.warnings == [
-        f"the vocabulary has {learned.vocabulary_size} tokens, not 5,000: the text is too small for more; "
+        f"the vocabulary has only {learned.vocabulary_size} tokens, not 5,000, because the text is too short: "
         "use more text, or a lower --min-frequency"
     ]
 

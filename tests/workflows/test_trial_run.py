@@ -79,4 +79,4 @@ def test_callbacks_of_a_user_are_told_of_no_trial(plan_run, monkeypatch):
 def test_why_there_is_no_estimate(run, tiny_model, toy_data, monkeypatch):
     monkeypatch.setattr("bertkit.workflows.trial_run.shares_work", lambda: True)
     ended = run("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--dry-run")
-    assert "  time and memory are measured by one process alone" in ended.out.splitlines()
+    assert "  time and memory are only measured in a run with one process" in ended.out.splitlines()

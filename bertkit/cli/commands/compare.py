@@ -92,7 +92,7 @@ def command(
 
     comparison = compare(runs, recipe=loaded, split=split, data=data, by=group_by, max_rows=show, gate=gate)
     if report is not None:
-        from bertkit.reports.cases import write_cases
+        from bertkit.reports.cases import add_measurements, write_cases
 
         title = f"{comparison.recipe}, {comparison.split}: {', '.join(system.name for system in comparison.systems)}"
         measured = [

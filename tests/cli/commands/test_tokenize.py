@@ -41,7 +41,7 @@ def test_mistakes_are_answered_in_one_line(run, tmp_path):
     for arguments, code, message in (
         (("none.csv", "--model", "demo"), 3, "no such file or folder (none.csv)"),
         (("texts.csv", "--model", "demo", "--pair", "b"), 2, "--pair is for a text, not for a file - leave it out"),
-        (("a text", "--model", "demo", "--compare-with", "demo"), 2, "a model is named twice - name two that differ"),
+        (("a text", "--model", "demo", "--compare-with", "demo"), 2, "a model is named twice - name different models"),
         (("a text", "--model", "./none"), 4, "no such directory: ./none"),
         (("texts.csv", "--model", "demo", "--column", "b"), 3, "no column 'b'"),
     ):
