@@ -41,6 +41,22 @@ class LoadingInfo:
     """Labels of the checkpoint's trained head, if it was replaced because they differ."""
 
 
+class ModelAttributes:
+    """Declarations, for type checkers, of the attributes of PreTrainedModel that heads and mixins use."""
+
+    base_model: Any
+    base_model_prefix: str
+    config: Any
+    get_output_embeddings: Any
+    loss_function: Any
+    post_init: Any
+    training: bool
+    forward: Any
+    train: Any
+    save_pretrained: Any
+    _init_weights: Any
+
+
 def is_sharded(model: nn.Module) -> bool:
     """Return whether the weights of a model are split among processes, without importing FSDP."""
     fsdp = sys.modules.get("torch.distributed.fsdp")

@@ -16,13 +16,13 @@ from transformers.conversion_mapping import (
 )
 from transformers.utils import ModelOutput
 
-from bertkit.modeling.info import Config
+from bertkit.modeling.info import Config, ModelAttributes
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """Names of the inputs that encoders read from a batch."""
 
 
-class EncoderHead:
+class EncoderHead(ModelAttributes):
     """Base class of heads: an encoder without a pooler.
 
     `with_head` derives a class from a head and from transformers' base class of the encoder, such as
@@ -33,12 +33,12 @@ class EncoderHead:
         super().__init__(config)  # type: ignore[call-arg]
         encoder = MODEL_MAPPING[type(config)]
         options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(encoder).parameters else {}
-        setattr(self, self.base_model_prefix, encoder(config, **options))  # type: ignore[attr-defined]
+        setattr(self, self.base_model_prefix, encoder(config, **options))
 
     def run_encoder(self, *texts: Tensor | None, **named: object) -> ModelOutput:
         """Run the encoder on `INPUTS`, by position or by name; None is left out."""
         inputs = {**dict(zip(INPUTS, texts, strict=False)), **named}
-        return self.base_model(**{name: values for name, values in inputs.items() if values is not None})  # type: ignore[attr-defined]
+        return self.base_model(**{name: values for name, values in inputs.items() if values is not None})
 
 
 def make_head_dropout(config: Config) -> nn.Dropout:

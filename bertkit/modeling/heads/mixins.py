@@ -22,7 +22,7 @@ from torch.nn import functional
 from bertkit.errors import ModelError
 from bertkit.hardware.tensors import derive, on_host
 from bertkit.modeling.checkpoint import read_json_object
-from bertkit.modeling.info import Config, Model
+from bertkit.modeling.info import Config, Model, ModelAttributes
 from bertkit.tokens.features import IGNORE_INDEX, Tensors
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -49,7 +49,7 @@ def extend_model(model: Model, mixin: type) -> None:
     model.__class__ = extend_class(type(model), mixin)  # type: ignore[arg-type]
 
 
-class MaskedChoices:
+class MaskedChoices(ModelAttributes):
     """Mixin that excludes missing choices from a model's softmax and loss.
 
     A collator pads rows with choices of one token. Without the mixin, the probabilities of a row would depend on the
@@ -60,7 +60,7 @@ class MaskedChoices:
 
     def forward(self, **inputs: Tensor) -> Tensors:
         """Compute ``logits`` (rows, choices), the lowest number for missing choices, and the loss over the others."""
-        output: Tensors = super().forward(**inputs)  # type: ignore[misc]
+        output: Tensors = super().forward(**inputs)
         # A missing choice is a single token; real choices have special tokens besides their text. Replace the model's
         # loss, which includes missing choices.
         missing = inputs["attention_mask"].sum(dim=-1) == 1  # (rows, choices)
@@ -71,7 +71,7 @@ class MaskedChoices:
         return output
 
 
-class Passages:
+class Passages(ModelAttributes):
     """Mixin with which a model with one output reads single passages, or a list of passages per query."""
 
     reads = "passages"
@@ -86,7 +86,7 @@ class Passages:
         Returns:
             ``logits``, the loss if there are labels, and ``probabilities`` if the activation is `PROBABILITY`.
         """
-        run = super().forward  # type: ignore[misc]
+        run = super().forward
         mask = inputs["attention_mask"]
         if mask.dim() == 2:
             output: Tensors = run(**inputs, labels=labels)
@@ -103,7 +103,7 @@ class Passages:
         return output
 
 
-class Windows:
+class Windows(ModelAttributes):
     """Mixin that runs a head for single texts on each window of a row.
 
     The loss is the mean over rows of the mean over a row's windows, so a long text weighs no more than a short one.
@@ -113,12 +113,12 @@ class Windows:
 
     def forward(self, labels: Tensor | None = None, row_mask: Tensor | None = None, **inputs: Tensor) -> Tensors:
         """Compute ``logits`` (rows, windows, labels), NaN for missing windows, and the number of ``windows``."""
-        run = super().forward  # type: ignore[misc]
+        run = super().forward
         logits = run_windows(lambda **flat: run(**flat)["logits"], inputs, row_mask, torch.nan).float()
         windows = find_windows(inputs["attention_mask"]).sum(dim=1) * (1 if row_mask is None else row_mask)
         outputs = {"logits": logits, "windows": windows}
         if labels is not None:
-            loss = text_loss(self.config)  # type: ignore[attr-defined]
+            loss = text_loss(self.config)
             outputs["loss"] = sum_over_windows(loss, logits, labels, windows) / (windows > 0).sum()
         return outputs
 

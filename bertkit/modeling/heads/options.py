@@ -69,7 +69,7 @@ class OptionHead(EncoderHead):
         self.dropout = make_head_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.scale = nn.Linear(1, 1, bias=False)
-        self.post_init()  # type: ignore[attr-defined]
+        self.post_init()
 
     def forward(
         self,
@@ -80,12 +80,12 @@ class OptionHead(EncoderHead):
     ) -> TokenClassifierOutput:
         """Compute ``logits`` (sequences, tokens, 1), used only at the mask tokens of options, and the loss."""
         # 1. Run the encoder with a mask per pair of tokens.
-        config = self.config  # type: ignore[attr-defined]
+        config = self.config
         parts = SequenceParts(input_ids, attention_mask, config.option_separator, config.option_marker)
         named = {"position_ids": parts.positions + first_position(config)} if takes_position_ids(config) else {}
         # Some models multiply their embeddings by the mask, so it must be (sequences, tokens). Their state attends to
         # the questions too.
-        embeddings = getattr(self.base_model, "embeddings", None)  # type: ignore[attr-defined]
+        embeddings = getattr(self.base_model, "embeddings", None)
         multiplies = embeddings is not None and "mask" in inspect.signature(embeddings.forward).parameters
         allowed = attention_mask if multiplies else parts.attends.unsqueeze(1)
         states = self.run_encoder(input_ids, allowed, token_type_ids, **named).last_hidden_state.float()

@@ -50,7 +50,7 @@ class LayerTagger(EncoderHead):
             )
             width = 2 * (head["size"] // 2)
         self.output = nn.Linear(width, config.num_labels)
-        self.post_init()  # type: ignore[attr-defined]
+        self.post_init()
 
     def _init_weights(self, module: object) -> None:
         """Initialize the weights of the tagger, which transformers does not know."""
@@ -59,15 +59,15 @@ class LayerTagger(EncoderHead):
         elif isinstance(module, nn.LSTM):
             module.reset_parameters()
         else:
-            super()._init_weights(module)  # type: ignore[misc]
+            super()._init_weights(module)
 
     def train(self, mode: bool = True) -> LayerTagger:
         """Switch the tagger to training mode, but never the encoder, and turn off the encoder's gradients.
 
         Loading creates parameters that require gradients, and calls this method at the end.
         """
-        super().train(mode)  # type: ignore[misc]
-        self.base_model.eval().requires_grad_(False)  # type: ignore[attr-defined]
+        super().train(mode)
+        self.base_model.eval().requires_grad_(False)
         return self
 
     def read_states(self, **inputs: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ class AnswerHead(EncoderHead):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
-        self.post_init()  # type: ignore[attr-defined]
+        self.post_init()
 
     def forward(
         self,
@@ -36,7 +36,7 @@ class AnswerHead(EncoderHead):
         start_logits, end_logits = self.qa_outputs(states).unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
-            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions)  # type: ignore[attr-defined]
+            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions)
         return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits)
 
 
@@ -51,7 +51,7 @@ class ChoiceHead(EncoderHead):
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.dropout = make_head_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, 1)
-        self.post_init()  # type: ignore[attr-defined]
+        self.post_init()
 
     def forward(self, labels: Tensor | None = None, **inputs: Tensor) -> MultipleChoiceModelOutput:
         """Compute logits (rows, choices) of inputs (rows, choices, tokens)."""
@@ -79,7 +79,7 @@ class WindowPooling(EncoderHead):
         self.window_dense, self.window_score = nn.Linear(width, width), nn.Linear(width, 1, bias=False)
         self.dense, self.classifier = nn.Linear(width, width), nn.Linear(width, config.num_labels)
         self.dropout = make_head_dropout(config)
-        self.post_init()  # type: ignore[attr-defined]
+        self.post_init()
 
     def forward(
         self, labels: Tensor | None = None, row_mask: Tensor | None = None, **named: Tensor
@@ -96,7 +96,7 @@ class WindowPooling(EncoderHead):
         loss = None
         if labels is not None:
             is_row = torch.ones_like(is_window[:, 0]) if row_mask is None else row_mask
-            loss = sum_over_rows(text_loss(self.config), logits, labels, is_row) / is_row.sum()  # type: ignore[attr-defined]
+            loss = sum_over_rows(text_loss(self.config), logits, labels, is_row) / is_row.sum()
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def classify(self, vectors: Tensor, is_window: Tensor) -> Tensor:

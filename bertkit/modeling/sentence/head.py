@@ -21,7 +21,7 @@ from bertkit.hardware.tensors import derive, on_host
 from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.dropout import set_dropout
 from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
-from bertkit.modeling.info import Config, LoadingInfo, Model, get_loading_info
+from bertkit.modeling.info import Config, LoadingInfo, Model, ModelAttributes, get_loading_info
 from bertkit.modeling.load import load_pretrained, load_weights
 from bertkit.modeling.sentence.encoder import pool
 from bertkit.modeling.sentence.folder import Dense, SentenceModules, write_modules
@@ -32,7 +32,7 @@ from bertkit.tokens.features import TaskContext, Tensors
 _MAX_TOKENS = 2**14
 
 
-class VectorHead:
+class VectorHead(ModelAttributes):
     """Mixin that computes the vectors of a batch's texts and, in training, a loss over the vectors.
 
     A subclass defines ``_embed``, and precedes a class of transformers in the bases of a model.
@@ -68,7 +68,7 @@ class VectorHead:
         missing = derive(inputs["attention_mask"], lambda mask: mask.sum(dim=-1) == 1)
         if row_mask is not None:
             missing = missing | ~row_mask[:, None]
-        loss = self._get_loss(inputs["attention_mask"]) if self.training else None  # type: ignore[attr-defined]
+        loss = self._get_loss(inputs["attention_mask"]) if self.training else None
         # SimCSE reads each text twice, with different dropout masks.
         if loss is not None and loss.name == "simcse":
             batch = [None if values is None else derive(values, _repeat(loss.texts)) for values in batch]
@@ -98,7 +98,7 @@ class VectorHead:
         """
         count, width = batch[0].shape
         chunk_size = self._get_chunk_size(width, batch[0].device)
-        if not torch.is_grad_enabled() or not self.training or chunk_size >= count:  # type: ignore[attr-defined]
+        if not torch.is_grad_enabled() or not self.training or chunk_size >= count:
             return self._embed(*batch)
         # Sort texts by length, and cut each chunk to the width of its longest text.
         lengths = on_host(batch[1]).sum(dim=-1)
@@ -162,13 +162,13 @@ class SentenceHead(VectorHead, EncoderHead):
     def __init__(self, config: Config) -> None:
         super(EncoderHead, self).__init__(config)  # type: ignore[call-arg]
         # Keep the unused pooler, because programs that load the encoder expect its weights.
-        setattr(self, self.base_model_prefix, MODEL_MAPPING[type(config)](config))  # type: ignore[attr-defined]
-        self.post_init()  # type: ignore[attr-defined]
+        setattr(self, self.base_model_prefix, MODEL_MAPPING[type(config)](config))
+        self.post_init()
 
     def save_pretrained(self, folder: Path | str, state_dict: Tensors | None = None, **named: object) -> None:
         """Write the encoder, and the files that sentence-transformers reads."""
-        encoder: Model = self.base_model  # type: ignore[attr-defined]
-        prefix = f"{self.base_model_prefix}."  # type: ignore[attr-defined]
+        encoder: Model = self.base_model
+        prefix = f"{self.base_model_prefix}."
         if state_dict is not None:
             names = [name for name in state_dict if name.startswith(prefix)]
             state_dict = {name.removeprefix(prefix): state_dict[name] for name in names}
@@ -251,7 +251,7 @@ class SentenceClassifier(SentenceHead):
         super().__init__(config)
         # If it were called `classifier`, transformers would load it, and apply it to the first token.
         self.logistic = nn.Linear(config.hidden_size, config.num_labels).requires_grad_(False)
-        self.post_init()  # type: ignore[attr-defined]
+        self.post_init()
 
     def forward(self, labels: Tensor | None = None, row_mask: Tensor | None = None, **inputs: Tensor) -> Tensors:
         """Compute the vectors and logits of rows with one text (rows, 1, tokens) and, in training, the loss."""
@@ -264,7 +264,7 @@ class SentenceClassifier(SentenceHead):
         AutoModel and SentenceTransformer load the encoder from this folder.
         """
         PreTrainedModel.save_pretrained(self, folder, state_dict=state_dict, **named)
-        write_modules(Path(folder), self.sentence, self.config.hidden_size)  # type: ignore[attr-defined]
+        write_modules(Path(folder), self.sentence, self.config.hidden_size)
 
 
 def load_sentence_classifier(

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn  # the class itself, because torch.export evaluates annotations
+from torch import Tensor, nn  # the class, because transformers evaluates the annotations of `SparseHead`
 from torch.nn import functional
 from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
@@ -88,8 +88,8 @@ class SparseHead(VectorHead):
 
     def save_pretrained(self, folder: Path | str, **named: object) -> None:
         """Write the masked language model, and the files that sentence-transformers reads."""
-        super().save_pretrained(folder, **named)  # type: ignore[misc]
-        vocabulary, has_table = self.config.vocab_size, self.query_table is not None  # type: ignore[attr-defined]
+        super().save_pretrained(folder, **named)
+        vocabulary, has_table = self.config.vocab_size, self.query_table is not None
         table = write_sparse(Path(folder), self.sentence, vocabulary, has_table=has_table)
         if self.query_table is not None:
             save_file({"weight": self.query_table}, table / WEIGHTS)
@@ -131,18 +131,18 @@ class SparseHead(VectorHead):
 
     def _output(self, vectors: Tensor) -> Tensors:
         """Return the positive values of vectors and their tokens, the highest first. Shape: (rows, texts, maximum)."""
-        if self.training:  # type: ignore[attr-defined]
+        if self.training:
             return {}
         values, tokens = vectors.topk(int((vectors > 0).sum(dim=-1).max()), dim=-1)
         return {"values": values, "tokens": tokens}
 
     def _embed(self, ids: Tensor, mask: Tensor, segments: Tensor | None) -> Tensor:
         """Compute vectors (texts, vocabulary)."""
-        decoder = self.get_output_embeddings()  # type: ignore[attr-defined]
+        decoder = self.get_output_embeddings()
         named = {} if segments is None else {"token_type_ids": segments}
         # Make the decoder return (texts, 1, vocabulary), so the logits of all positions are never in memory.
         with patch_forward(decoder, partial(_compute_max_logits, decoder, mask)):
-            outputs = super(VectorHead, self).forward(input_ids=ids, attention_mask=mask, **named)  # type: ignore[misc]
+            outputs = super(VectorHead, self).forward(input_ids=ids, attention_mask=mask, **named)
         with torch.autocast(ids.device.type, enabled=False):
             vectors: Tensor = outputs.logits.squeeze(1).float().relu().log1p()
         return vectors

@@ -180,9 +180,14 @@ def test_folders_of_another_format_are_refused(folders):
 @pytest.mark.parametrize(
     ("model_format", "file", "change", "message"),
     [
-        (SPARSE, "1_SpladePooling/config.json", {"pooling_strategy": "sum"}, "does not know: pooling_strategy 'sum'"),
-        (LATE, "2_MultiVectorMask/config.json", {"skiplist_words": ["."]}, "does not know: skiplist_words"),
-        (LATE, "sentence_bert_config.json", {"query_length": 32}, "does not know: query_length"),
+        (
+            SPARSE,
+            "1_SpladePooling/config.json",
+            {"pooling_strategy": "sum"},
+            "unsupported settings: pooling_strategy 'sum'",
+        ),
+        (LATE, "2_MultiVectorMask/config.json", {"skiplist_words": ["."]}, "unsupported settings: skiplist_words"),
+        (LATE, "sentence_bert_config.json", {"query_length": 32}, "unsupported settings: query_length"),
         (LATE, "1_Dense/config.json", {"bias": True}, "its projection has a bias, an activation or"),
         (LATE, "1_Dense/config.json", {"in_features": "8"}, "no in_features and out_features"),
     ],

@@ -188,7 +188,7 @@ def test_a_saved_folder_is_loaded_whole_and_by_others_as_an_encoder(still_model,
 def test_an_encoder_without_the_layer_and_several_poolings_are_refused(tiny_model):
     with pytest.raises(ModelError, match="no trained head for this task"):
         load_classifier(tiny_model, new_head=False)
-    with pytest.raises(ModelError, match="several poolings: mean, cls"):
+    with pytest.raises(ModelError, match="several pooling modes: mean, cls"):
         load_sentence_classifier(
             tiny_model, SentenceModules(pooling=("mean", "cls")), setup_of(("a", "b")), new_head=True
         )
