@@ -16,8 +16,8 @@ from bertkit.modeling.architectures import get_layers
 from bertkit.modeling.info import LayerOutput, Model, patch_attention
 from bertkit.tokens.features import Batch
 
-_PATCH_PREFIX = "bertkit-keeping"
-_MIN_WEIGHT_SUM = 0.999  # the attention weights of a token sum to 1, up to rounding
+# The attention weights of a token sum to 1, up to rounding.
+_MIN_WEIGHT_SUM = 0.999
 
 AttentionMaps = dict[nn.Module, Tensor]
 """Attention module -> log-probabilities or scores of its last forward pass, shape (texts, heads, tokens, tokens)."""
@@ -51,7 +51,7 @@ def capture_attention(
         maps[module] = masked_scores if scores else log_probs
         return outputs, None
 
-    name = f"{_PATCH_PREFIX}-{role}"
+    name = f"bertkit-keeping-{role}"
     # A map covers all rows of a batch, so unpadding, which calls attention for groups of rows, is not allowed.
     with patch_attention(model, name, attend, can_split_rows=False):
         if model.config._attn_implementation != name:
@@ -79,7 +79,8 @@ def preserve_sliding_window(model: Model) -> None:
     transformers passes a mask of shape (rows, 1, tokens, tokens) unchanged to layers of every type.
     """
     types: list[str] = getattr(model.config, "layer_types", None) or []
-    window_masks: list[Tensor] = []  # mask of the current batch, or empty
+    # Mask of the current batch, or empty.
+    window_masks: list[Tensor] = []
 
     def narrow_mask(encoder: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         mask = named.get("attention_mask")

@@ -163,7 +163,8 @@ def _project_states(attention: Any, first: Tensor, states: Tensor) -> tuple[Tens
 
     if not hasattr(attention, "Wqkv"):
         return attention.q_proj(first), attention.k_proj(states), attention.v_proj(states)
-    if type(attention.Wqkv) is not nn.Linear:  # an adapter, whose weights cannot be split
+    # The weights of an adapter cannot be split.
+    if type(attention.Wqkv) is not nn.Linear:
         query, key, value = attention.Wqkv(states).chunk(3, dim=-1)
         return query[:, :1], key, value
     # (3 * width, width): the rows for queries come first, then keys, then values.

@@ -29,8 +29,10 @@ from torch.nn import functional
 from bertkit.modeling.info import Model
 from bertkit.tokens.features import Batch
 
-_DECAY_KEY = "decay_of_other_rows"  # in the optimizer's state
-_MAX_USED_FRACTION = 0.8  # training all embeddings is as fast if more of the vocabulary is used
+# Key in the state of the optimizer.
+_DECAY_KEY = "decay_of_other_rows"
+# If batches use a larger fraction of the vocabulary, training all embeddings is as fast.
+_MAX_USED_FRACTION = 0.8
 
 
 class UsedEmbeddings(nn.Module):

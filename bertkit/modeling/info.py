@@ -42,19 +42,15 @@ class LoadingInfo:
 
 
 class ModelAttributes:
-    """Declarations, for type checkers, of the attributes of PreTrainedModel that heads and mixins use."""
+    """Base of heads and mixins, for type checkers: the class that they are added to has all other attributes."""
 
-    base_model: Any
-    base_model_prefix: str
-    config: Any
-    get_output_embeddings: Any
-    loss_function: Any
-    post_init: Any
-    training: bool
-    forward: Any
-    train: Any
-    save_pretrained: Any
-    _init_weights: Any
+    if TYPE_CHECKING:
+        forward: Any
+        train: Any
+        save_pretrained: Any
+        _init_weights: Any
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 def is_sharded(model: nn.Module) -> bool:

@@ -46,10 +46,13 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_BUFFERS = ("position_ids", "token_type_ids")  # constants that old checkpoints contain
-_MAX_ROUNDING = 1e-5  # relative difference of states
-_MIN_EFFECT = 1e-6  # relative difference of states after changing a token that they depend on; 0 for a causal model
-_ADAPTED_LAYER = ".base_layer."  # peft's name for a layer inside its adapter
+# Constants that old checkpoints contain.
+_BUFFERS = ("position_ids", "token_type_ids")
+# Relative differences of states in `check_encoder`: the largest from rounding, and the smallest from reading a token.
+_MAX_ROUNDING = 1e-5
+_MIN_EFFECT = 1e-6
+# peft's name for a layer inside its adapter.
+_ADAPTED_LAYER = ".base_layer."
 
 
 def load_pretrained(

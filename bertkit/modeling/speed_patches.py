@@ -37,7 +37,8 @@ from bertkit.modeling.unpadding.attend import find_varlen_problem
 from bertkit.modeling.unpadding.hooks import unpad_layers
 from bertkit.recipe.sections import BaseTrainingConfig
 
-_HOST_MASK_ATTENTION = "bertkit-masks-of-host"  # name under which transformers registers the attention function
+# Name under which transformers registers the attention function.
+_HOST_MASK_ATTENTION = "bertkit-masks-of-host"
 
 # Names of the query, key and value projections by model type, except DeBERTa, which projects distances too.
 _QKV_NAMES = [names.split() for names in ("query key value", "q_lin k_lin v_lin", "q_proj k_proj v_proj", "q k v")]
@@ -194,7 +195,8 @@ def _find_rerun_setting(training: BaseTrainingConfig) -> str | None:
 @contextmanager
 def read_masks_on_host(model: Model) -> Iterator[None]:
     """Check on the CPU whether a batch has padding; transformers checks on the device, and waits for the answer."""
-    is_full: bool | None = None  # None if the CPU has no copy of the mask
+    # None if the CPU has no copy of the mask.
+    is_full: bool | None = None
 
     def check_mask(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         nonlocal is_full

@@ -30,7 +30,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 # Activations of a reranker's logit, under the names that the CrossEncoder of sentence-transformers writes.
 PROBABILITY, LOGIT = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
 
-_MAX_TOKENS = 2**14  # per chunk of windows without gradients, unless a single window has more
+# Tokens per chunk of windows without gradients, unless a single window has more.
+_MAX_TOKENS = 2**14
 
 
 @cache
@@ -287,7 +288,8 @@ def text_loss(config: Config) -> Loss:
     """Return the loss of transformers' heads for texts, as a sum over rows instead of a mean."""
     if config.problem_type == "regression":
         return lambda logits, labels: functional.mse_loss(logits.squeeze(-1), labels, reduction="sum")
-    if config.problem_type == "multi_label_classification":  # per row, a mean over labels
+    # The loss of a row is a mean over labels.
+    if config.problem_type == "multi_label_classification":
         return lambda logits, labels: (
             functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / labels.shape[-1]
         )

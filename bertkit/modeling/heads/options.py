@@ -32,7 +32,8 @@ from bertkit.tokens.questions import ORDINAL
 
 ENDING = "ForTypedQuestions"
 """End of the class names in ``architectures`` of config.json."""
-_SCALE = 20.0  # initial factor of cosines, as in the losses of sentence-transformers
+# Initial factor of cosines, as in the losses of sentence-transformers.
+_SCALE = 20.0
 
 
 class SequenceParts:

@@ -29,7 +29,8 @@ from bertkit.tokens.feature_cache import add_values, get_lengths
 from bertkit.tokens.features import Collator, Features, Tensors
 
 _CACHE_VERSION = 2
-_CHUNK_ROWS = 4096  # rows whose hidden states are in memory at the same time
+# Rows whose hidden states are in memory at the same time.
+_CHUNK_ROWS = 4096
 
 
 class LayerTagger(EncoderHead):
@@ -98,7 +99,7 @@ class LayerTagger(EncoderHead):
                 lengths, order = on_host(inputs["attention_mask"]).sum(dim=1).sort(descending=True)
                 order, back = (index.to(states.device, non_blocking=True) for index in (order, order.argsort()))
                 packed = pack_padded_sequence(states.index_select(0, order), lengths, batch_first=True)
-                width = states.shape[1]  # can exceed the longest row
+                width = states.shape[1]
                 states, _lengths = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=width)
                 states = states.index_select(0, back)
             logits = self.output(states)

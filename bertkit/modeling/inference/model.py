@@ -32,7 +32,8 @@ from bertkit.modeling.info import Config, Model, get_tagger_head
 from bertkit.tokens.features import Tensors
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads")  # the first of `Architecture.config_fields`
+# Standard names of the first `Architecture.config_fields`.
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
 
 
 def load_for_inference(

@@ -75,14 +75,16 @@ def pool(states: Tensor, mask: Tensor, modes: tuple[str, ...]) -> Tensor:
 
 
 def _pool_mode(states: Tensor, mask: Tensor, mode: str) -> Tensor:
-    if mode in ("cls", "lasttoken"):  # the first or the last token with mask 1
+    # Select the first or the last token with mask 1.
+    if mode in ("cls", "lasttoken"):
         positions = torch.arange(mask.shape[1], device=mask.device)
         index = mask.argmax(dim=1) if mode == "cls" else (positions * mask).argmax(dim=1)
         return states[torch.arange(len(states), device=states.device), index]
     weights = mask.unsqueeze(-1).to(states.dtype)
     if mode == "max":
         return states.masked_fill(weights == 0, float("-inf")).amax(dim=1)
-    if mode == "weightedmean":  # the weight of a token is its position, from 1
+    # The weight of a token is its position, from 1.
+    if mode == "weightedmean":
         weights = weights * torch.arange(1, mask.shape[1] + 1, device=mask.device, dtype=states.dtype)[:, None]
     total, divisor = (states * weights).sum(dim=1), weights.sum(dim=1).clamp(min=1e-9)
     return total / (divisor.sqrt() if mode == "mean_sqrt_len_tokens" else divisor)

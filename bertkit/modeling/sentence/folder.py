@@ -314,7 +314,7 @@ def write_modules(folder: Path, modules: SentenceModules, width: int) -> None:
 def write_folder(
     folder: Path,
     modules: SentenceModules,
-    later_modules: Sequence[tuple[str, Mapping[str, Any]]],
+    stages: Sequence[tuple[str, Mapping[str, Any]]],
     *,
     model_type: str,
     encoder: Mapping[str, Any],
@@ -324,13 +324,13 @@ def write_folder(
     Args:
         folder: Folder that has config, weights and tokenizer of the encoder.
         modules: Maximum length, prompts and similarity.
-        later_modules: Name and config of each module after the encoder. Module N is in the folder ``N_NAME``.
+        stages: Name and config of each module after the encoder. Module N is in the folder ``N_NAME``.
         model_type: Class of sentence-transformers that loads the folder.
         encoder: Additional settings of the encoder.
     """
-    names = ["Transformer", *(name for name, _ in later_modules)]
+    names = ["Transformer", *(name for name, _ in stages)]
     paths = ["", *(f"{index}_{name}" for index, name in enumerate(names[1:], start=1))]
-    for path, (_, content) in zip(paths[1:], later_modules, strict=True):
+    for path, (_, content) in zip(paths[1:], stages, strict=True):
         (folder / path).mkdir(exist_ok=True)
         write_json(folder / path / "config.json", content)
     lengths = {"max_seq_length": modules.max_length, "do_lower_case": modules.lowercase}
@@ -423,8 +423,8 @@ def write_sparse(folder: Path, modules: SentenceModules, vocabulary: int, *, has
     """
     pooling = {**_EXPECTED_CONFIGS["SpladePooling"], "embedding_dimension": vocabulary}
     table = [(QUERY_TABLE, {"frozen": True})] if has_table else []
-    later_modules = [("SpladePooling", pooling), *table]
-    write_folder(folder, replace(modules, similarity="dot"), later_modules, model_type=SPARSE, encoder=_MASKED_LM)
+    stages = [("SpladePooling", pooling), *table]
+    write_folder(folder, replace(modules, similarity="dot"), stages, model_type=SPARSE, encoder=_MASKED_LM)
     return folder / f"2_{QUERY_TABLE}"
 
 
@@ -441,5 +441,5 @@ def write_late(folder: Path, modules: SentenceModules, width: int, dimension: in
     identity = "torch.nn.modules.linear.Identity"
     projection = {"in_features": width, "out_features": dimension, "bias": False, "activation_function": identity}
     mask = {**_EXPECTED_CONFIGS["MultiVectorMask"], "skiplist_tasks": ["document"]}
-    later_modules = [("Dense", {**projection, **token_names}), ("MultiVectorMask", mask), ("Normalize", token_names)]
-    write_folder(folder, replace(modules, similarity="maxsim"), later_modules, model_type=LATE, encoder={})
+    stages = [("Dense", {**projection, **token_names}), ("MultiVectorMask", mask), ("Normalize", token_names)]
+    write_folder(folder, replace(modules, similarity="maxsim"), stages, model_type=LATE, encoder={})

@@ -122,7 +122,8 @@ class VectorHead(ModelAttributes):
     def _same_dropout(self) -> Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]:
         """Return a function for `checkpoint` whose contexts make both passes of a chunk draw the same dropout masks."""
         stream: Any = self.dropout_stream
-        if stream is None:  # torch's own generator, whose state `checkpoint` restores
+        # `checkpoint` restores the state of torch's generator.
+        if stream is None:
             return lambda: (nullcontext(), nullcontext())
         state = stream.state()
 
@@ -239,7 +240,8 @@ def configure_head(model: Model, modules: SentenceModules, loss: Any, texts_at_o
     model.sentence, model.loss, model.texts_at_once = modules, loss, texts_at_once
 
 
-_MIN_LOGIT = -1e4  # for labels that no row has
+# Logit of labels that no row has.
+_MIN_LOGIT = -1e4
 
 
 class SentenceClassifier(SentenceHead):
@@ -289,7 +291,8 @@ def load_sentence_classifier(
     find_class = partial(with_head, SentenceClassifier, ending="ForTextClassification")
     labels, problem = context.labels, "single_label_classification"
     model = load_pretrained(find_class, folder, context, labels=labels, new_head=new_head, problem_type=problem)
-    configure_head(model, replace(modules, dimension=None), loss)  # the linear layer reads all components
+    # The linear layer reads all components.
+    configure_head(model, replace(modules, dimension=None), loss)
     # The caller sets the weights of a new layer, so no warning about random weights is needed.
     if get_loading_info(model).head == "new":
         model.loading_info = LoadingInfo()

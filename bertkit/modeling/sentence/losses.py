@@ -27,7 +27,8 @@ INDEPENDENT = ("cosine", "margin_mse")
 
 Labels: TypeAlias = "Tensor | None"
 _Loss: TypeAlias = Callable[..., Tensor]
-_MASKED_SCORE = -1e9  # its exponential is 0, and unlike -inf it has a finite gradient
+# The exponential is 0 and, unlike for -inf, the gradient is finite.
+_MASKED_SCORE = -1e9
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class VectorLoss:
     """Number of texts at the start of a row that ``simcse`` is trained on, or None for all texts."""
 
     def __post_init__(self) -> None:
-        _find_function(self.name, self.scale)  # report a missing package before training
+        # Report a missing package before training.
+        _find_function(self.name, self.scale)
 
     def __call__(self, vectors: Tensor, labels: Labels, missing: Tensor, static: bool = False) -> Tensor:
         """Compute the loss of a batch.
@@ -201,10 +203,12 @@ def _find_function(name: str, scale: float) -> _Loss:
     module = import_extra("sentence_transformers.sentence_transformer.losses", message, "sentence-transformers")
     loss_class = getattr(module, name)
     arguments = {"scale": scale} if "scale" in signature(loss_class).parameters else {}
-    loss = loss_class(model=None, **arguments)  # bertkit computes the vectors, so the loss needs no model
+    # bertkit computes the vectors, so the loss needs no model.
+    loss = loss_class(model=None, **arguments)
 
     def compute(vectors: Tensor, labels: Labels, missing: Tensor, scale: float, static: bool = False) -> Tensor:
-        if static:  # remove filler rows, which the library does not support
+        # Remove filler rows, which the library does not support.
+        if static:
             (rows,) = find_indices(missing[:, 0], torch.logical_not)
             vectors, labels = vectors[rows], None if labels is None else labels[rows]
         value: Tensor = loss.compute_loss_from_embeddings(list(vectors.unbind(dim=1)), labels)
@@ -215,7 +219,8 @@ def _find_function(name: str, scale: float) -> _Loss:
 
 # Rows whose positives are candidates for one another. The time is quadratic in this number.
 _MAX_ROWS = 50_000
-_BLOCK = 512  # anchors whose scores are in memory at a time
+# Anchors whose scores are in memory at a time.
+_BLOCK = 512
 
 
 def mine_negatives(vectors: np.ndarray, texts: Sequence[Sequence[int]], count: int, margin: float) -> list[list[int]]:
@@ -260,7 +265,8 @@ def _mine_chunk(vectors: np.ndarray, texts: Sequence[Sequence[int]], count: int,
     candidates = np.array(sorted(first_rows.values()))
     positive_columns = np.searchsorted(candidates, candidate_rows)
     columns = {texts[row][1]: column for column, row in enumerate(candidates)}
-    excluded: dict[int, set[int]] = {}  # anchor -> columns of the texts in its rows
+    # Anchor -> columns of the texts in its rows.
+    excluded: dict[int, set[int]] = {}
     for ids in texts:
         excluded.setdefault(ids[0], set()).update(columns[text] for text in ids if text in columns)
     # 2. Score the candidates in blocks of anchors, and select the highest scores below the margin.

@@ -34,7 +34,8 @@ from bertkit.modeling.sentence.head import VectorHead, configure_head
 from bertkit.modeling.sentence.losses import Labels, find_positives, margin_mse
 from bertkit.tokens.features import Tensors, Tokenizer
 
-_MAX_TOKENS = 2**10  # tokens whose logits over the vocabulary are in memory at a time
+# Tokens whose logits over the vocabulary are in memory at a time.
+_MAX_TOKENS = 2**10
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def load_encoder(
         check_format(folder, DENSE)
         return load_sentence_head(folder, read_modules(folder))
     recipe, modules = context.recipe, resolve_modules(folder, context)
-    if loss == "margin_mse":  # trained on dot products
+    if loss == "margin_mse":
         modules = replace(modules, similarity="dot")
     scale, dimensions, mini_batch, dropout = (
         read_option(OPTIONS, recipe, name) for name in ("scale", "dimensions", "mini_batch", "dropout")
@@ -138,7 +138,7 @@ def load_encoder(
     if loss == "simcse" and not any(get_dropout_rates(model.config).values()):
         message = "the loss simcse reads each text with two dropout masks, but this model has no dropout"
         raise RecipeError(message, "--set options.dropout=0.1")
-    model.config.pad_token_id = context.tokenizer.pad_token_id  # as `load_pretrained` does
+    model.config.pad_token_id = context.tokenizer.pad_token_id
     if dimensions:  # for vLLM
         model.config.is_matryoshka, model.config.matryoshka_dimensions = True, list(dimensions)
     return model
@@ -165,7 +165,8 @@ def normalize(vectors: np.ndarray, *, dot: bool) -> np.ndarray:
     return vectors if dot else vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
-_MAX_PRODUCTS = 2**23  # similarities of tokens in memory at a time
+# Similarities of tokens in memory at a time.
+_MAX_PRODUCTS = 2**23
 
 
 def drop_padding(vectors: np.ndarray) -> np.ndarray:

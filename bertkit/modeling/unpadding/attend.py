@@ -101,7 +101,8 @@ class GroupedAttention:
         lengths = self.packed.lengths
         for start, end in group_rows(round_up(lengths, _LENGTH_STEP).tolist()):
             rows = round_up(end - start, _ROWS_STEP)
-            length = int(round_up(lengths[end - 1], _LENGTH_STEP))  # rows are sorted, so the last is the longest
+            # Rows are sorted, so the last row is the longest.
+            length = int(round_up(lengths[end - 1], _LENGTH_STEP))
             is_real = torch.zeros(rows, length, dtype=torch.bool)
             is_real[: end - start] = torch.arange(length) < lengths[start:end, None]
             self.groups.append(Group(self.packed.order[start:end], is_real))
@@ -256,7 +257,8 @@ def find_varlen_problem(model: Model, machine: ComputeConfig) -> str | None:
     return None
 
 
-_MAX_SHORT_TEXT = 48  # tokens; up to this length, plain products are faster than torch's attention function
+# Up to this number of tokens, plain products are faster than torch's attention function.
+_MAX_SHORT_TEXT = 48
 _BLOCK_TEXTS = 32  # short texts per product
 # torch's softmax is several times slower if the last axis is not a multiple of this number.
 _SOFTMAX_STEP = 16

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
     from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
-_ATTENTION_NAME = "bertkit-unpadded"
 # A batch stays padded if a larger fraction of its tokens is real: gathers and scatters would cost more than they save.
 _MAX_REAL_FRACTION = 0.85
 _OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions")
@@ -77,7 +76,7 @@ def unpad_layers(model: Model, varlen: VarlenFunction | None = None) -> Iterator
         if get_architecture(model.config).has_relative_attention:
             patches.enter_context(_grouped_relative_attention(layers, unpadding))
         else:
-            patches.enter_context(patch_attention(model, _ATTENTION_NAME, unpadding.attend, can_split_rows=False))
+            patches.enter_context(patch_attention(model, "bertkit-unpadded", unpadding.attend, can_split_rows=False))
         hook_before = partial(nn.Module.register_forward_pre_hook, with_kwargs=True)
         for hook in (
             hook_before(model.base_model, unpadding.keep_mask),
@@ -96,8 +95,9 @@ def _find_layers(model: Model) -> list[nn.Module]:
     """
     architecture = get_architecture(model.config)
     can_split_rows = architecture.has_relative_attention or attention_can_split_rows(model)
+    # A convolution would mix tokens of neighboring rows.
     if not (architecture.can_unpad and can_split_rows) or getattr(model.config, "conv_kernel_size", None):
-        return []  # a convolution (`conv_kernel_size`) would mix tokens of neighboring rows
+        return []
     # A layer with shared weights runs several times, so set hooks on the encoder that contains it.
     layers = [model.base_model.encoder] if shares_layers(model.config) else get_layers(model)
     if any(layer._forward_hooks for layer in layers):

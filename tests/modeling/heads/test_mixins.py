@@ -214,7 +214,7 @@ def test_the_activation_is_where_sentence_transformers_looks_for_it(tmp_path, co
 
 def test_another_activation_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"sentence_transformers": {"activation_fn": "torch.nn.Tanh"}}')
-    with pytest.raises(ModelError, match=r"made by torch\.nn\.Tanh"):
+    with pytest.raises(ModelError, match=r"the activation torch\.nn\.Tanh of its scores"):
         find_activation(tmp_path)
 
 
