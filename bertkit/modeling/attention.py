@@ -44,10 +44,10 @@ def capture_attention(
     """
     maps: AttentionMaps = {}
 
-    def attend(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
+    def attend(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if in_training_only and not module.training:
-            return sdpa_attention_forward(module, *arguments, **keywords)
-        masked_scores, log_probs, outputs = _attend(*arguments, **keywords)
+            return sdpa_attention_forward(module, *args, **kwargs)
+        masked_scores, log_probs, outputs = _attend(*args, **kwargs)
         maps[module] = masked_scores if scores else log_probs
         return outputs, None
 
@@ -82,15 +82,15 @@ def preserve_sliding_window(model: Model) -> None:
     # Mask of the current batch, or empty.
     window_masks: list[Tensor] = []
 
-    def narrow_mask(encoder: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        mask = named.get("attention_mask")
+    def narrow_mask(encoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        mask = kwargs.get("attention_mask")
         window_masks.clear()
         if isinstance(mask, Tensor) and mask.dim() == 4:
             positions = torch.arange(mask.shape[-1], device=mask.device)
             window_masks.append(mask & ((positions[:, None] - positions).abs() <= model.config.sliding_window))
 
-    def use_mask(layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[object, ...] | None:
-        return (arguments, {**named, "attention_mask": window_masks[0]}) if window_masks else None
+    def use_mask(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[object, ...] | None:
+        return (args, {**kwargs, "attention_mask": window_masks[0]}) if window_masks else None
 
     if "sliding_attention" in types:
         model.base_model.register_forward_pre_hook(narrow_mask, with_kwargs=True)

@@ -125,8 +125,8 @@ def get_label_names(config: dict[str, Any]) -> list[str] | None:
     (['bad', 'good'], None)
     """
     names = config.get("id2label") or {}
-    ordered = [str(names[key]) for key in sorted(names, key=int)]
-    return None if not ordered or ordered == placeholder_names(len(ordered)) else ordered
+    labels = [str(names[key]) for key in sorted(names, key=int)]
+    return None if not labels or labels == placeholder_names(len(labels)) else labels
 
 
 def fingerprint(folder: Path, *, weights: bool = True) -> str:
@@ -206,8 +206,8 @@ def check_config(config: dict[str, Any], file: Path) -> None:
         "auto_map": not isinstance(config.get("auto_map") or {}, dict),
         "num_labels": not isinstance(config.get("num_labels", 2), int),
     }
-    for key, wrong in is_wrong.items():
-        if wrong:
+    for key in is_wrong:
+        if is_wrong[key]:
             raise ModelError(f"{key} is {str(config[key])[:80]}", FETCH_AGAIN, file=file)
 
 

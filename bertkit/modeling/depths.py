@@ -42,8 +42,8 @@ class Depths:
 
     def select(self, lowest: int, highest: int | None = None) -> list[nn.Parameter]:
         """Return the weights from depth `lowest` to `highest`, by default to the head."""
-        last = self.head if highest is None else highest
-        return [weights for weights, depth in self.by_weight.items() if lowest <= depth <= last]
+        highest = self.head if highest is None else highest
+        return [weights for weights, depth in self.by_weight.items() if lowest <= depth <= highest]
 
 
 def find_depths(model: Model) -> Depths:

@@ -149,7 +149,7 @@ def _attend(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    **named: object,
+    **kwargs: object,
 ) -> tuple[Tensor, None]:
     """Attend as transformers' own functions do: (rows, heads, tokens, width) to (rows, tokens, heads, width).
 
@@ -161,7 +161,7 @@ def _attend(
     is_slow_fused = query.dtype == torch.bfloat16 and query.requires_grad and key.shape[2] <= _MAX_SHORT_ROW
     if not (dropout or is_slow_fused):
         outputs: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout, scaling, **named
+            module, query, key, value, attention_mask, dropout, scaling, **kwargs
         )
         return outputs
 
@@ -186,8 +186,8 @@ def _attend(
 
     # 3. Drop weights, and compute the weighted sum of the values.
     weights = _softmax(scores)
-    dropped = stream.drop(weights, dropout) if dropout else weights
-    return torch.matmul(dropped, value).mul_(1 / (1 - dropout)).transpose(1, 2), None
+    weights = stream.drop(weights, dropout) if dropout else weights
+    return torch.matmul(weights, value).mul_(1 / (1 - dropout)).transpose(1, 2), None
 
 
 def _softmax(scores: Tensor) -> Tensor:

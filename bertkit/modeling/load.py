@@ -312,8 +312,8 @@ def check_fit(model: Model, report: dict[str, Any], folder: Path) -> None:
         if bad_names := sorted(filter(in_encoder, names)):
             if hasattr(model.config, "auto_map"):
                 raise custom_code_error(model.config.to_dict(), folder)
-            more = f" and {len(bad_names) - 1} more" if len(bad_names) > 1 else ""
-            problem = f"weights and config do not fit: {mismatch} {bad_names[0]}{more}"
+            more_names = f" and {len(bad_names) - 1} more" if len(bad_names) > 1 else ""
+            problem = f"weights and config do not fit: {mismatch} {bad_names[0]}{more_names}"
             raise ModelError(problem, "fetch both from one source", file=folder)
 
 

@@ -83,13 +83,13 @@ class OptionHead(EncoderHead):
         # 1. Run the encoder with a mask per pair of tokens.
         config = self.config
         parts = SequenceParts(input_ids, attention_mask, config.option_separator, config.option_marker)
-        named = {"position_ids": parts.positions + first_position(config)} if takes_position_ids(config) else {}
+        kwargs = {"position_ids": parts.positions + first_position(config)} if takes_position_ids(config) else {}
         # Some models multiply their embeddings by the mask, so it must be (sequences, tokens). Their state attends to
         # the questions too.
         embeddings = getattr(self.base_model, "embeddings", None)
         multiplies = embeddings is not None and "mask" in inspect.signature(embeddings.forward).parameters
         allowed = attention_mask if multiplies else parts.attends.unsqueeze(1)
-        states = self.run_encoder(input_ids, allowed, token_type_ids, **named).last_hidden_state.float()
+        states = self.run_encoder(input_ids, allowed, token_type_ids, **kwargs).last_hidden_state.float()
 
         # 2. Average the hidden states of each token's option, and of the state, by products with rows of ones.
         same_option = parts.same & (parts.option.unsqueeze(2) == parts.option.unsqueeze(1))

@@ -98,9 +98,9 @@ class LayerTagger(EncoderHead):
                 # In packed sequences, the backward direction starts at the last token, not at padding.
                 lengths, order = on_host(inputs["attention_mask"]).sum(dim=1).sort(descending=True)
                 order, back = (index.to(states.device, non_blocking=True) for index in (order, order.argsort()))
-                packed = pack_padded_sequence(states.index_select(0, order), lengths, batch_first=True)
+                sequences = pack_padded_sequence(states.index_select(0, order), lengths, batch_first=True)
                 width = states.shape[1]
-                states, _lengths = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=width)
+                states, _lengths = pad_packed_sequence(self.lstm(sequences)[0], batch_first=True, total_length=width)
                 states = states.index_select(0, back)
             logits = self.output(states)
         loss = None if labels is None else functional.cross_entropy(logits.flatten(0, 1), labels.flatten())

@@ -82,15 +82,15 @@ class WindowPooling(EncoderHead):
         self.post_init()
 
     def forward(
-        self, labels: Tensor | None = None, row_mask: Tensor | None = None, **named: Tensor
+        self, labels: Tensor | None = None, row_mask: Tensor | None = None, **kwargs: Tensor
     ) -> SequenceClassifierOutput:
         """Compute logits (rows, labels) of inputs (rows, windows, tokens)."""
-        is_window = find_windows(named["attention_mask"])
-        inputs = {name: named.pop(name, None) for name in INPUTS}
+        is_window = find_windows(kwargs["attention_mask"])
+        inputs = {name: kwargs.pop(name, None) for name in INPUTS}
 
         # (rows, windows, width); a missing window has the vector 0 and the weight 0
         vectors = run_windows(
-            lambda **flat: self.run_encoder(**flat, **named).last_hidden_state[:, 0], inputs, row_mask, 0.0
+            lambda **flat: self.run_encoder(**flat, **kwargs).last_hidden_state[:, 0], inputs, row_mask, 0.0
         )
         logits = self.classify(vectors.float(), is_window)
         loss = None

@@ -206,8 +206,8 @@ class _Layer(nn.Module):
         states = self.attention_norm(states.add_(self.attention_output(context)))
         # In padded batches, round the product before the GELU, as transformers does.
         is_packed = isinstance(attention, EqualLengthAttention)
-        wide = self.intermediate(states, gelu=True) if is_packed else functional.gelu(self.intermediate(states))
-        return self.output_norm(states.add_(self.output(wide)))  # type: ignore[no-any-return]
+        neurons = self.intermediate(states, gelu=True) if is_packed else functional.gelu(self.intermediate(states))
+        return self.output_norm(states.add_(self.output(neurons)))  # type: ignore[no-any-return]
 
 
 class _PaddedAttention:

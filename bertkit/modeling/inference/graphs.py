@@ -240,9 +240,9 @@ def _from_masked_head(model: Model, ids: Tensor, mask: Tensor, segments: Tensor 
 
 def _run_class(model: Model, *inputs: Tensor | None) -> ModelOutput:
     """Call ``forward`` of a model's class without the mixin of `extend_class`."""
-    named = {name: values for name, values in zip(INPUTS, inputs, strict=True) if values is not None}
+    kwargs = {name: values for name, values in zip(INPUTS, inputs, strict=True) if values is not None}
     model_class: type[Model] = getattr(type(model), "extended_class", type(model))
-    return model_class.forward(model, **named)
+    return model_class.forward(model, **kwargs)
 
 
 _FORWARD_BY_ROWS: Mapping[str, Callable[[Model, Tensor, Tensor, Tensor | None], Tensors]] = {

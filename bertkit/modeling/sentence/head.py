@@ -166,14 +166,14 @@ class SentenceHead(VectorHead, EncoderHead):
         setattr(self, self.base_model_prefix, MODEL_MAPPING[type(config)](config))
         self.post_init()
 
-    def save_pretrained(self, folder: Path | str, state_dict: Tensors | None = None, **named: object) -> None:
+    def save_pretrained(self, folder: Path | str, state_dict: Tensors | None = None, **kwargs: object) -> None:
         """Write the encoder, and the files that sentence-transformers reads."""
         encoder: Model = self.base_model
         prefix = f"{self.base_model_prefix}."
         if state_dict is not None:
             names = [name for name in state_dict if name.startswith(prefix)]
             state_dict = {name.removeprefix(prefix): state_dict[name] for name in names}
-        encoder.save_pretrained(folder, state_dict=state_dict, **named)
+        encoder.save_pretrained(folder, state_dict=state_dict, **kwargs)
         self._write_modules(Path(folder), encoder.config.hidden_size)
 
     def _write_modules(self, folder: Path, width: int) -> None:
@@ -260,12 +260,12 @@ class SentenceClassifier(SentenceHead):
         output = super().forward(labels, row_mask, **inputs)
         return {**output, "logits": self.logistic(output["vectors"][:, 0])}
 
-    def save_pretrained(self, folder: Path | str, state_dict: Tensors | None = None, **named: object) -> None:
+    def save_pretrained(self, folder: Path | str, state_dict: Tensors | None = None, **kwargs: object) -> None:
         """Write all weights, including ``logistic``, and the files of sentence-transformers.
 
         AutoModel and SentenceTransformer load the encoder from this folder.
         """
-        PreTrainedModel.save_pretrained(self, folder, state_dict=state_dict, **named)
+        PreTrainedModel.save_pretrained(self, folder, state_dict=state_dict, **kwargs)
         write_modules(Path(folder), self.sentence, self.config.hidden_size)
 
 

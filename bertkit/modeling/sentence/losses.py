@@ -63,8 +63,8 @@ class VectorLoss:
             vectors = vectors.float()
             if not self.dimensions:
                 return compute(vectors, labels, missing, self.scale, static)
-            shorter = [functional.normalize(vectors[..., :count], dim=-1) for count in self.dimensions]
-            return torch.stack([compute(part, labels, missing, self.scale, static) for part in shorter]).sum()
+            truncated_vectors = (functional.normalize(vectors[..., :count], dim=-1) for count in self.dimensions)
+            return torch.stack([compute(part, labels, missing, self.scale, static) for part in truncated_vectors]).sum()
 
 
 def cosent(vectors: Tensor, labels: Labels, missing: Tensor, scale: float, static: bool = False) -> Tensor:
@@ -151,9 +151,9 @@ def margin_mse(vectors: Tensor, labels: Labels, missing: Tensor, scale: float, s
     # (rows, texts - 1): scores of the positive and of the negatives
     scores = (vectors[:, :1] * vectors[:, 1:]).sum(dim=-1)
     errors = (scores[:, :1] - scores[:, 1:] - labels.float().view(len(scores), -1)) ** 2
-    present = ~missing[:, 2:]
+    is_present = ~missing[:, 2:]
     # Average over the negatives of each row, then over rows.
-    return _mean((errors * present).sum(dim=1) / present.sum(dim=1).clamp(min=1), missing, static)
+    return _mean((errors * is_present).sum(dim=1) / is_present.sum(dim=1).clamp(min=1), missing, static)
 
 
 def simcse(vectors: Tensor, labels: Labels, missing: Tensor, scale: float, static: bool = False) -> Tensor:
@@ -161,8 +161,8 @@ def simcse(vectors: Tensor, labels: Labels, missing: Tensor, scale: float, stati
 
     The second half of the rows repeats the first half.
     """
-    flat = vectors.flatten(0, 1) if static else vectors[find_indices(missing, torch.logical_not)]
-    pairs = torch.stack(flat.chunk(2), dim=1)
+    text_vectors = vectors.flatten(0, 1) if static else vectors[find_indices(missing, torch.logical_not)]
+    pairs = torch.stack(text_vectors.chunk(2), dim=1)
     is_missing = missing.flatten()[: len(pairs), None].expand(-1, 2) if static else missing.new_zeros(pairs.shape[:2])
     return mnrl(pairs, None, is_missing, scale)
 

@@ -87,9 +87,9 @@ class SparseHead(VectorHead):
         """Whether the model has a loss, whose penalty compares the rows of a batch."""
         return self.loss is not None
 
-    def save_pretrained(self, folder: Path | str, **named: object) -> None:
+    def save_pretrained(self, folder: Path | str, **kwargs: object) -> None:
         """Write the masked language model, and the files that sentence-transformers reads."""
-        super().save_pretrained(folder, **named)
+        super().save_pretrained(folder, **kwargs)
         vocabulary, has_table = self.config.vocab_size, self.query_table is not None
         table = write_sparse(Path(folder), self.sentence, vocabulary, has_table=has_table)
         if self.query_table is not None:
@@ -140,10 +140,10 @@ class SparseHead(VectorHead):
     def _embed(self, ids: Tensor, mask: Tensor, segments: Tensor | None) -> Tensor:
         """Compute vectors (texts, vocabulary)."""
         decoder = self.get_output_embeddings()
-        named = {} if segments is None else {"token_type_ids": segments}
+        kwargs = {} if segments is None else {"token_type_ids": segments}
         # Make the decoder return (texts, 1, vocabulary), so the logits of all positions are never in memory.
         with patch_forward(decoder, partial(_compute_max_logits, decoder, mask)):
-            outputs = super(VectorHead, self).forward(input_ids=ids, attention_mask=mask, **named)
+            outputs = super(VectorHead, self).forward(input_ids=ids, attention_mask=mask, **kwargs)
         with torch.autocast(ids.device.type, enabled=False):
             vectors: Tensor = outputs.logits.squeeze(1).float().relu().log1p()
         return vectors

@@ -84,18 +84,18 @@ def encode_rows(
     folder = Path(context.tokenizer.name_or_path)
     modules = resolve_modules(folder, context, model_format)
     default = modules.prompts.get(modules.default_prompt or "", "")
-    first, second = (modules.prompts.get(role, default) for role in roles) if roles else (default, default)
-    if (first or second) and not modules.include_prompt:
+    first_prompt, prompt = (modules.prompts.get(role, default) for role in roles) if roles else (default, default)
+    if (first_prompt or prompt) and not modules.include_prompt:
         message = "bertkit cannot train a model whose pooling excludes the tokens of prompts"
         raise ModelError(message, "start from another model", file=folder)
-    prompted = [[f"{second if index else first}{text}" for index, text in enumerate(texts)] for texts in rows]
+    text_rows = [[f"{prompt if index else first_prompt}{text}" for index, text in enumerate(texts)] for texts in rows]
     if modules.lowercase:
-        prompted = [[text.lower() for text in texts] for texts in prompted]
+        text_rows = [[text.lower() for text in texts] for texts in text_rows]
     context = replace(context, recipe=context.recipe.changed("training", max_length=modules.max_length))
-    text_rows = [[{"text": text} for text in texts] for texts in prompted]
-    for (text,), pair in zip(text_rows, pairs or (), strict=True) if pairs else ():
+    row_features = [[{"text": text} for text in texts] for texts in text_rows]
+    for (text,), pair in zip(row_features, pairs or (), strict=True) if pairs else ():
         text["text_pair"] = pair.lower() if modules.lowercase else pair
-    return encode_multi_text(text_rows, context)
+    return encode_multi_text(row_features, context)
 
 
 def load_encoder(
@@ -188,12 +188,13 @@ def max_sim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray]) -> n
         the scores. Shape: (queries, documents).
     """
     starts = np.cumsum([0, *(len(query) for query in queries)])[:-1]
-    stacked = np.concatenate(queries)
+    query_tokens = np.concatenate(queries)
     scores = np.empty((len(queries), len(documents)), dtype=np.float32)
-    for indices in split_by_size(range(len(documents)), _MAX_PRODUCTS // len(stacked), lambda n: len(documents[n])):
+    size = _MAX_PRODUCTS // len(query_tokens)
+    for indices in split_by_size(range(len(documents)), size, lambda index: len(documents[index])):
         chunk = [documents[index] for index in indices]
         chunk_starts = np.cumsum([0, *(len(document) for document in chunk)])[:-1]
         # Reduce (tokens of all queries, tokens of the chunk) to the maximum per document, then to the sum per query.
-        maxima = np.maximum.reduceat(stacked @ np.concatenate(chunk).T, chunk_starts, axis=1)
+        maxima = np.maximum.reduceat(query_tokens @ np.concatenate(chunk).T, chunk_starts, axis=1)
         scores[:, indices] = np.add.reduceat(maxima, starts, axis=0)
     return scores
