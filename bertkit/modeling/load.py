@@ -148,9 +148,9 @@ def load_tagger(folder: Path, context: TaskContext, tagger: dict[str, Any] | Non
         tagger = get_tagger_head(read_config(folder))
     head: str | Callable[[type], type[Model]] = "AutoModelForTokenClassification"
     if tagger is not None:
-        from bertkit.modeling.heads.taggers import tagger_class
+        from bertkit.modeling.heads.taggers import build_tagger_class
 
-        head = tagger_class
+        head = build_tagger_class
     return load_pretrained(head, folder, context, labels=context.labels, new_head=new_head, tagger=tagger)
 
 

@@ -25,7 +25,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 class EncoderHead(ModelAttributes):
     """Base class of heads: an encoder without a pooler.
 
-    `with_head` derives a class from a head and from transformers' base class of the encoder, such as
+    `build_head_class` derives a class from a head and from transformers' base class of the encoder, such as
     BertPreTrainedModel.
     """
 
@@ -48,7 +48,7 @@ def make_head_dropout(config: Config) -> nn.Dropout:
 
 
 @cache
-def with_head(head: type, config_class: type, ending: str) -> type:
+def build_head_class(head: type, config_class: type, ending: str) -> type:
     """Build the class of an encoder with a head, which loads from any checkpoint of that encoder.
 
     Args:

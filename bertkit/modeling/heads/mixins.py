@@ -124,7 +124,7 @@ class Windows(ModelAttributes):
         return outputs
 
 
-def read_passage_lists(model: Model, activation: str) -> None:
+def enable_passage_lists(model: Model, activation: str) -> None:
     """Make a model with one output read lists of passages too, with `PROBABILITY` or `LOGIT` as scores."""
     extend_model(model, Passages)
     model.score_activation = activation
@@ -157,8 +157,8 @@ def list_loss(logits: Tensor, relevance: Tensor) -> Tensor:
     """Compute the cross-entropy of a softmax over each list; 0 if no passage is relevant.
 
     The target probability of a passage is its fraction of the list's total relevance. With one relevant passage, this
-    is the localized contrastive loss (Gao et al. 2021). Otherwise, it is the loss of ListNet (Cao et al. 2007), which
-    uses a softmax of the gold values as target.
+    is the localized contrastive loss (Gao et al. 2021). Otherwise, it is the loss of ListNet (Cao et al. 2007), except
+    that ListNet's targets are a softmax of the gold values.
 
     Args:
         logits: Logits of passages, the lowest number for missing passages. Shape: (queries, passages).

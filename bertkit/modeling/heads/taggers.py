@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.hardware.tensors import on_host
-from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
+from bertkit.modeling.heads.base import INPUTS, EncoderHead, build_head_class
 from bertkit.modeling.info import Config, Model, get_tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.progress import log
@@ -118,9 +118,9 @@ class _StateReader(nn.Module):
         return {"states": self.tagger.read_states(**inputs)}
 
 
-def tagger_class(config_class: type) -> type:
+def build_tagger_class(config_class: type) -> type:
     """Build the class of a `LayerTagger` over an encoder, by the encoder's config class."""
-    return with_head(LayerTagger, config_class, "ForLayerTagging")
+    return build_head_class(LayerTagger, config_class, "ForLayerTagging")
 
 
 def compute_states(model: Model, features: Features, run: Callable[..., Any]) -> Iterator[Any]:

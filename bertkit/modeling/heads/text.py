@@ -12,7 +12,7 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
 )
 
-from bertkit.modeling.heads.base import INPUTS, EncoderHead, make_head_dropout, with_head
+from bertkit.modeling.heads.base import INPUTS, EncoderHead, build_head_class, make_head_dropout
 from bertkit.modeling.heads.mixins import find_windows, run_windows, sum_over_rows, text_loss
 from bertkit.modeling.info import Config, Model
 
@@ -116,4 +116,4 @@ def find_model_class(auto_class: str, config_class: type) -> type[Model]:
     model_class: type[Model] = getattr(transformers, auto_class)
     if auto_class not in _HEADS or config_class in model_class._model_mapping:
         return model_class
-    return with_head(_HEADS[auto_class], config_class, auto_class.removeprefix("AutoModel"))
+    return build_head_class(_HEADS[auto_class], config_class, auto_class.removeprefix("AutoModel"))

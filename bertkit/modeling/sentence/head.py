@@ -20,7 +20,7 @@ from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.tensors import derive, on_host
 from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.dropout import set_dropout
-from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
+from bertkit.modeling.heads.base import INPUTS, EncoderHead, build_head_class
 from bertkit.modeling.info import Config, LoadingInfo, Model, ModelAttributes, get_loading_info
 from bertkit.modeling.load import load_pretrained, load_weights
 from bertkit.modeling.sentence.encoder import pool
@@ -220,7 +220,7 @@ def load_sentence_head(
     if dropout is not None:
         set_dropout(config, dropout)
     config_class: type = type(config)
-    model, _ = load_weights(with_head(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
+    model, _ = load_weights(build_head_class(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
     configure_head(model, modules, loss, texts_at_once)
     return model
 
@@ -288,7 +288,7 @@ def load_sentence_classifier(
     if len(modules.pooling) > 1:
         message = f"it combines several pooling modes: {', '.join(modules.pooling)}"
         raise ModelError(message, "choose one: --set options.pooling=mean", file=folder)
-    find_class = partial(with_head, SentenceClassifier, ending="ForTextClassification")
+    find_class = partial(build_head_class, SentenceClassifier, ending="ForTextClassification")
     labels, problem = context.labels, "single_label_classification"
     model = load_pretrained(find_class, folder, context, labels=labels, new_head=new_head, problem_type=problem)
     # The linear layer reads all components.

@@ -18,7 +18,7 @@ from torch.nn import functional
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.tensors import on_host
 from bertkit.modeling.checkpoint import load_config, shorten_error
-from bertkit.modeling.heads.base import with_head
+from bertkit.modeling.heads.base import build_head_class
 from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import check_finite, load_weights
 from bertkit.modeling.sentence.folder import PROJECTION, WEIGHTS, Dense, SentenceModules, write_late
@@ -146,7 +146,7 @@ def load_late_head(
         message = f"options.dimension is {dimension}, but the model's vectors have {trained.outputs} dimensions"
         raise RecipeError(message, "leave it out, or start from another model")
     config_class: type = type(config)
-    model, _ = load_weights(with_head(LateHead, config_class, "ForLateInteraction"), folder, config)
+    model, _ = load_weights(build_head_class(LateHead, config_class, "ForLateInteraction"), folder, config)
     outputs = trained.outputs if trained else dimension or _DIMENSION
     projection = nn.Linear(config.hidden_size, outputs, bias=False)
     if trained:

@@ -16,11 +16,11 @@ from bertkit.modeling.heads.mixins import (
     PROBABILITY,
     MaskedChoices,
     Windows,
+    enable_passage_lists,
     extend_class,
     extend_model,
     find_activation,
     list_loss,
-    read_passage_lists,
     set_activation,
 )
 from bertkit.modeling.inference.graphs import TextGraph
@@ -159,7 +159,7 @@ class Toy(torch.nn.Module):
 
 def test_lists_are_read_passage_by_passage_and_what_is_missing_is_the_least():
     model = Toy()
-    read_passage_lists(model, LOGIT)
+    enable_passage_lists(model, LOGIT)
     ids = torch.tensor([[[2, 9], [2, 1]], [[2, 4], [0, 0]]])
     mask = torch.tensor([[[1, 1], [1, 1]], [[1, 1], [1, 0]]])
     output = model(input_ids=ids, attention_mask=mask, labels=torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
@@ -170,7 +170,7 @@ def test_lists_are_read_passage_by_passage_and_what_is_missing_is_the_least():
 
 def test_probabilities_are_those_of_the_sigmoid():
     model = Toy()
-    read_passage_lists(model, PROBABILITY)
+    enable_passage_lists(model, PROBABILITY)
     ids = torch.tensor([[0, 1], [0, 0]])
     assert model(input_ids=ids, attention_mask=torch.ones(2, 2))["probabilities"].tolist() == [
         [pytest.approx(1 / (1 + math.exp(-1)))],
