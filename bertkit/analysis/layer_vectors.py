@@ -69,7 +69,7 @@ class LayerReader:
             raise ModelError(message, "name another encoder", file=base.folder)
         embedder = replace(base, prefix="", layers="concat_all")
         # Leave out modules after the pooling, such as dense layers, which fit only vectors of the last layer.
-        modules = replace(base.modules, pooling=("mean",), after=(), dimension=None)
+        modules = replace(base.modules, pooling=("mean",), transforms=(), dimension=None)
         embedder.__dict__.update(folder=base.folder, unknown=[], modules=modules)
         return embedder
 

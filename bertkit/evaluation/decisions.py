@@ -20,7 +20,7 @@ from transformers.decision.modeling_utils import DecisionMixin
 from bertkit.errors import DataError
 from bertkit.evaluation.calibration import DECISION_FILE
 from bertkit.modeling.attention import preserve_sliding_window
-from bertkit.modeling.heads.base import INPUTS, with_head
+from bertkit.modeling.heads.base import INPUTS, build_head_class
 from bertkit.modeling.heads.options import ENDING, OptionHead
 from bertkit.modeling.info import Model
 from bertkit.recipe.load import load_recipe
@@ -115,7 +115,7 @@ def load_decision_model(folder: str | Path, *arguments: Any, config: Any = None,
     if not (config.architectures or [""])[0].endswith(ENDING):
         raise ValueError(f"{folder} is not a model of typed questions - train one with `bertkit finetune decide`")
     options.setdefault("decision_config", TypedQuestionsConfig.from_pretrained(folder, **hub_options))
-    model_class: Any = with_head(DecisionHead, type(config), ENDING)  # type: ignore[arg-type]
+    model_class: Any = build_head_class(DecisionHead, type(config), ENDING)  # type: ignore[arg-type]
     model: Model = model_class.from_pretrained(folder, *arguments, config=config, **options)
     preserve_sliding_window(model)
     return model

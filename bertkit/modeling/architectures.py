@@ -82,7 +82,7 @@ class Architecture:
     """Head for multiple choice."""
 
 
-def _as_architecture(model_type: str, fields: Mapping[str, Any]) -> Architecture:
+def _make_architecture(model_type: str, fields: Mapping[str, Any]) -> Architecture:
     heads = {name: HeadLayers(**fields[name]) for name in ("text_head", "choice_head") if name in fields}
     return Architecture(model_type, **{**fields, **heads})
 
@@ -103,7 +103,7 @@ class LayerNames(NamedTuple):
 _TABLES: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 LAYER_NAMES = {path: LayerNames(**names) for path, names in _TABLES["layer_names"].items()}
 """Path of the layers -> names of the submodules in each."""
-ARCHITECTURES = {name: _as_architecture(name, fields) for name, fields in _TABLES["types"].items()}
+ARCHITECTURES = {name: _make_architecture(name, fields) for name, fields in _TABLES["types"].items()}
 """Model type -> its properties."""
 BIDIRECTIONAL = frozenset(_TABLES["bidirectional"])
 """Types without a record that are encoders, although transformers has no masked language model of them."""

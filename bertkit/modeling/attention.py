@@ -16,8 +16,8 @@ from bertkit.modeling.architectures import get_layers
 from bertkit.modeling.info import LayerOutput, Model, patch_attention
 from bertkit.tokens.features import Batch
 
-_PATCH_PREFIX = "bertkit-keeping"
-_MIN_WEIGHT_SUM = 0.999  # the attention weights of a token sum to 1, up to rounding
+# The attention weights of a token sum to 1, up to rounding.
+_MIN_WEIGHT_SUM = 0.999
 
 AttentionMaps = dict[nn.Module, Tensor]
 """Attention module -> log-probabilities or scores of its last forward pass, shape (texts, heads, tokens, tokens)."""
@@ -44,14 +44,14 @@ def capture_attention(
     """
     maps: AttentionMaps = {}
 
-    def attend(module: nn.Module, *arguments: Any, **keywords: Any) -> Any:
+    def attend(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if in_training_only and not module.training:
-            return sdpa_attention_forward(module, *arguments, **keywords)
-        masked_scores, log_probs, outputs = _attend(*arguments, **keywords)
+            return sdpa_attention_forward(module, *args, **kwargs)
+        masked_scores, log_probs, outputs = _attend(*args, **kwargs)
         maps[module] = masked_scores if scores else log_probs
         return outputs, None
 
-    name = f"{_PATCH_PREFIX}-{role}"
+    name = f"bertkit-keeping-{role}"
     # A map covers all rows of a batch, so unpadding, which calls attention for groups of rows, is not allowed.
     with patch_attention(model, name, attend, can_split_rows=False):
         if model.config._attn_implementation != name:
@@ -79,17 +79,18 @@ def preserve_sliding_window(model: Model) -> None:
     transformers passes a mask of shape (rows, 1, tokens, tokens) unchanged to layers of every type.
     """
     types: list[str] = getattr(model.config, "layer_types", None) or []
-    window_masks: list[Tensor] = []  # mask of the current batch, or empty
+    # Mask of the current batch, or empty.
+    window_masks: list[Tensor] = []
 
-    def narrow_mask(encoder: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        mask = named.get("attention_mask")
+    def narrow_mask(encoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        mask = kwargs.get("attention_mask")
         window_masks.clear()
         if isinstance(mask, Tensor) and mask.dim() == 4:
             positions = torch.arange(mask.shape[-1], device=mask.device)
             window_masks.append(mask & ((positions[:, None] - positions).abs() <= model.config.sliding_window))
 
-    def use_mask(layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[object, ...] | None:
-        return (arguments, {**named, "attention_mask": window_masks[0]}) if window_masks else None
+    def use_mask(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[object, ...] | None:
+        return (args, {**kwargs, "attention_mask": window_masks[0]}) if window_masks else None
 
     if "sliding_attention" in types:
         model.base_model.register_forward_pre_hook(narrow_mask, with_kwargs=True)

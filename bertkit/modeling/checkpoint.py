@@ -33,7 +33,8 @@ _VOCAB_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sp
 _PRETRAINING_CLASSES = ("ForMaskedLM", "ForPreTraining", "ForCausalLM")
 _TEXT_HEADS = ("SEQUENCE_CLASSIFICATION", "TOKEN_CLASSIFICATION", "QUESTION_ANSWERING")
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
-_MAX_INT = 2**63  # torch raises an error that is not a ValueError for larger integers
+# For larger integers, torch raises an error that is not a ValueError.
+_MAX_INT = 2**63
 
 
 def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
@@ -94,7 +95,8 @@ def load_config(folder: Path, *, decoders: bool = False) -> Config:
     # A stored implementation can name a kernel of the Hub, which is code, or need a package that is not installed.
     config._attn_implementation = None
     if decoders:
-        config.use_cache = False  # nothing is generated, so no later token reads the cache
+        # Nothing is generated, so no later token reads the cache.
+        config.use_cache = False
     else:
         _check_type(content, folder)
     if config.is_encoder_decoder:
@@ -123,8 +125,8 @@ def get_label_names(config: dict[str, Any]) -> list[str] | None:
     (['bad', 'good'], None)
     """
     names = config.get("id2label") or {}
-    ordered = [str(names[key]) for key in sorted(names, key=int)]
-    return None if not ordered or ordered == make_placeholder_names(len(ordered)) else ordered
+    labels = [str(names[key]) for key in sorted(names, key=int)]
+    return None if not labels or labels == make_placeholder_names(len(labels)) else labels
 
 
 def fingerprint(folder: Path, *, weights: bool = True) -> str:
@@ -204,8 +206,8 @@ def check_config(config: dict[str, Any], file: Path) -> None:
         "auto_map": not isinstance(config.get("auto_map") or {}, dict),
         "num_labels": not isinstance(config.get("num_labels", 2), int),
     }
-    for key, wrong in is_wrong.items():
-        if wrong:
+    for key in is_wrong:
+        if is_wrong[key]:
             raise ModelError(f"{key} is {str(config[key])[:80]}", FETCH_AGAIN, file=file)
 
 

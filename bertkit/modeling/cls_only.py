@@ -72,8 +72,8 @@ def _read_last_token(model: Model) -> None:
     # Index of each row's last token in the current batch, or None if the batch has no mask.
     indices: list[Tensor | None] = []
 
-    def find_last(_: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        mask = named.get("attention_mask", arguments[1] if len(arguments) > 1 else None)
+    def find_last(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
         indices[:] = [None if mask is None else mask.sum(dim=-1) - 1]
 
     def select_last(_: object, inputs: object, outputs: Output) -> Output:
@@ -116,15 +116,15 @@ def _forward_bert(
 
 
 def _forward_rotary(
-    layer: Layer, hidden_states: Tensor, attention_mask: Tensor | None = None, **named: object
+    layer: Layer, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: object
 ) -> LayerOutput:
     """Run a rotary layer for the first token; attention gets the states of all tokens as `all_states`."""
     norm = next((getattr(layer, name) for name in ("attn_norm", "input_layernorm") if hasattr(layer, name)), None)
-    named["all_states"] = hidden_states if norm is None else norm(hidden_states)
+    kwargs["all_states"] = hidden_states if norm is None else norm(hidden_states)
     mask = None if attention_mask is None else attention_mask[:, :, :1]
     # Bypass gradient checkpointing: it drops the gradients of tensors that are passed as keyword arguments.
     forward: Forward = inspect.unwrap(type(layer).forward)
-    return forward(layer, hidden_states[:, :1], attention_mask=mask, **named)
+    return forward(layer, hidden_states[:, :1], attention_mask=mask, **kwargs)
 
 
 def _attend_rotary(
@@ -163,7 +163,8 @@ def _project_states(attention: Any, first: Tensor, states: Tensor) -> tuple[Tens
 
     if not hasattr(attention, "Wqkv"):
         return attention.q_proj(first), attention.k_proj(states), attention.v_proj(states)
-    if type(attention.Wqkv) is not nn.Linear:  # an adapter, whose weights cannot be split
+    # The weights of an adapter cannot be split.
+    if type(attention.Wqkv) is not nn.Linear:
         query, key, value = attention.Wqkv(states).chunk(3, dim=-1)
         return query[:, :1], key, value
     # (3 * width, width): the rows for queries come first, then keys, then values.

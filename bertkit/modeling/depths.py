@@ -22,7 +22,8 @@ from bertkit.recipe.sections import LoraConfig, TrainingConfig
 ADAPTER = "adapter"
 """Folder in a run with the adapters, for peft."""
 
-_ADAPTER_NAME = "default"
+# Name of the adapter.
+_NAME = "default"
 _STAGING = ".adapter"
 
 
@@ -41,8 +42,8 @@ class Depths:
 
     def select(self, lowest: int, highest: int | None = None) -> list[nn.Parameter]:
         """Return the weights from depth `lowest` to `highest`, by default to the head."""
-        last = self.head if highest is None else highest
-        return [weights for weights, depth in self.by_weight.items() if lowest <= depth <= last]
+        highest = self.head if highest is None else highest
+        return [weights for weights, depth in self.by_weight.items() if lowest <= depth <= highest]
 
 
 def find_depths(model: Model) -> Depths:
@@ -134,7 +135,7 @@ def add_adapters(model: Model, lora: LoraConfig) -> None:
     head_weights = [weights for weights in depths.select(depths.head) if weights.requires_grad]
     names = find_target_modules(model, lora.targets)
     config = peft.LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=names)
-    peft.inject_adapter_in_model(config, model, _ADAPTER_NAME)
+    peft.inject_adapter_in_model(config, model, _NAME)
     # peft has frozen all weights outside the adapters.
     for weights in head_weights:
         weights.requires_grad_(True)
@@ -162,21 +163,21 @@ def find_target_modules(model: Model, targets: str | list[str]) -> list[str]:
         for module in attention.modules()
     }
     # Name of each linear layer in the encoder's layers -> whether it is in attention.
-    linear_layers = {
+    layers = {
         name: id(module) in in_attention
         for name, module in model.named_modules()
         if id(module) in in_layers and isinstance(module, nn.Linear)
     }
     if targets == "all-linear":
-        return list(linear_layers)
+        return list(layers)
     if targets == "attention":
-        return [name for name, attends in linear_layers.items() if attends]
-    short_names = {name.rpartition(".")[2] for name in linear_layers}
+        return [name for name, attends in layers.items() if attends]
+    short_names = {name.rpartition(".")[2] for name in layers}
     for target in targets:
         if target not in short_names:
             remedy = f"choose from {', '.join(sorted(short_names))}"
             raise RecipeError(f"training.lora.targets: no linear layer is called {target!r}", remedy)
-    return [name for name in linear_layers if name.rpartition(".")[2] in targets]
+    return [name for name in layers if name.rpartition(".")[2] in targets]
 
 
 def merge_adapters(model: Model, folder: Path | None, base: str) -> None:
@@ -203,23 +204,23 @@ def _save_adapters(model: Model, folder: Path, base: str) -> None:
     """Write the adapters and the modules above the layers as a folder that `PeftModel.from_pretrained` loads."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    # 1. Find the modules whose weights are saved in full: heads, and modules of the encoder above its layers.
+    # 1. In the model that peft will load, find the modules that are saved in full: heads, and modules above the layers.
     is_encoder = getattr(model, "is_saved_as_encoder", False)
-    target: nn.Module = model.base_model if is_encoder else model  # peft will load the adapters into this model
+    target: nn.Module = model.base_model if is_encoder else model
     heads = [] if is_encoder else [child for name, child in model.named_children() if name != model.base_model_prefix]
     above = {id(module) for module in (*find_modules_above(model), *heads) if any(True for _ in module.parameters())}
     full_modules = sorted(name for name, module in target.named_modules() if id(module) in above)
     # 2. Write the config and the weights under peft's names.
-    config = model.peft_config[_ADAPTER_NAME]
+    config = model.peft_config[_NAME]
     config.base_model_name_or_path = base
     config.modules_to_save = full_modules or None
     config.inference_mode = True
     adapted = (name for name, module in target.named_modules() if isinstance(module, BaseTunerLayer))
     config.target_modules = sorted(adapted)
     tensors = {
-        f"base_model.model.{name.replace(f'.{_ADAPTER_NAME}.', '.')}": weights.detach().cpu().contiguous()
+        f"base_model.model.{name.replace(f'.{_NAME}.', '.')}": weights.detach().cpu().contiguous()
         for name, weights in target.named_parameters()
-        if f".{_ADAPTER_NAME}." in name or name.startswith(tuple(f"{module}." for module in full_modules))
+        if f".{_NAME}." in name or name.startswith(tuple(f"{module}." for module in full_modules))
     }
     staging = folder / _STAGING
     shutil.rmtree(staging, ignore_errors=True)

@@ -32,10 +32,10 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 
 from bertkit.modeling.info import Config, Model, patch_attention, patch_forward
 
-_ATTENTION_NAME = "bertkit-dropout"
 # fp32 values per SIMD register. A softmax over fewer values takes ten times as long per value.
 _SIMD_WIDTH = 16
-_MAX_SHORT_ROW = 256  # tokens; for shorter rows in bf16, plain products are faster than fused attention
+# For rows of at most this many tokens in bf16, plain products are faster than fused attention.
+_MAX_SHORT_ROW = 256
 
 
 def get_dropout_rates(config: Config) -> dict[str, float]:
@@ -127,7 +127,7 @@ def fast_dropout(model: Model, stream: DropoutStream) -> Iterator[None]:
             patches.enter_context(patch_forward(layer, partial(_drop_values, layer, stream)))
         if model.config._attn_implementation == "sdpa":
             attend = partial(_attend, stream)
-            patches.enter_context(patch_attention(model, _ATTENTION_NAME, attend, can_split_rows=True))
+            patches.enter_context(patch_attention(model, "bertkit-dropout", attend, can_split_rows=True))
         # A head that reads a batch in two passes replays the stream in the second.
         model.dropout_stream = stream
         patches.callback(delattr, model, "dropout_stream")
@@ -149,7 +149,7 @@ def _attend(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    **named: object,
+    **kwargs: object,
 ) -> tuple[Tensor, None]:
     """Attend as transformers' own functions do: (rows, heads, tokens, width) to (rows, tokens, heads, width).
 
@@ -161,7 +161,7 @@ def _attend(
     is_slow_fused = query.dtype == torch.bfloat16 and query.requires_grad and key.shape[2] <= _MAX_SHORT_ROW
     if not (dropout or is_slow_fused):
         outputs: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout, scaling, **named
+            module, query, key, value, attention_mask, dropout, scaling, **kwargs
         )
         return outputs
 
@@ -186,8 +186,8 @@ def _attend(
 
     # 3. Drop weights, and compute the weighted sum of the values.
     weights = _softmax(scores)
-    dropped = stream.drop(weights, dropout) if dropout else weights
-    return torch.matmul(dropped, value).mul_(1 / (1 - dropout)).transpose(1, 2), None
+    weights = stream.drop(weights, dropout) if dropout else weights
+    return torch.matmul(weights, value).mul_(1 / (1 - dropout)).transpose(1, 2), None
 
 
 def _softmax(scores: Tensor) -> Tensor:

@@ -29,8 +29,10 @@ from torch.nn import functional
 from bertkit.modeling.info import Model
 from bertkit.tokens.features import Batch
 
-_DECAY_KEY = "decay_of_other_rows"  # in the optimizer's state
-_MAX_USED_FRACTION = 0.8  # training all embeddings is as fast if more of the vocabulary is used
+# Key in the state of the optimizer.
+_DECAY_KEY = "decay_of_other_rows"
+# If batches use a larger fraction of the vocabulary, training all embeddings is as fast.
+_MAX_USED_FRACTION = 0.8
 
 
 class UsedEmbeddings(nn.Module):
@@ -102,7 +104,7 @@ class UsedEmbeddings(nn.Module):
         # Write the full table under the usual name, so any model of this architecture loads the checkpoint.
         state[f"{prefix}weight"] = module.build_table()
 
-    def _load_from_state_dict(self, state_dict: Batch, prefix: str, *arguments: object) -> None:
+    def _load_from_state_dict(self, state_dict: Batch, prefix: str, *args: object) -> None:
         with torch.no_grad():
             self.weight.copy_(state_dict[f"{prefix}weight"][self.ids])
 
@@ -158,13 +160,13 @@ def mix_embeddings(model: Model, weights: Tensor, baseline: int) -> Iterator[Mix
     embedding, mixed, text_weights = model.get_input_embeddings(), MixedEmbeddings(), weights.flatten(0, -2)
     num_texts = 0
 
-    def mix(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def mix(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         nonlocal num_texts
         # A model can look up a batch in several chunks, but always in the order of its texts.
         weight = text_weights[num_texts : num_texts + len(output)].to(output).unsqueeze(-1)
         num_texts += len(output)
         # Call `forward`, because calling the module would run this hook again.
-        start: Tensor = module.forward(torch.full_like(arguments[0], baseline)).detach()
+        start: Tensor = module.forward(torch.full_like(args[0], baseline)).detach()
         difference = output.detach() - start
         point = start + weight * difference
         if torch.is_grad_enabled():

@@ -41,6 +41,18 @@ class LoadingInfo:
     """Labels of the checkpoint's trained head, if it was replaced because they differ."""
 
 
+class ModelAttributes:
+    """Base of heads and mixins, for type checkers: the class that they are added to has all other attributes."""
+
+    if TYPE_CHECKING:
+        forward: Any
+        train: Any
+        save_pretrained: Any
+        _init_weights: Any
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
 def is_sharded(model: nn.Module) -> bool:
     """Return whether the weights of a model are split among processes, without importing FSDP."""
     fsdp = sys.modules.get("torch.distributed.fsdp")

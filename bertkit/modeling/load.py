@@ -46,10 +46,13 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_BUFFERS = ("position_ids", "token_type_ids")  # constants that old checkpoints contain
-_MAX_ROUNDING = 1e-5  # relative difference of states
-_MIN_EFFECT = 1e-6  # relative difference of states after changing a token that they depend on; 0 for a causal model
-_ADAPTED_LAYER = ".base_layer."  # peft's name for a layer inside its adapter
+# Constants that old checkpoints contain.
+_BUFFERS = ("position_ids", "token_type_ids")
+# Relative differences of states in `check_encoder`: the largest from rounding, and the smallest from reading a token.
+_MAX_ROUNDING = 1e-5
+_MIN_EFFECT = 1e-6
+# peft's name for a layer inside its adapter.
+_ADAPTED_LAYER = ".base_layer."
 
 
 def load_pretrained(
@@ -145,9 +148,9 @@ def load_tagger(folder: Path, context: TaskContext, tagger: dict[str, Any] | Non
         tagger = get_tagger_head(read_config(folder))
     head: str | Callable[[type], type[Model]] = "AutoModelForTokenClassification"
     if tagger is not None:
-        from bertkit.modeling.heads.taggers import tagger_class
+        from bertkit.modeling.heads.taggers import build_tagger_class
 
-        head = tagger_class
+        head = build_tagger_class
     return load_pretrained(head, folder, context, labels=context.labels, new_head=new_head, tagger=tagger)
 
 
@@ -309,8 +312,8 @@ def check_fit(model: Model, report: dict[str, Any], folder: Path) -> None:
         if bad_names := sorted(filter(in_encoder, names)):
             if hasattr(model.config, "auto_map"):
                 raise custom_code_error(model.config.to_dict(), folder)
-            more = f" and {len(bad_names) - 1} more" if len(bad_names) > 1 else ""
-            problem = f"weights and config do not fit: {mismatch} {bad_names[0]}{more}"
+            more_names = f" and {len(bad_names) - 1} more" if len(bad_names) > 1 else ""
+            problem = f"weights and config do not fit: {mismatch} {bad_names[0]}{more_names}"
             raise ModelError(problem, "fetch both from one source", file=folder)
 
 

@@ -14,12 +14,14 @@ from bertkit.modeling.info import Model, Output, unwrap
 from bertkit.tokens.features import IGNORE_INDEX, STATIC_WIDTHS, Batch, Tensor, Tensors, static_width
 
 LABEL_POSITIONS = "label_positions"
-"""Key of a batch with static shapes: positions of labeled tokens, padded with the width of the batch. Shape: (rows,
-positions)."""
+"""Key of a batch with static shapes: positions (rows, maximum) of labeled tokens, padded with the batch's width."""
 
-_MASKED_STEP = 16  # `rounded` rounds the number of masked tokens up to a multiple of this number
-_MAX_EXPONENT = 700.0  # exp overflows above about 709
-_PAIR_LOGITS = ("seq_relationship_logits", "sop_logits")  # outputs of BERT and of ALBERT
+# `rounded` rounds the number of masked tokens up to a multiple of this number.
+_MASKED_STEP = 16
+# exp overflows above about 709.
+_MAX_EXPONENT = 700.0
+# Outputs of BERT and of ALBERT.
+_PAIR_LOGITS = ("seq_relationship_logits", "sop_logits")
 
 
 def run_at_masked(model: Model, batch: Batch, *, rounded: bool = False) -> tuple[Output, Tensor]:
@@ -136,11 +138,8 @@ def read_scalars(scalars: Mapping[str, Tensor]) -> dict[str, float]:
 
 def compute_masked_scores(totals: Mapping[str, float]) -> dict[str, float]:
     """Compute the perplexity of masked tokens, and the fraction of correct predictions."""
-    mean_loss = totals["mlm"] / totals["masked"]
-    return {
-        "perplexity": math.exp(min(mean_loss, _MAX_EXPONENT)),
-        "masked_accuracy": totals["found"] / totals["masked"],
-    }
+    perplexity = math.exp(min(totals["mlm"] / totals["masked"], _MAX_EXPONENT))
+    return {"perplexity": perplexity, "masked_accuracy": totals["found"] / totals["masked"]}
 
 
 def count_pairs(batch: Batch) -> tuple[int, int]:

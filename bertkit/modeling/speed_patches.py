@@ -37,7 +37,8 @@ from bertkit.modeling.unpadding.attend import find_varlen_problem
 from bertkit.modeling.unpadding.hooks import unpad_layers
 from bertkit.recipe.sections import BaseTrainingConfig
 
-_HOST_MASK_ATTENTION = "bertkit-masks-of-host"  # name under which transformers registers the attention function
+# Name under which transformers registers the attention function.
+_HOST_MASK_ATTENTION = "bertkit-masks-of-host"
 
 # Names of the query, key and value projections by model type, except DeBERTa, which projects distances too.
 _QKV_NAMES = [names.split() for names in ("query key value", "q_lin k_lin v_lin", "q_proj k_proj v_proj", "q k v")]
@@ -49,7 +50,7 @@ class _Projections:
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         self.layers = layers
         self.states: Tensor | None = None
-        self.projected: Sequence[Tensor] = ()
+        self.outputs: Sequence[Tensor] = ()
 
     def project(self, index: int, states: Tensor) -> Tensor:
         """Return the output of projection `index` for states (..., width)."""
@@ -62,16 +63,16 @@ class _Projections:
             if torch.is_autocast_enabled(states.device.type):
                 dtype = torch.get_autocast_dtype(states.device.type)
                 weights, biases = ([tensor.to(dtype) for tensor in parameters] for parameters in (weights, biases))
-            merged = functional.linear(states, torch.cat(weights), torch.cat(biases) if biases else None)
+            products = functional.linear(states, torch.cat(weights), torch.cat(biases) if biases else None)
             # Longformer divides its queries in place, which torch forbids for the views that `split` returns.
             sizes = [len(weight) for weight in weights]
-            self.states, self.projected = states, torch.unsafe_split_with_sizes(merged, sizes, dim=-1)
+            self.states, self.outputs = states, torch.unsafe_split_with_sizes(products, sizes, dim=-1)
         if states is not self.states:
             return functional.linear(states, self.layers[index].weight, self.layers[index].bias)
-        projected = self.projected[index]
+        output = self.outputs[index]
         if index == len(self.layers) - 1:
-            self.states, self.projected = None, ()
-        return projected
+            self.states, self.outputs = None, ()
+        return output
 
 
 @contextmanager
@@ -84,7 +85,7 @@ def merge_projections(model: Model) -> Iterator[int]:
         the number of attention modules with merged projections.
     """
     modules = list(model.base_model.modules())
-    excluded = {inner for module in modules if is_cls_only(module) for inner in module.modules()}
+    excluded = {submodule for module in modules if is_cls_only(module) for submodule in module.modules()}
     count = 0
     with ExitStack() as patches:
         for module in modules:
@@ -194,23 +195,24 @@ def _find_rerun_setting(training: BaseTrainingConfig) -> str | None:
 @contextmanager
 def read_masks_on_host(model: Model) -> Iterator[None]:
     """Check on the CPU whether a batch has padding; transformers checks on the device, and waits for the answer."""
-    is_full: bool | None = None  # None if the CPU has no copy of the mask
+    # None if the CPU has no copy of the mask.
+    is_full: bool | None = None
 
-    def check_mask(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def check_mask(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         nonlocal is_full
-        mask = named.get("attention_mask")
+        mask = kwargs.get("attention_mask")
         copy = None if mask is None else host_copy(mask)
         is_full = None if copy is None else bool(copy.all())
 
     def make_mask(
-        *arguments: object,
+        *args: object,
         attention_mask: Tensor | None = None,
         allow_is_bidirectional_skip: bool = False,
-        **named: object,
+        **kwargs: object,
     ) -> Tensor | None:
         mask = None if is_full else attention_mask
         may_skip = allow_is_bidirectional_skip and is_full is not False
-        return sdpa_mask(*arguments, attention_mask=mask, allow_is_bidirectional_skip=may_skip, **named)  # type: ignore[no-any-return]
+        return sdpa_mask(*args, attention_mask=mask, allow_is_bidirectional_skip=may_skip, **kwargs)  # type: ignore[no-any-return]
 
     with ExitStack() as patches:
         name = _HOST_MASK_ATTENTION
@@ -258,6 +260,6 @@ def repeated_layers(module: nn.Module) -> list[nn.Module]:
 
 
 def _run_compiled(
-    layer: nn.Module, run: Forward, run_compiled: Forward, *states: Tensor, **named: object
+    layer: nn.Module, run: Forward, run_compiled: Forward, *states: Tensor, **kwargs: object
 ) -> LayerOutput:
-    return (run_compiled if layer.training else run)(*states, **named)
+    return (run_compiled if layer.training else run)(*states, **kwargs)

@@ -52,9 +52,9 @@ def always_mask() -> Iterator[None]:
 
     make_mask = AttentionMaskInterface()["sdpa"]
 
-    def mask(*arguments: object, **named: object) -> Any:
-        named |= {"allow_is_bidirectional_skip": False, "allow_is_causal_skip": False}
-        return make_mask(*arguments, **named)
+    def mask(*args: object, **kwargs: object) -> Any:
+        kwargs |= {"allow_is_bidirectional_skip": False, "allow_is_causal_skip": False}
+        return make_mask(*args, **kwargs)
 
     AttentionMaskInterface.register("sdpa", mask)
     try:

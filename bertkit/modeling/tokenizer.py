@@ -162,13 +162,13 @@ def warn_about_tokens(tokenizer: Tokenizer, features: Features, rows: str = "row
     total = counts.total()
     if not total:
         return
-    unknown = counts[tokenizer.unk_token_id] / total if tokenizer.unk_token_id is not None else 0.0
+    num_unknown = 0 if tokenizer.unk_token_id is None else counts[tokenizer.unk_token_id]
     tokens = tokenizer.convert_ids_to_tokens(list(counts))
-    letters = sum(count for token, count in zip(tokens, counts.values(), strict=True) if _is_letter(token)) / total
-    for fraction, limit, kind in ((unknown, _MAX_UNKNOWN, "unknown"), (letters, _MAX_LETTERS, "single letters")):
-        if fraction > limit:
+    num_letters = sum(count for token, count in zip(tokens, counts.values(), strict=True) if _is_letter(token))
+    for count, limit, kind in ((num_unknown, _MAX_UNKNOWN, "unknown"), (num_letters, _MAX_LETTERS, "single letters")):
+        if count / total > limit:
             log.warning(
-                f"{fraction:.0%} of the tokens of the first {len(first_features)} {rows} are {kind}: is this the "
+                f"{count / total:.0%} of the tokens of the first {len(first_features)} {rows} are {kind}: is this the "
                 "model's tokenizer, and does it know this language?"
             )
             return

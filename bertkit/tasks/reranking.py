@@ -77,7 +77,7 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with one output: a reranker of bertkit or the CrossEncoder of sentence-transformers."""
-    from bertkit.modeling.heads.mixins import LOGIT, PROBABILITY, find_activation, read_passage_lists, set_activation
+    from bertkit.modeling.heads.mixins import LOGIT, PROBABILITY, enable_passage_lists, find_activation, set_activation
 
     # Select the loss of transformers' head, and of a student: for single passages or, if None, for a list of them.
     problem_type = "multi_label_classification" if _is_pointwise(context) else None
@@ -92,7 +92,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     else:
         activation = find_activation(folder)
     set_activation(model.config, activation)
-    read_passage_lists(model, activation)
+    enable_passage_lists(model, activation)
     return model
 
 

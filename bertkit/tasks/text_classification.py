@@ -150,10 +150,10 @@ def choose_head(folder: Path, context: TaskContext, *, new_head: bool) -> str | 
         ModelError: If the checkpoint's trained head, which is to be run, reads windows and the recipe does not.
     """
     if truncation.long_text(context.recipe) == truncation.HIERARCHICAL:
-        from bertkit.modeling.heads.base import with_head
+        from bertkit.modeling.heads.base import build_head_class
         from bertkit.modeling.heads.text import WindowPooling
 
-        return partial(with_head, WindowPooling, ending=_POOLED)
+        return partial(build_head_class, WindowPooling, ending=_POOLED)
     # A head over windows would be loaded as a head for single texts, and lose its attention.
     if not new_head and (read_config(folder).get("architectures") or [""])[0].endswith(_POOLED):
         raise ModelError("its head reads the windows of a text", "--set options.long_text=hierarchical", file=folder)

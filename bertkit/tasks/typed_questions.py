@@ -148,9 +148,9 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
         RecipeError: If ``one_pass`` is set and the encoder computes positions internally.
     """
     from bertkit.modeling.attention import preserve_sliding_window
-    from bertkit.modeling.heads.options import option_class, takes_position_ids
+    from bertkit.modeling.heads.options import build_option_class, takes_position_ids
 
-    model = load_pretrained(option_class, folder, context, labels=make_placeholder_names(1), new_head=new_head)
+    model = load_pretrained(build_option_class, folder, context, labels=make_placeholder_names(1), new_head=new_head)
     config = model.config
     if new_head:  # An exported graph has no tokenizer and splits sequences by these ids.
         config.option_separator = find_template(context.tokenizer, pair=True).between[-1]

@@ -41,7 +41,7 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder whose vectors are trained; no weights are added to it."""
-    return texts.load_encoder(folder, context, new_head=new_head, loss="simcse", learned_texts=1)
+    return texts.load_encoder(folder, context, new_head=new_head, loss="simcse", simcse_texts=1)
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:

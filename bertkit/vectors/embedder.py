@@ -157,13 +157,13 @@ class Embedder:
 
     @cached_property
     def _loaded(self) -> _Loaded:
-        from bertkit.modeling.sentence.encoder import ChosenLayers, load_for_vectors
+        from bertkit.modeling.sentence.encoder import LayerCombination, load_for_vectors
 
         machine = detect_machine(self.precision, self.config["model_type"], product_widths(self.config))
         machine.announce()
         encoder, autocast = load_for_vectors(self.folder / self.modules.subfolder, self.modules, machine)
         if self.layers != "last":
-            encoder.encoder = ChosenLayers(encoder.encoder, read_layer_choice(self.layers))
+            encoder.encoder = LayerCombination(encoder.encoder, read_layer_choice(self.layers))
         return _Loaded(encoder, self.tokenizer, machine, autocast)
 
     def load(self) -> tuple[str, str]:
@@ -180,7 +180,7 @@ class Embedder:
             return self.library.fingerprint
         # The weights of dense layers are in separate folders.
         folders = [self.folder / self.modules.subfolder]
-        folders += [module.folder for module in self.modules.after if isinstance(module, Dense)]
+        folders += [module.folder for module in self.modules.transforms if isinstance(module, Dense)]
         return fingerprint(folders[0]) if len(folders) == 1 else json_fingerprint(list(map(fingerprint, folders)))
 
     def describe(self) -> dict[str, Any]:

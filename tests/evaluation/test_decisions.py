@@ -12,7 +12,7 @@ from transformers import AutoModelForDecision, pipeline
 from transformers.models.auto import modeling_auto
 
 from bertkit.evaluation.decisions import TypedQuestionsConfig, write_decision_config
-from bertkit.modeling.heads.options import option_class
+from bertkit.modeling.heads.options import build_option_class
 from bertkit.recipe import load_recipe
 from bertkit.tokens.features import TaskContext
 from bertkit.workflows.predict import predict
@@ -32,7 +32,7 @@ def save_model(folder, model_type):
     tokenizer = make_tokenizer()
     ids = {"option_separator": tokenizer.sep_token_id, "option_marker": tokenizer.mask_token_id}
     ids |= {"vocab_size": len(tokenizer), "max_position_embeddings": 240, "pad_token_id": tokenizer.pad_token_id}
-    make_tiny(model_type, lambda config: option_class(type(config))(config), config=ids).save_pretrained(folder)
+    make_tiny(model_type, lambda config: build_option_class(type(config))(config), config=ids).save_pretrained(folder)
     tokenizer.model_max_length = 200
     tokenizer.save_pretrained(folder)
     return folder

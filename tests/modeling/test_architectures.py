@@ -155,7 +155,7 @@ def run(model: Any, read: Callable[[Any, Batch], torch.Tensor]) -> tuple[torch.T
     trimmed = model.get_input_embeddings()
     for name, gradient in gradients.items():
         if isinstance(trimmed, UsedEmbeddings) and gradient is trimmed.weight.grad:
-            gradients[name] = torch.zeros(VOCABULARY, gradient.shape[1]).index_copy_(0, trimmed.rows, gradient)
+            gradients[name] = torch.zeros(VOCABULARY, gradient.shape[1]).index_copy_(0, trimmed.ids, gradient)
     return logits.detach(), gradients
 
 

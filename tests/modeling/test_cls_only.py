@@ -112,8 +112,8 @@ def test_checkpointed_activations_give_the_same_gradients():
 @pytest.mark.parametrize("attention", slow_unless(["sdpa"], ["sdpa", "eager"]))
 def test_a_rotary_layer_is_computed_for_the_token_that_the_head_reads(model_type, head, pooling, is_used, attention):
     fields = {"classifier_pooling": pooling} if pooling else {}
-    with_head = find_model_class(head, CONFIG_MAPPING[model_type])
-    build = with_head.from_config if hasattr(with_head, "from_config") else with_head._from_config
+    build_head_class = find_model_class(head, CONFIG_MAPPING[model_type])
+    build = build_head_class.from_config if hasattr(build_head_class, "from_config") else build_head_class._from_config
     whole, short = (make_tiny(model_type, build, config=fields, attn_implementation=attention) for _ in range(2))
     cls_only_last_layer(short)
     short.activation_checkpointing_enable()

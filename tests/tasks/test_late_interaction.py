@@ -59,5 +59,5 @@ def test_options_reach_the_model_and_other_models_are_refused(tiny_model):
     options = {"options.dimension": 16, "options.scale": 3, "options.mini_batch": 4}
     model = task.load_model(tiny_model, setup_of(**options), new_head=True)
     assert (model.projection.out_features, model.loss.scale, model.texts_at_once) == (16, 3.0, 4)
-    with pytest.raises(ModelError, match="it was not trained for sentence vectors"):
+    with pytest.raises(ModelError, match="the model was not trained for sentence vectors"):
         task.load_model(tiny_model, setup_of(), new_head=False)

@@ -70,7 +70,7 @@ def test_tokens_of_queries_weigh_as_in_bm25(tiny_model):
 
 
 def test_a_model_that_makes_no_sparse_vectors_is_refused(tiny_model):
-    with pytest.raises(ModelError, match="it was not trained for sentence vectors"):
+    with pytest.raises(ModelError, match="the model was not trained for sentence vectors"):
         task.load_model(tiny_model, setup_of(), new_head=False)
     with pytest.raises(RecipeError, match="warmup"):
         setup_of(**{"options.warmup": 2})

@@ -16,7 +16,7 @@ from transformers import pipeline
 
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics.calibration import fit_temperature, temper
-from bertkit.modeling.heads.options import option_class
+from bertkit.modeling.heads.options import build_option_class
 from bertkit.recipe import load_recipe
 from bertkit.recipe.records import check_options
 from bertkit.reports.card import hub_card
@@ -356,7 +356,7 @@ def test_rows_with_their_own_questions(run, tiny_model, tmp_path):
 def test_other_encoders_answer_each_question_by_itself(model_type):
     ids = {"option_separator": TOKENIZER.sep_token_id, "option_marker": TOKENIZER.mask_token_id}
     ids["vocab_size"] = len(TOKENIZER)
-    model = make_tiny(model_type, lambda config: option_class(type(config))(config), config=ids).eval()
+    model = make_tiny(model_type, lambda config: build_option_class(type(config))(config), config=ids).eval()
     features = task.encode([row_of()], setup_of())
     batch = {name: torch.tensor(values) for name, values in pad_features(features, {"input_ids": 0}).items()}
     together = model(**batch).logits

@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 from bertkit.errors import RecipeError
 from bertkit.modeling.depths import configure_layers
 from bertkit.modeling.embeddings import train_used_embeddings
-from bertkit.modeling.heads.base import with_head
+from bertkit.modeling.heads.base import build_head_class
 from bertkit.modeling.sentence.head import SentenceHead
 from bertkit.recipe import TrainingConfig
 from bertkit.training.unfreezing import LayerPlan, Stage
@@ -54,7 +54,7 @@ def test_stages_are_the_steps_at_which_the_next_depth_is_trained(model, settings
 
 
 def test_an_encoder_without_a_head_begins_with_its_top_layer(model):
-    encoder = make_tiny("bert", with_head(SentenceHead, type(model.config), "ForSentenceSimilarity"))
+    encoder = make_tiny("bert", build_head_class(SentenceHead, type(model.config), "ForSentenceSimilarity"))
     encoder.base_model.pooler.requires_grad_(False)
     assert plan_of(encoder, gradual_unfreezing="epoch").stages == [Stage(0, 2), Stage(4, 1), Stage(8, 0)]
     with pytest.raises(RecipeError, match="this model has no head with weights - leave it out"):

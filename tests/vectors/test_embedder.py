@@ -66,7 +66,7 @@ def sentence_model(tiny_model, tmp_path_factory):
     """The tiny model in a folder of sentence-transformers."""
     folder = shutil.copytree(tiny_model, tmp_path_factory.mktemp("sentence") / "model")
     prompts = {"query": "the song is ", "document": ""}
-    write_modules(folder, SentenceModules(after=(Normalize(),), prompts=prompts, max_length=16), width=32)
+    write_modules(folder, SentenceModules(transforms=(Normalize(),), prompts=prompts, max_length=16), width=32)
     return folder
 
 
@@ -115,7 +115,7 @@ def test_a_decoder_is_taken_from_a_folder_of_sentence_transformers_alone(tmp_pat
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="a model of type 'qwen3' is not an encoder"):
         Embedder(str(tmp_path)).encode(TEXTS)
-    write_modules(tmp_path, SentenceModules(pooling=("lasttoken",), after=(Normalize(),)), width=32)
+    write_modules(tmp_path, SentenceModules(pooling=("lasttoken",), transforms=(Normalize(),)), width=32)
     model, expected = AutoModel.from_pretrained(tmp_path).eval(), []
     for text in TEXTS:
         with torch.no_grad():

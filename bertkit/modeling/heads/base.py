@@ -16,16 +16,16 @@ from transformers.conversion_mapping import (
 )
 from transformers.utils import ModelOutput
 
-from bertkit.modeling.info import Config
+from bertkit.modeling.info import Config, ModelAttributes
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """Names of the inputs that encoders read from a batch."""
 
 
-class EncoderHead:
+class EncoderHead(ModelAttributes):
     """Base class of heads: an encoder without a pooler.
 
-    `with_head` derives a class from a head and from transformers' base class of the encoder, such as
+    `build_head_class` derives a class from a head and from transformers' base class of the encoder, such as
     BertPreTrainedModel.
     """
 
@@ -33,12 +33,12 @@ class EncoderHead:
         super().__init__(config)  # type: ignore[call-arg]
         encoder = MODEL_MAPPING[type(config)]
         options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(encoder).parameters else {}
-        setattr(self, self.base_model_prefix, encoder(config, **options))  # type: ignore[attr-defined]
+        setattr(self, self.base_model_prefix, encoder(config, **options))
 
-    def run_encoder(self, *texts: Tensor | None, **named: object) -> ModelOutput:
+    def run_encoder(self, *texts: Tensor | None, **kwargs: object) -> ModelOutput:
         """Run the encoder on `INPUTS`, by position or by name; None is left out."""
-        inputs = {**dict(zip(INPUTS, texts, strict=False)), **named}
-        return self.base_model(**{name: values for name, values in inputs.items() if values is not None})  # type: ignore[attr-defined]
+        inputs = {**dict(zip(INPUTS, texts, strict=False)), **kwargs}
+        return self.base_model(**{name: values for name, values in inputs.items() if values is not None})
 
 
 def make_head_dropout(config: Config) -> nn.Dropout:
@@ -48,7 +48,7 @@ def make_head_dropout(config: Config) -> nn.Dropout:
 
 
 @cache
-def with_head(head: type, config_class: type, ending: str) -> type:
+def build_head_class(head: type, config_class: type, ending: str) -> type:
     """Build the class of an encoder with a head, which loads from any checkpoint of that encoder.
 
     Args:
@@ -61,6 +61,6 @@ def with_head(head: type, config_class: type, ending: str) -> type:
     base = next(parent for parent in encoder.__mro__[1:] if issubclass(parent, PreTrainedModel))
     family = encoder.__name__.removesuffix("Model")
     # transformers looks up by class name how to rename old weights, so register the new class like its own.
-    if renamed := get_checkpoint_conversion_mapping(f"{family}ForTokenClassification"):
-        register_checkpoint_conversion_mapping(family + ending, renamed, overwrite=True)
+    if mapping := get_checkpoint_conversion_mapping(f"{family}ForTokenClassification"):
+        register_checkpoint_conversion_mapping(family + ending, mapping, overwrite=True)
     return type(family + ending, (head, base), {"__module__": head.__module__})

@@ -22,7 +22,7 @@ from torch.nn import functional
 from bertkit.errors import ModelError
 from bertkit.hardware.tensors import derive, on_host
 from bertkit.modeling.checkpoint import read_json_object
-from bertkit.modeling.info import Config, Model
+from bertkit.modeling.info import Config, Model, ModelAttributes
 from bertkit.tokens.features import IGNORE_INDEX, Tensors
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -30,7 +30,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 # Activations of a reranker's logit, under the names that the CrossEncoder of sentence-transformers writes.
 PROBABILITY, LOGIT = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
 
-_MAX_TOKENS = 2**14  # per chunk of windows without gradients, unless a single window has more
+# Tokens per chunk of windows without gradients, unless a single window has more.
+_MAX_TOKENS = 2**14
 
 
 @cache
@@ -49,7 +50,7 @@ def extend_model(model: Model, mixin: type) -> None:
     model.__class__ = extend_class(type(model), mixin)  # type: ignore[arg-type]
 
 
-class MaskedChoices:
+class MaskedChoices(ModelAttributes):
     """Mixin that excludes missing choices from a model's softmax and loss.
 
     A collator pads rows with choices of one token. Without the mixin, the probabilities of a row would depend on the
@@ -60,7 +61,7 @@ class MaskedChoices:
 
     def forward(self, **inputs: Tensor) -> Tensors:
         """Compute ``logits`` (rows, choices), the lowest number for missing choices, and the loss over the others."""
-        output: Tensors = super().forward(**inputs)  # type: ignore[misc]
+        output: Tensors = super().forward(**inputs)
         # A missing choice is a single token; real choices have special tokens besides their text. Replace the model's
         # loss, which includes missing choices.
         missing = inputs["attention_mask"].sum(dim=-1) == 1  # (rows, choices)
@@ -71,7 +72,7 @@ class MaskedChoices:
         return output
 
 
-class Passages:
+class Passages(ModelAttributes):
     """Mixin with which a model with one output reads single passages, or a list of passages per query."""
 
     reads = "passages"
@@ -86,7 +87,7 @@ class Passages:
         Returns:
             ``logits``, the loss if there are labels, and ``probabilities`` if the activation is `PROBABILITY`.
         """
-        run = super().forward  # type: ignore[misc]
+        run = super().forward
         mask = inputs["attention_mask"]
         if mask.dim() == 2:
             output: Tensors = run(**inputs, labels=labels)
@@ -103,7 +104,7 @@ class Passages:
         return output
 
 
-class Windows:
+class Windows(ModelAttributes):
     """Mixin that runs a head for single texts on each window of a row.
 
     The loss is the mean over rows of the mean over a row's windows, so a long text weighs no more than a short one.
@@ -113,17 +114,17 @@ class Windows:
 
     def forward(self, labels: Tensor | None = None, row_mask: Tensor | None = None, **inputs: Tensor) -> Tensors:
         """Compute ``logits`` (rows, windows, labels), NaN for missing windows, and the number of ``windows``."""
-        run = super().forward  # type: ignore[misc]
+        run = super().forward
         logits = run_windows(lambda **flat: run(**flat)["logits"], inputs, row_mask, torch.nan).float()
         windows = find_windows(inputs["attention_mask"]).sum(dim=1) * (1 if row_mask is None else row_mask)
         outputs = {"logits": logits, "windows": windows}
         if labels is not None:
-            loss = text_loss(self.config)  # type: ignore[attr-defined]
+            loss = text_loss(self.config)
             outputs["loss"] = sum_over_windows(loss, logits, labels, windows) / (windows > 0).sum()
         return outputs
 
 
-def read_passage_lists(model: Model, activation: str) -> None:
+def enable_passage_lists(model: Model, activation: str) -> None:
     """Make a model with one output read lists of passages too, with `PROBABILITY` or `LOGIT` as scores."""
     extend_model(model, Passages)
     model.score_activation = activation
@@ -156,8 +157,8 @@ def list_loss(logits: Tensor, relevance: Tensor) -> Tensor:
     """Compute the cross-entropy of a softmax over each list; 0 if no passage is relevant.
 
     The target probability of a passage is its fraction of the list's total relevance. With one relevant passage, this
-    is the localized contrastive loss (Gao et al. 2021). Otherwise, it is the loss of ListNet (Cao et al. 2007), which
-    uses a softmax of the gold values as target.
+    is the localized contrastive loss (Gao et al. 2021). Otherwise, it is the loss of ListNet (Cao et al. 2007), except
+    that ListNet's targets are a softmax of the gold values.
 
     Args:
         logits: Logits of passages, the lowest number for missing passages. Shape: (queries, passages).
@@ -287,7 +288,8 @@ def text_loss(config: Config) -> Loss:
     """Return the loss of transformers' heads for texts, as a sum over rows instead of a mean."""
     if config.problem_type == "regression":
         return lambda logits, labels: functional.mse_loss(logits.squeeze(-1), labels, reduction="sum")
-    if config.problem_type == "multi_label_classification":  # per row, a mean over labels
+    # The loss of a row is a mean over labels.
+    if config.problem_type == "multi_label_classification":
         return lambda logits, labels: (
             functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / labels.shape[-1]
         )

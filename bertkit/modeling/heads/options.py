@@ -10,7 +10,7 @@ only option two (3 7), and a separator ends the question:
 
 >>> ids, mask = torch.tensor([[2, 9, 4, 8, 3, 7, 4]]), torch.ones(1, 7, dtype=torch.long)
 >>> parts = SequenceParts(ids, mask, separator=4, marker=3)
->>> parts.question.tolist(), parts.option.tolist()
+>>> parts.question_index.tolist(), parts.option_index.tolist()
 ([[0, 0, 0, 1, 1, 1, 1]], [[0, 0, 0, 0, 1, 1, 0]])
 """
 
@@ -25,14 +25,15 @@ from transformers import MODEL_MAPPING
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.modeling.architectures import first_position, get_architecture
-from bertkit.modeling.heads.base import EncoderHead, make_head_dropout, with_head
+from bertkit.modeling.heads.base import EncoderHead, build_head_class, make_head_dropout
 from bertkit.modeling.info import Config, Model
 from bertkit.tokens.features import IGNORE_INDEX
 from bertkit.tokens.questions import ORDINAL
 
 ENDING = "ForTypedQuestions"
 """End of the class names in ``architectures`` of config.json."""
-_SCALE = 20.0  # initial factor of cosines, as in the losses of sentence-transformers
+# Initial factor of cosines, as in the losses of sentence-transformers.
+_SCALE = 20.0
 
 
 class SequenceParts:
@@ -44,20 +45,20 @@ class SequenceParts:
     def __init__(self, ids: Tensor, mask: Tensor, separator: int, marker: int) -> None:
         is_separator = (ids == separator).long()
         is_token = (mask == 1).unsqueeze(1)
-        self.question = is_separator.cumsum(dim=1) - is_separator
+        self.question_index = is_separator.cumsum(dim=1) - is_separator
         """Index of the token's question, from 1; 0 in the state. A separator belongs to the part that it ends."""
-        self.is_marker = (ids == marker) & (mask == 1) & (self.question > 0)
-        self.same = (self.question.unsqueeze(2) == self.question.unsqueeze(1)) & is_token
+        self.is_marker = (ids == marker) & (mask == 1) & (self.question_index > 0)
+        self.in_same_part = (self.question_index.unsqueeze(2) == self.question_index.unsqueeze(1)) & is_token
         """Whether both tokens of a pair are in the same question, or both in the state."""
-        self.earlier = self.same.tril()
+        self.is_earlier = self.in_same_part.tril()
         """Whether the second token of a pair is the first token or an earlier token in the same part."""
-        count = (self.earlier & self.is_marker.unsqueeze(1)).sum(dim=2)
-        self.option = torch.where(is_separator == 1, 0, count)
+        count = (self.is_earlier & self.is_marker.unsqueeze(1)).sum(dim=2)
+        self.option_index = torch.where(is_separator == 1, 0, count)
         """Index of the token's option in the question, from 1; 0 in the question's text and in the state."""
-        self.attends = self.same | ((self.question == 0).unsqueeze(1) & is_token)
+        self.can_attend = self.in_same_part | ((self.question_index == 0).unsqueeze(1) & is_token)
         """Whether the first token of a pair can attend to the second."""
-        state_length = (self.question == 0).sum(dim=1, keepdim=True)
-        self.positions = self.earlier.sum(dim=2) - 1 + torch.where(self.question == 0, 0, state_length)
+        state_length = (self.question_index == 0).sum(dim=1, keepdim=True)
+        self.positions = self.is_earlier.sum(dim=2) - 1 + torch.where(self.question_index == 0, 0, state_length)
         """Position of each token; the positions of every question start after the state."""
 
 
@@ -69,7 +70,7 @@ class OptionHead(EncoderHead):
         self.dropout = make_head_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.scale = nn.Linear(1, 1, bias=False)
-        self.post_init()  # type: ignore[attr-defined]
+        self.post_init()
 
     def forward(
         self,
@@ -80,19 +81,19 @@ class OptionHead(EncoderHead):
     ) -> TokenClassifierOutput:
         """Compute ``logits`` (sequences, tokens, 1), used only at the mask tokens of options, and the loss."""
         # 1. Run the encoder with a mask per pair of tokens.
-        config = self.config  # type: ignore[attr-defined]
+        config = self.config
         parts = SequenceParts(input_ids, attention_mask, config.option_separator, config.option_marker)
-        named = {"position_ids": parts.positions + first_position(config)} if takes_position_ids(config) else {}
+        kwargs = {"position_ids": parts.positions + first_position(config)} if takes_position_ids(config) else {}
         # Some models multiply their embeddings by the mask, so it must be (sequences, tokens). Their state attends to
         # the questions too.
-        embeddings = getattr(self.base_model, "embeddings", None)  # type: ignore[attr-defined]
+        embeddings = getattr(self.base_model, "embeddings", None)
         multiplies = embeddings is not None and "mask" in inspect.signature(embeddings.forward).parameters
-        allowed = attention_mask if multiplies else parts.attends.unsqueeze(1)
-        states = self.run_encoder(input_ids, allowed, token_type_ids, **named).last_hidden_state.float()
+        allowed = attention_mask if multiplies else parts.can_attend.unsqueeze(1)
+        states = self.run_encoder(input_ids, allowed, token_type_ids, **kwargs).last_hidden_state.float()
 
         # 2. Average the hidden states of each token's option, and of the state, by products with rows of ones.
-        same_option = parts.same & (parts.option.unsqueeze(2) == parts.option.unsqueeze(1))
-        is_state = ((parts.question == 0) & (attention_mask == 1)).unsqueeze(1)
+        same_option = parts.in_same_part & (parts.option_index.unsqueeze(2) == parts.option_index.unsqueeze(1))
+        is_state = ((parts.question_index == 0) & (attention_mask == 1)).unsqueeze(1)
         # (sequences, tokens, tokens) for options, and (sequences, 1, tokens) for the state
         masks = (mask.to(states.dtype) for mask in (same_option, is_state))
         options, state = (mask @ states / mask.sum(dim=2, keepdim=True).clamp(min=1) for mask in masks)
@@ -116,9 +117,9 @@ def takes_position_ids(config: Config) -> bool:
     return "position_ids" in parameters and not (has_windows or get_architecture(config).has_relative_attention)
 
 
-def option_class(config_class: type) -> type[Model]:
+def build_option_class(config_class: type) -> type[Model]:
     """Return the class of an encoder with an `OptionHead`, by the encoder's config class."""
-    return with_head(OptionHead, config_class, ENDING)
+    return build_head_class(OptionHead, config_class, ENDING)
 
 
 def option_loss(logits: Tensor, parts: SequenceParts, labels: Tensor) -> Tensor:
@@ -130,18 +131,18 @@ def option_loss(logits: Tensor, parts: SequenceParts, labels: Tensor) -> Tensor:
 
     Args:
         logits: Logits. Shape: (sequences, tokens).
-        parts: SequenceParts of the sequences.
+        parts: Parts of the sequences.
         labels: `NOMINAL` or `ORDINAL` at the mask token of the gold option, else `IGNORE_INDEX`. Shape: (sequences,
             tokens).
     """
     # 1. Softmax over the options of each question, at the mask tokens.
-    is_gold, is_option = labels != IGNORE_INDEX, parts.same & parts.is_marker.unsqueeze(1)
+    is_gold, is_option = labels != IGNORE_INDEX, parts.in_same_part & parts.is_marker.unsqueeze(1)
     option_logits = logits.unsqueeze(1).masked_fill(~is_option, torch.finfo(logits.dtype).min)
     log_probs = logits - option_logits.logsumexp(dim=2)
     probabilities = torch.where(parts.is_marker, log_probs, 0.0).exp() * parts.is_marker
     # 2. Cumulative probabilities over the options, for the model and for the gold option.
-    cumulative = _sum_over(parts.earlier, probabilities)
-    gold_cumulative = _sum_over(parts.earlier, is_gold.to(logits.dtype))
+    cumulative = _sum_over(parts.is_earlier, probabilities)
+    gold_cumulative = _sum_over(parts.is_earlier, is_gold.to(logits.dtype))
     squares = (cumulative - gold_cumulative).square() * parts.is_marker
     ranked_score = _sum_over(is_option, squares) / (is_option.sum(dim=2) - 1).clamp(min=1)
     losses = torch.where(labels == ORDINAL, ranked_score, -log_probs)

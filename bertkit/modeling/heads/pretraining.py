@@ -44,7 +44,7 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
         labels: Tensor,
         draws: Tensor,
         label_positions: Tensor | None = None,
-        **named: Tensor,
+        **kwargs: Tensor,
     ) -> Tensors:
         """Replace masked tokens by samples from the generator, and let the discriminator detect them.
 
@@ -55,7 +55,7 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
             labels: Original ids of masked tokens, else `IGNORE_INDEX`. Shape: (rows, tokens).
             draws: Random numbers from [0, 1), which determine the samples. Shape: (rows, tokens).
             label_positions: `LABEL_POSITIONS` of a batch with static shapes.
-            named: Other inputs of both models, such as an attention mask.
+            kwargs: Other inputs of both models, such as an attention mask.
 
         Returns:
             ``logits`` of the discriminator, above 0 for tokens that it classifies as replaced, and ``replaced``,
@@ -64,11 +64,11 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
         """
         positions = {} if label_positions is None else {LABEL_POSITIONS: label_positions}
         masked_batch = {"labels": labels, **positions}
-        outputs, originals = run_at_masked(self.generator, {"input_ids": input_ids, **masked_batch, **named})
+        outputs, originals = run_at_masked(self.generator, {"input_ids": input_ids, **masked_batch, **kwargs})
         samples = sample_tokens(outputs.logits.detach()[0], gather_labeled(draws, masked_batch))
         # (masked,) to (rows, tokens). A sample that equals the original token counts as original (section 2).
         replaced = scatter_labeled(samples != originals, masked_batch, torch.zeros_like(labels, dtype=torch.bool))
-        logits = self.discriminator(scatter_labeled(samples, masked_batch, input_ids), **named).logits
+        logits = self.discriminator(scatter_labeled(samples, masked_batch, input_ids), **kwargs).logits
         generated = {"masked_logits": outputs.logits, "masked_labels": originals}
         return {"logits": logits, "replaced": replaced, **generated}
 
@@ -159,10 +159,10 @@ class SpanBoundary(nn.Module):
         indices = gather_labeled(torch.arange(starts.numel(), device=starts.device).view(starts.shape), batch)
         rows, columns = indices // starts.shape[1], indices % starts.shape[1]
         starts, ends = starts.flatten()[indices], ends.flatten()[indices]
-        before = states[rows, (starts - 1).clamp(min=0)]
-        after = states[rows, ends.clamp(max=states.shape[1] - 1)]
+        left_states = states[rows, (starts - 1).clamp(min=0)]
+        right_states = states[rows, ends.clamp(max=states.shape[1] - 1)]
         position = self.places((columns - starts).clamp(max=_NUM_POSITIONS - 1))
-        outputs: Tensor = self.layers(torch.cat([before, after, position.to(before.dtype)], dim=-1))
+        outputs: Tensor = self.layers(torch.cat([left_states, right_states, position.to(left_states.dtype)], dim=-1))
         return nn.functional.linear(outputs, words, self.bias)
 
 

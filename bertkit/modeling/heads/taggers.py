@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.hardware.tensors import on_host
-from bertkit.modeling.heads.base import INPUTS, EncoderHead, with_head
+from bertkit.modeling.heads.base import INPUTS, EncoderHead, build_head_class
 from bertkit.modeling.info import Config, Model, get_tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.progress import log
@@ -29,7 +29,8 @@ from bertkit.tokens.feature_cache import add_values, get_lengths
 from bertkit.tokens.features import Collator, Features, Tensors
 
 _CACHE_VERSION = 2
-_CHUNK_ROWS = 4096  # rows whose hidden states are in memory at the same time
+# Rows whose hidden states are in memory at the same time.
+_CHUNK_ROWS = 4096
 
 
 class LayerTagger(EncoderHead):
@@ -50,7 +51,7 @@ class LayerTagger(EncoderHead):
             )
             width = 2 * (head["size"] // 2)
         self.output = nn.Linear(width, config.num_labels)
-        self.post_init()  # type: ignore[attr-defined]
+        self.post_init()
 
     def _init_weights(self, module: object) -> None:
         """Initialize the weights of the tagger, which transformers does not know."""
@@ -59,15 +60,15 @@ class LayerTagger(EncoderHead):
         elif isinstance(module, nn.LSTM):
             module.reset_parameters()
         else:
-            super()._init_weights(module)  # type: ignore[misc]
+            super()._init_weights(module)
 
     def train(self, mode: bool = True) -> LayerTagger:
         """Switch the tagger to training mode, but never the encoder, and turn off the encoder's gradients.
 
         Loading creates parameters that require gradients, and calls this method at the end.
         """
-        super().train(mode)  # type: ignore[misc]
-        self.base_model.eval().requires_grad_(False)  # type: ignore[attr-defined]
+        super().train(mode)
+        self.base_model.eval().requires_grad_(False)
         return self
 
     def read_states(self, **inputs: Tensor) -> Tensor:
@@ -97,9 +98,9 @@ class LayerTagger(EncoderHead):
                 # In packed sequences, the backward direction starts at the last token, not at padding.
                 lengths, order = on_host(inputs["attention_mask"]).sum(dim=1).sort(descending=True)
                 order, back = (index.to(states.device, non_blocking=True) for index in (order, order.argsort()))
-                packed = pack_padded_sequence(states.index_select(0, order), lengths, batch_first=True)
-                width = states.shape[1]  # can exceed the longest row
-                states, _lengths = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=width)
+                sequences = pack_padded_sequence(states.index_select(0, order), lengths, batch_first=True)
+                width = states.shape[1]
+                states, _lengths = pad_packed_sequence(self.lstm(sequences)[0], batch_first=True, total_length=width)
                 states = states.index_select(0, back)
             logits = self.output(states)
         loss = None if labels is None else functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
@@ -117,9 +118,9 @@ class _StateReader(nn.Module):
         return {"states": self.tagger.read_states(**inputs)}
 
 
-def tagger_class(config_class: type) -> type:
+def build_tagger_class(config_class: type) -> type:
     """Build the class of a `LayerTagger` over an encoder, by the encoder's config class."""
-    return with_head(LayerTagger, config_class, "ForLayerTagging")
+    return build_head_class(LayerTagger, config_class, "ForLayerTagging")
 
 
 def compute_states(model: Model, features: Features, run: Callable[..., Any]) -> Iterator[Any]:

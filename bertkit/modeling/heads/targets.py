@@ -132,7 +132,8 @@ def build_span_targets(
     window with the lowest logits.
     """
     # 1. Find the span in each window.
-    spans: list[tuple[float, int, int, int]] = []  # logit, feature, first and last token
+    # Logit, feature, first token and last token of each span.
+    spans: list[tuple[float, int, int, int]] = []
     for index, (output, feature) in enumerate(zip(outputs, features, strict=True)):
         starts, ends = np.zeros(1, int), np.zeros(1, int)
         if prediction["start"] is not None:

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import (
     SequenceClassifierOutput,
 )
 
-from bertkit.modeling.heads.base import INPUTS, EncoderHead, make_head_dropout, with_head
+from bertkit.modeling.heads.base import INPUTS, EncoderHead, build_head_class, make_head_dropout
 from bertkit.modeling.heads.mixins import find_windows, run_windows, sum_over_rows, text_loss
 from bertkit.modeling.info import Config, Model
 
@@ -23,7 +23,7 @@ class AnswerHead(EncoderHead):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
-        self.post_init()  # type: ignore[attr-defined]
+        self.post_init()
 
     def forward(
         self,
@@ -36,7 +36,7 @@ class AnswerHead(EncoderHead):
         start_logits, end_logits = self.qa_outputs(states).unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
-            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions)  # type: ignore[attr-defined]
+            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions)
         return QuestionAnsweringModelOutput(loss=loss, start_logits=start_logits, end_logits=end_logits)
 
 
@@ -51,7 +51,7 @@ class ChoiceHead(EncoderHead):
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.dropout = make_head_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, 1)
-        self.post_init()  # type: ignore[attr-defined]
+        self.post_init()
 
     def forward(self, labels: Tensor | None = None, **inputs: Tensor) -> MultipleChoiceModelOutput:
         """Compute logits (rows, choices) of inputs (rows, choices, tokens)."""
@@ -79,24 +79,24 @@ class WindowPooling(EncoderHead):
         self.window_dense, self.window_score = nn.Linear(width, width), nn.Linear(width, 1, bias=False)
         self.dense, self.classifier = nn.Linear(width, width), nn.Linear(width, config.num_labels)
         self.dropout = make_head_dropout(config)
-        self.post_init()  # type: ignore[attr-defined]
+        self.post_init()
 
     def forward(
-        self, labels: Tensor | None = None, row_mask: Tensor | None = None, **named: Tensor
+        self, labels: Tensor | None = None, row_mask: Tensor | None = None, **kwargs: Tensor
     ) -> SequenceClassifierOutput:
         """Compute logits (rows, labels) of inputs (rows, windows, tokens)."""
-        is_window = find_windows(named["attention_mask"])
-        inputs = {name: named.pop(name, None) for name in INPUTS}
+        is_window = find_windows(kwargs["attention_mask"])
+        inputs = {name: kwargs.pop(name, None) for name in INPUTS}
 
         # (rows, windows, width); a missing window has the vector 0 and the weight 0
         vectors = run_windows(
-            lambda **flat: self.run_encoder(**flat, **named).last_hidden_state[:, 0], inputs, row_mask, 0.0
+            lambda **flat: self.run_encoder(**flat, **kwargs).last_hidden_state[:, 0], inputs, row_mask, 0.0
         )
         logits = self.classify(vectors.float(), is_window)
         loss = None
         if labels is not None:
             is_row = torch.ones_like(is_window[:, 0]) if row_mask is None else row_mask
-            loss = sum_over_rows(text_loss(self.config), logits, labels, is_row) / is_row.sum()  # type: ignore[attr-defined]
+            loss = sum_over_rows(text_loss(self.config), logits, labels, is_row) / is_row.sum()
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def classify(self, vectors: Tensor, is_window: Tensor) -> Tensor:
@@ -116,4 +116,4 @@ def find_model_class(auto_class: str, config_class: type) -> type[Model]:
     model_class: type[Model] = getattr(transformers, auto_class)
     if auto_class not in _HEADS or config_class in model_class._model_mapping:
         return model_class
-    return with_head(_HEADS[auto_class], config_class, auto_class.removeprefix("AutoModel"))
+    return build_head_class(_HEADS[auto_class], config_class, auto_class.removeprefix("AutoModel"))

@@ -30,7 +30,8 @@ Weights = Batch
 Shapes = dict[str, tuple[int, ...]]
 """Name of a weight -> its shape."""
 
-_TOKENS_HINT = 1024  # batch size, in tokens, that oneDNN reorders weights for
+# Batch size in tokens that oneDNN reorders weights for.
+_TOKENS_HINT = 1024
 _PREPARE_LOCK = Lock()
 onednn = torch.ops.mkldnn
 
@@ -163,7 +164,8 @@ class InferenceEncoder(nn.Module):
         states += functional.embedding(unpad(positions), self.tables["position"])
         states = self.norm(states)
         if self.project is not None:
-            states = self.project(states)  # in bf16, transformers continues with less exact sums
+            # In bf16, transformers continues with the rounded product; packed states continue in fp32.
+            states = self.project(states)
             states = states.float() if packs else states
 
         # 3. Run the layers, and restore padding.
@@ -204,8 +206,8 @@ class _Layer(nn.Module):
         states = self.attention_norm(states.add_(self.attention_output(context)))
         # In padded batches, round the product before the GELU, as transformers does.
         is_packed = isinstance(attention, EqualLengthAttention)
-        wide = self.intermediate(states, gelu=True) if is_packed else functional.gelu(self.intermediate(states))
-        return self.output_norm(states.add_(self.output(wide)))  # type: ignore[no-any-return]
+        neurons = self.intermediate(states, gelu=True) if is_packed else functional.gelu(self.intermediate(states))
+        return self.output_norm(states.add_(self.output(neurons)))  # type: ignore[no-any-return]
 
 
 class _PaddedAttention:

@@ -83,10 +83,12 @@ def export_graph(
             quantizer = None if calibration is None else _make_quantizer(backend, calibration)
             settings = config(dynamic=True, dynamic_shapes=dynamic, quantizer=quantizer)
             program = exporter.export(graph, dict(inputs), settings).program
-        except ImportError as error:  # transformers does not support the installed release of a package
+        except ImportError as error:
+            # transformers does not support the installed release of a package.
             message = f"transformers cannot export to {backend} with these packages: {shorten(str(error), 200)}"
             raise UnavailableError(message, f"`{install_command('export')}`") from None
-        except Exception as error:  # torch, onnxscript and OpenVINO have their own error classes
+        except Exception as error:
+            # torch, onnxscript and OpenVINO have separate error classes.
             if is_memory_error(error):
                 raise
             reason = shorten(" ".join(str(error).split()), 240)
@@ -238,9 +240,9 @@ def _from_masked_head(model: Model, ids: Tensor, mask: Tensor, segments: Tensor 
 
 def _run_class(model: Model, *inputs: Tensor | None) -> ModelOutput:
     """Call ``forward`` of a model's class without the mixin of `extend_class`."""
-    named = {name: values for name, values in zip(INPUTS, inputs, strict=True) if values is not None}
+    kwargs = {name: values for name, values in zip(INPUTS, inputs, strict=True) if values is not None}
     model_class: type[Model] = getattr(type(model), "extended_class", type(model))
-    return model_class.forward(model, **named)
+    return model_class.forward(model, **kwargs)
 
 
 _FORWARD_BY_ROWS: Mapping[str, Callable[[Model, Tensor, Tensor, Tensor | None], Tensors]] = {

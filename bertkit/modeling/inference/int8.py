@@ -19,8 +19,10 @@ from transformers.exporters import ExportQuantizer
 from transformers.exporters.configs import ExportFormat
 
 _MAX_INT8 = 127
-_MIN_SCALE = np.float32(1e-12)  # for tokens whose activations are all 0
-_MIN_EMBEDDINGS = 256  # smaller tables are not quantized
+# For tokens whose activations are all 0.
+_MIN_SCALE = np.float32(1e-12)
+# Tables with fewer embeddings are not quantized.
+_MIN_EMBEDDINGS = 256
 
 
 class TokenQuantizer(ExportQuantizer):  # type: ignore[misc]  # transformers has no types

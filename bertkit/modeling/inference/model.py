@@ -32,7 +32,8 @@ from bertkit.modeling.info import Config, Model, get_tagger_head
 from bertkit.tokens.features import Tensors
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads")  # the first of `Architecture.config_fields`
+# Standard names of the first `Architecture.config_fields`.
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
 
 
 def load_for_inference(
@@ -131,10 +132,10 @@ class InferenceModel(nn.Module):
         self.encoder.packs = True
         self.first_only = self.dense is not None
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, **named: Tensor) -> Tensors:
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, **kwargs: Tensor) -> Tensors:
         """Compute the outputs of texts, shape (rows, tokens), or choices, shape (rows, choices, tokens)."""
         rows = input_ids.shape[:-1]
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **named}
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **kwargs}
         inputs = {name: values.flatten(0, -2) for name, values in inputs.items() if name in _INPUTS}
         states = self.encoder(**inputs, first_only=self.first_only)["last_hidden_state"]
         # `bertkit.modeling.load.compute_head_in_fp32` explains why autocast is off.

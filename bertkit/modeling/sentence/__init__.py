@@ -1,1 +1,1 @@
-"""Encoders that turn a text into one vector, in the folder format of sentence-transformers."""
+"""Encoders that turn texts into vectors, in the folder formats of sentence-transformers."""

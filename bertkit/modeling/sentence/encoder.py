@@ -25,60 +25,69 @@ _ACTIVATIONS = {"Tanh": torch.tanh, "Identity": lambda values: values, "ReLU": t
 
 
 class SentenceEncoder(nn.Module):
-    """Encoder with pooling and the modules after it, without training; in float32 from the pooling on."""
+    """Encoder with pooling and the modules after it, for inference; in float32 from the pooling on."""
 
     def __init__(self, encoder: Model, modules: SentenceModules) -> None:
         super().__init__()
-        self.encoder, self.modules_read = encoder, modules
-        self.dense = nn.ModuleList(_load_dense(module) for module in modules.after if isinstance(module, Dense))
+        self.encoder, self.sentence_modules = encoder, modules
+        self.dense = nn.ModuleList(_load_dense(module) for module in modules.transforms if isinstance(module, Dense))
 
     def forward(self, prompt_tokens: int = 0, **inputs: Tensor) -> dict[str, Tensor]:
-        """Compute the vector of each text: ``embedding`` of shape (texts, dimension).
+        """Compute the vector of each text, ``embedding``. Shape: (texts, dimension).
 
-        Texts are padded on the right. The first `prompt_tokens` tokens of each text are a prompt.
+        Args:
+            prompt_tokens: Number of tokens at the start of each text that are a prompt.
+            inputs: Inputs of the encoder, padded on the right. Shape: (texts, tokens).
         """
         states, mask = self.encoder(**inputs)["last_hidden_state"], inputs["attention_mask"]
-        if prompt_tokens and not self.modules_read.include_prompt:
+        if prompt_tokens and not self.sentence_modules.include_prompt:
             mask = mask.clone()
             mask[:, :prompt_tokens] = 0
         with torch.autocast(states.device.type, enabled=False):
-            return {"embedding": self.finish(pool(states.float(), mask, self.modules_read.pooling))}
+            return {"embedding": self.transform(pool(states.float(), mask, self.sentence_modules.pooling))}
 
-    def finish(self, vectors: Tensor) -> Tensor:
+    def transform(self, vectors: Tensor) -> Tensor:
         """Run the modules after the pooling on vectors (texts, width)."""
         dense = iter(self.dense)
-        for module in self.modules_read.after:
+        for module in self.sentence_modules.transforms:
             vectors = next(dense)(vectors) if isinstance(module, Dense) else functional.normalize(vectors, dim=-1)
         return vectors
 
 
 def pool(states: Tensor, mask: Tensor, modes: tuple[str, ...]) -> Tensor:
-    """Compute one vector per text from token states (texts, tokens, width); vectors of several modes are concatenated.
+    """Compute one vector per text from token states; the vectors of several modes are concatenated.
 
-    Args:
-        states: States of texts that are padded on the right.
-        mask: 1 for the tokens that count, shape (texts, tokens).
-        modes: Names in `bertkit.modeling.sentence.folder.POOLING_MODES`.
+    In this example, the last of four tokens is padding:
 
-    >>> states, mask = torch.tensor([[[1.0], [5.0], [9.0], [0.0]]]), torch.tensor([[1, 1, 1, 0]])  # the last is padding
+    >>> states, mask = torch.tensor([[[1.0], [5.0], [9.0], [0.0]]]), torch.tensor([[1, 1, 1, 0]])
     >>> [pool(states, mask, (mode,)).item() for mode in ("cls", "mean", "max", "lasttoken")]
     [1.0, 5.0, 9.0, 9.0]
+
+    Args:
+        states: States of texts that are padded on the right. Shape: (texts, tokens, width).
+        mask: 1 for the tokens to pool. Shape: (texts, tokens).
+        modes: Names in `bertkit.modeling.sentence.folder.POOLING_MODES`.
+
+    Returns:
+        the vectors. Shape: (texts, width * number of modes).
     """
     return torch.cat([_pool_mode(states, mask, mode) for mode in modes], dim=-1)
 
 
 def _pool_mode(states: Tensor, mask: Tensor, mode: str) -> Tensor:
-    if mode in ("cls", "lasttoken"):  # the first or the last token that counts
+    # Select the first or the last token with mask 1.
+    if mode in ("cls", "lasttoken"):
         positions = torch.arange(mask.shape[1], device=mask.device)
-        first = mask.argmax(dim=1) if mode == "cls" else (positions * mask).argmax(dim=1)
-        return states[torch.arange(len(states), device=states.device), first]
-    counted = mask.unsqueeze(-1).to(states.dtype)
+        index = mask.argmax(dim=1) if mode == "cls" else (positions * mask).argmax(dim=1)
+        return states[torch.arange(len(states), device=states.device), index]
+    weights = mask.unsqueeze(-1).to(states.dtype)
     if mode == "max":
-        return states.masked_fill(counted == 0, float("-inf")).amax(dim=1)
-    if mode == "weightedmean":  # a token weighs as much as its position, counted from 1
-        counted = counted * torch.arange(1, mask.shape[1] + 1, device=mask.device, dtype=states.dtype)[:, None]
-    total, weight = (states * counted).sum(dim=1), counted.sum(dim=1).clamp(min=1e-9)
-    return total / (weight.sqrt() if mode == "mean_sqrt_len_tokens" else weight)
+        return states.masked_fill(weights == 0, float("-inf")).amax(dim=1)
+    # The weight of a token is its position, from 1.
+    if mode == "weightedmean":
+        weights = weights * torch.arange(1, mask.shape[1] + 1, device=mask.device, dtype=states.dtype)[:, None]
+    total, divisor = (states * weights).sum(dim=1), weights.sum(dim=1).clamp(min=1e-9)
+    return total / (divisor.sqrt() if mode == "mean_sqrt_len_tokens" else divisor)
 
 
 class _DenseLayer(nn.Module):
@@ -100,11 +109,12 @@ def _load_dense(module: Dense) -> nn.Module:
     """Load a dense layer with its weights.
 
     Raises:
-        ModelError: If its activation is not known, or its weights are damaged or do not fit.
+        ModelError: If the activation is not supported, or the weights are damaged or do not fit.
     """
     name = module.activation.rpartition(".")[2]
     if name not in _ACTIVATIONS:
-        raise ModelError(f"activation {name!r} is not known", f"one of {', '.join(_ACTIVATIONS)}", file=module.folder)
+        names = ", ".join(_ACTIVATIONS)
+        raise ModelError(f"activation {name!r} is not supported", f"expected one of {names}", file=module.folder)
     layer = _DenseLayer(module)
     try:
         file = Path(module.folder, "model.safetensors")
@@ -116,25 +126,28 @@ def _load_dense(module: Dense) -> nn.Module:
 
 
 def load_for_vectors(folder: Path, modules: SentenceModules, machine: ComputeConfig) -> tuple[SentenceEncoder, str]:
-    """Load the encoder of a model folder to compute vectors only; return also the precision of its autocast.
+    """Load the encoder of a model folder for inference.
 
-    On a CPU, weights that products read in bf16 are cast once, and not by autocast in each forward pass.
+    The weights of linear layers are cast to bf16 once, instead of by autocast in each forward pass.
+
+    Returns:
+        the encoder, and the precision to run it with under autocast.
 
     Raises:
         ModelError: If weights are damaged, or do not fit the config.
     """
     dtype = torch.bfloat16 if machine.precision == "bf16" else torch.float32
-    if machine.device == "cpu" and (fast := load_encoder(folder, load_config(folder, decoders=True), dtype)):
-        return SentenceEncoder(cast("Model", fast), modules).eval(), "fp32"
-    encoder = load_sentence_encoder(folder, modules)
-    for module in encoder.encoder.modules():
+    if machine.device == "cpu" and (encoder := load_encoder(folder, load_config(folder, decoders=True), dtype)):
+        return SentenceEncoder(cast("Model", encoder), modules).eval(), "fp32"
+    sentence_encoder = load_sentence_encoder(folder, modules)
+    for module in sentence_encoder.encoder.modules():
         if type(module) is nn.Linear:
             module.to(dtype)
-    return encoder.to(machine.device), machine.precision
+    return sentence_encoder.to(machine.device), machine.precision
 
 
 def load_sentence_encoder(folder: Path, modules: SentenceModules) -> SentenceEncoder:
-    """Load the encoder of a model folder in float32, with what follows it.
+    """Load the encoder of a model folder in float32, with pooling and the modules after it.
 
     Raises:
         ModelError: If weights are damaged, or do not fit the config.
@@ -143,11 +156,11 @@ def load_sentence_encoder(folder: Path, modules: SentenceModules) -> SentenceEnc
     return SentenceEncoder(encoder, modules).eval()
 
 
-class ChosenLayers(nn.Module):
+class LayerCombination(nn.Module):
     """Encoder that returns the mean, the sum or the concatenation of the states of several layers.
 
     Raises:
-        UsageError: If the encoder has fewer layers.
+        UsageError: If the encoder has fewer layers than the choice requires.
     """
 
     def __init__(self, encoder: Model, choice: LayerChoice) -> None:
@@ -158,7 +171,7 @@ class ChosenLayers(nn.Module):
             raise UsageError(f"the last {-first} layers: the model has {layers}", f"choose at most {layers}")
 
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """Run the encoder; ``last_hidden_state`` is of shape (texts, tokens, width)."""
+        """Compute ``last_hidden_state``. Shape: (texts, tokens, width), or width * layers after a concatenation."""
         states = self.encoder(**inputs, output_hidden_states=True)["hidden_states"][self.choice.states]
         if self.choice.reduction == "concat":
             return {"last_hidden_state": torch.cat(states, dim=-1)}
@@ -174,5 +187,5 @@ class TokenStates(nn.Module):
         self.encoder = encoder
 
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
-        """Compute ``states`` of shape (texts, tokens, width)."""
+        """Compute ``states``. Shape: (texts, tokens, width)."""
         return {"states": self.encoder(**inputs)["last_hidden_state"]}

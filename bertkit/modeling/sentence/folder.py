@@ -1,10 +1,12 @@
-"""Folders in the formats of sentence-transformers: reading and writing the files next to the encoder.
+"""Model folders in the formats of sentence-transformers: the files next to the encoder.
 
-``modules.json`` lists the modules in the order in which they run. The first is the encoder, with the files of any model
-folder. In the folder of a `SentenceTransformer`, the second module pools the token states into one vector per text, and
-others transform that vector. A `SparseEncoder` has the head of a masked language model, followed by `SpladePooling`; if
-its queries need no inference, a `Router` has these modules for documents, and a table of weights per token for queries.
-A `MultiVectorEncoder` has a projection of token states, the mask of the tokens that count, and a normalization.
+``modules.json`` lists the modules in the order in which they run. The first module is the encoder, with the usual files
+of a model folder. The other modules depend on the class that loads the folder:
+
+* `SentenceTransformer`: a pooling of token states into one vector per text, then transforms of this vector.
+* `SparseEncoder`: `SpladePooling` after the head of a masked language model. If queries need no inference, a `Router`
+  has these modules for documents, and a table with a weight per token for queries.
+* `MultiVectorEncoder`: a projection of token states, a mask of tokens, and a normalization.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ from bertkit.storage.fingerprints import leaves_folder
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
 ENCODER_SETTINGS = "sentence_bert_config.json"
-# Older folders have the model type in the name of this file.
+# In older folders, the name of this file contains the model type.
 _ANY_ENCODER_SETTINGS = "sentence_*_config.json"
 _ARGUMENTS = ("model_args", "model_kwargs", "config_args", "config_kwargs", "tokenizer_args", "processor_kwargs")
 _HARMLESS = {"trust_remote_code", "torch_dtype", "dtype", "attn_implementation"}
-"""Arguments of the encoder that change no vector: how its weights are loaded and how fast they multiply."""
-_VECTOR = "sentence_embedding"
-"""Name in sentence-transformers of the vector that modules pass on."""
+"""Arguments of the encoder that change no vector, only how weights are loaded and multiplied."""
+_VECTOR_NAME = "sentence_embedding"
+"""Name in sentence-transformers of the vector that modules read and write."""
 
 POOLING_MODES = ("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-"""Ways to merge the states of a text's tokens into one vector, with the names of sentence-transformers."""
+"""Methods to combine the states of a text's tokens into one vector, under their names in sentence-transformers."""
 
 OLD_MODES = {
     "pooling_mode_cls_token": "cls",
@@ -42,26 +44,26 @@ OLD_MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Keys that older versions and other servers read -> mode that the key turns on."""
-_KNOWN = ("Transformer", "Pooling", "Normalize", "Dense", "Dropout")
+"""Keys that older versions and other servers read -> pooling mode that the key turns on."""
+_KNOWN_MODULES = ("Transformer", "Pooling", "Normalize", "Dense", "Dropout")
 """Modules of a folder whose texts have one dense vector each."""
 
 _OTHER_FORMATS = {
     "SpladePooling": ("its vectors are sparse", "use the recipe sparse, or SparseEncoder of sentence-transformers"),
     "MultiVectorMask": ("it makes a vector per token", "use the recipe late-interaction, or search --rerank"),
 }
-"""Modules of models that the library would load without these, as another model."""
+"""Modules of other formats -> problem and remedy."""
 
 DENSE, SPARSE, LATE = "SentenceTransformer", "SparseEncoder", "MultiVectorEncoder"
-"""Formats, by the class of sentence-transformers that loads them."""
+"""Formats: the class of sentence-transformers that loads a folder."""
 
 QUERY_TABLE = "SparseStaticEmbedding"
-"""Module whose weight per token is the vector of a query that has the token."""
+"""Module that stores a weight per token; the vector of a query has the weights of its tokens."""
 ROUTER = "router_config.json"
 WEIGHTS = "model.safetensors"
 
 PROJECTION = "1_Dense"
-"""Folder of the projection in a folder that bertkit writes."""
+"""Folder of the projection in a model folder that bertkit writes."""
 
 _FORMAT_MODULES = {
     SPARSE: ["Transformer", "SpladePooling"],
@@ -71,15 +73,15 @@ _EXPECTED_CONFIGS: dict[str, dict[str, Any]] = {
     "SpladePooling": {"pooling_strategy": "max", "activation_function": "relu"},
     "MultiVectorMask": {"skiplist_words": [], "keep_only_token_ids": None},
 }
-"""Values of a module's config with which bertkit computes; a key that is missing has this value."""
-_UNKNOWN_SETTINGS = ("query_length", "document_length", "query_expansion", "processing_kwargs")
+"""Module -> values in its config that bertkit supports; a missing key has the supported value."""
+_UNSUPPORTED_SETTINGS = ("query_length", "document_length", "query_expansion", "processing_kwargs")
 """Settings of the encoder that change which tokens it reads."""
 _MASKED_LM = {
     "transformer_task": "fill-mask",
     "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
     "module_output_name": "token_embeddings",
 }
-# Names of classes that releases before 6 know, and later releases too.
+# Class names that work in releases before and after 6.
 _CLASSES = {
     **{name: f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize", "Dense")},
     **{name: f"sentence_transformers.sparse_encoder.models.{name}" for name in ("SpladePooling", QUERY_TABLE)},
@@ -89,7 +91,7 @@ _CLASSES = {
 
 @dataclass(frozen=True)
 class Dense:
-    """Linear layer with an activation, whose weights are in a separate folder."""
+    """Linear layer with an activation; its weights are in a subfolder."""
 
     folder: Path
     inputs: int
@@ -101,23 +103,23 @@ class Dense:
 
 @dataclass(frozen=True)
 class Normalize:
-    """Division by the vector's length."""
+    """Division of a vector by its length."""
 
 
 @dataclass(frozen=True)
 class SentenceModules:
-    """Pooling of token states into the vector of a text, and prompts that texts start with."""
+    """Modules and settings that turn an encoder's token states into vectors."""
 
     pooling: tuple[str, ...] = ("mean",)
-    """Some of `POOLING_MODES`; the vectors of several are concatenated."""
+    """Names in `POOLING_MODES`; the vectors of several modes are concatenated."""
     include_prompt: bool = True
-    """Whether the tokens of a prompt are pooled, too."""
-    after: tuple[Dense | Normalize, ...] = ()
+    """Whether the pooling includes the tokens of a prompt."""
+    transforms: tuple[Dense | Normalize, ...] = ()
     """Modules that transform the pooled vector, in order."""
     prompts: Mapping[str, str] = field(default_factory=dict)
-    """Name of a prompt, such as ``query`` -> text that is added before a text."""
+    """Name of a prompt, such as ``query`` -> prefix of the texts."""
     default_prompt: str | None = None
-    """Name of the prompt of texts without another."""
+    """Name of the prompt for texts without an explicit prompt."""
     max_length: int | None = None
     """Maximum number of tokens, or None for the tokenizer's maximum."""
     lowercase: bool = False
@@ -126,41 +128,40 @@ class SentenceModules:
     similarity: str = "cosine"
     """cosine, dot, euclidean or manhattan."""
     subfolder: str = ""
-    """Folder of the encoder's files inside the folder; in old folders, ``0_Transformer``."""
+    """Subfolder with the encoder's files; in old folders, ``0_Transformer``."""
     query_table: Path | None = None
-    """Folder with the weights of tokens in queries, if queries need no inference."""
+    """Folder with a weight per token for queries, if queries need no inference."""
 
     @property
     def is_normalized(self) -> bool:
         """Whether vectors have length 1."""
-        return any(isinstance(module, Normalize) for module in self.after)
+        return any(isinstance(module, Normalize) for module in self.transforms)
 
 
 def is_sentence_folder(folder: Path) -> bool:
-    """Return whether sentence-transformers saved a model folder."""
+    """Return whether a model folder has modules of sentence-transformers."""
     return (folder / MODULES).is_file()
 
 
 def read_modules(folder: Path) -> SentenceModules:
-    """Read the modules of a folder of sentence-transformers; a plain model folder only pools the mean.
+    """Read the modules of a sentence-transformers folder; for any other model folder, return mean pooling.
 
     Raises:
-        ModelError: If a file is damaged, or names a module that bertkit does not know.
+        ModelError: If a file is damaged, or a module is not supported.
     """
     if not is_sentence_folder(folder):
         return SentenceModules()
-    unknown = find_unsupported_modules(folder)
-    if unknown:
-        remedy = "bertkit reads Transformer, Pooling, Dense and Normalize, in this order"
-        raise ModelError(f"it has what bertkit does not know: {', '.join(unknown)}", remedy, file=folder / MODULES)
-    (_, subfolder), (_, pooling_path), *later = [(name, path) for _, name, path in read_entries(folder / MODULES)]
+    if unsupported := find_unsupported_modules(folder):
+        remedy = "bertkit supports Transformer, Pooling, Dense and Normalize, in this order"
+        raise ModelError(f"unsupported modules: {', '.join(unsupported)}", remedy, file=folder / MODULES)
+    (_, subfolder), (_, pooling_path), *transforms = [(name, path) for _, name, path in read_entries(folder / MODULES)]
     pooling_file = folder / pooling_path / "config.json"
     pooling = read_optional(pooling_file)
     encoder = read_encoder_settings(folder / subfolder)
     # Older configs have one key per pooling mode.
-    old = [mode for key, mode in OLD_MODES.items() if pooling.get(key)]
-    mode_names = pooling.get("pooling_mode") or old or "mean"
-    modes = (mode_names,) if isinstance(mode_names, str) else tuple(mode_names)
+    old_modes = [mode for key, mode in OLD_MODES.items() if pooling.get(key)]
+    modes = pooling.get("pooling_mode") or old_modes or "mean"
+    modes = (modes,) if isinstance(modes, str) else tuple(modes)
     for mode in modes:
         if mode not in POOLING_MODES:
             remedy = f"one of {', '.join(POOLING_MODES)}"
@@ -169,7 +170,7 @@ def read_modules(folder: Path) -> SentenceModules:
         read_settings(folder),
         pooling=modes,
         include_prompt=bool(pooling.get("include_prompt", True)),
-        after=tuple(read_later(folder, name, path) for name, path in later if name != "Dropout"),
+        transforms=tuple(read_transform(folder, name, path) for name, path in transforms if name != "Dropout"),
         max_length=encoder.get("max_seq_length"),
         lowercase=bool(encoder.get("do_lower_case", False)),
         subfolder=subfolder,
@@ -179,7 +180,7 @@ def read_modules(folder: Path) -> SentenceModules:
 def with_options(
     modules: SentenceModules, *, pooling: str | None, normalize: bool | None, prompt: str | None
 ) -> SentenceModules:
-    """Return modules with another pooling mode, with or without normalization, and with another prompt by default.
+    """Return modules with another pooling mode, normalization or default prompt; None keeps the setting.
 
     Raises:
         UsageError: If the pooling mode is unknown, or the model has no prompt with this name.
@@ -189,8 +190,8 @@ def with_options(
             raise UsageError(f"pooling {pooling!r} is not known", did_you_mean(pooling, POOLING_MODES))
         modules = replace(modules, pooling=(pooling,))
     if normalize is not None:
-        rest = tuple(module for module in modules.after if not isinstance(module, Normalize))
-        modules = replace(modules, after=(*rest, Normalize()) if normalize else rest)
+        transforms = tuple(module for module in modules.transforms if not isinstance(module, Normalize))
+        modules = replace(modules, transforms=(*transforms, Normalize()) if normalize else transforms)
     if prompt is None:
         return modules
     if prompt not in modules.prompts:
@@ -200,7 +201,7 @@ def with_options(
 
 
 def read_settings(folder: Path) -> SentenceModules:
-    """Read the prompts, the dimension and the similarity of a folder; bertkit need not know its modules."""
+    """Read the prompts, the dimension and the similarity of a folder, also if bertkit cannot run its modules."""
     settings = read_optional(folder / SETTINGS)
     return SentenceModules(
         pooling=(),
@@ -212,41 +213,41 @@ def read_settings(folder: Path) -> SentenceModules:
 
 
 def find_unsupported_modules(folder: Path) -> list[str]:
-    """Return the modules and settings of a folder that only sentence-transformers itself computes.
+    """Return the modules and settings of a folder that only sentence-transformers can compute.
 
     Raises:
-        ModelError: If a file is damaged, a module needs to run custom code, or a text does not get one dense vector.
+        ModelError: If a file is damaged, a module needs custom code, or a text does not get one dense vector.
     """
     entries = read_entries(folder / MODULES)
     for module, name, _ in entries:
         if not module.startswith("sentence_transformers."):
-            remedy = "bertkit never does that; use a model of the modules of sentence-transformers"
+            remedy = "bertkit never does that; use a model with the modules of sentence-transformers"
             raise ModelError(f"the module {name} needs to run its own code", remedy, file=folder / MODULES)
     names = [name for _, name, _ in entries]
     for name, (problem, remedy) in _OTHER_FORMATS.items():
         if name in names:
             raise ModelError(problem, remedy, file=folder / MODULES)
-    unknown = [name for name in names if name not in _KNOWN]
+    unsupported = [name for name in names if name not in _KNOWN_MODULES]
     if names[:2] != ["Transformer", "Pooling"] or {"Transformer", "Pooling"} & set(names[2:]):
-        unknown = unknown or [f"modules in the order {', '.join(names)}"]
+        unsupported = unsupported or [f"modules in the order {', '.join(names)}"]
     for _, name, path in entries[2:]:
         config = read_optional(folder / path / "config.json") if path else {}
-        values = {config.get(key) for key in ("module_input_name", "module_output_name")} - {None, _VECTOR}
-        unknown += [f"{name} of {value}" for value in sorted(map(str, values))]
+        values = {config.get(key) for key in ("module_input_name", "module_output_name")} - {None, _VECTOR_NAME}
+        unsupported += [f"{name} of {value}" for value in sorted(map(str, values))]
     if names[0] == "Transformer":
         settings = read_encoder_settings(folder / entries[0][2])
         arguments = {name: set(settings.get(name) or {}) - _HARMLESS for name in _ARGUMENTS}
-        unknown += [f"{name} {', '.join(sorted(keys))}" for name, keys in arguments.items() if keys]
+        unsupported += [f"{name} {', '.join(sorted(keys))}" for name, keys in arguments.items() if keys]
         reads_states = {"method": "forward", "method_output_name": "last_hidden_state"}
         if settings.get("processing_kwargs"):
-            unknown.append("processing_kwargs")
+            unsupported.append("processing_kwargs")
         if (settings.get("modality_config") or {}).get("text", reads_states) != reads_states:
-            unknown.append("modality_config")
-    return unknown
+            unsupported.append("modality_config")
+    return unsupported
 
 
 def read_entries(file: Path) -> list[tuple[str, str, str]]:
-    """Read the class of each module, its name without the path, and the module's folder; a router has its modules."""
+    """Read each module's class, class name and folder; a router is replaced by its modules."""
     try:
         entries = [(entry["type"], entry["path"]) for entry in json.loads(file.read_text(encoding="utf-8"))]
         if entries and entries[0][0].endswith(".Router"):
@@ -260,18 +261,18 @@ def read_entries(file: Path) -> list[tuple[str, str, str]]:
 
 
 def read_optional(file: Path) -> dict[str, Any]:
-    """Read a file of a model folder that is one JSON object, or return an empty one if there is no file."""
+    """Read a JSON object from a file, or return an empty object if the file does not exist."""
     return read_json_object(file) if file.is_file() else {}
 
 
 def read_encoder_settings(folder: Path) -> dict[str, Any]:
-    """Read the first file with settings of the encoder; older names contain the model type."""
+    """Read the settings of the encoder from the first file that exists, under the current name or an older name."""
     old_names = sorted(file.name for file in folder.glob(_ANY_ENCODER_SETTINGS))
     return next(filter(None, (read_optional(folder / name) for name in (ENCODER_SETTINGS, *old_names))), {})
 
 
-def read_later(folder: Path, name: str, path: str) -> Dense | Normalize:
-    """Read a module that follows the pooling.
+def read_transform(folder: Path, name: str, path: str) -> Dense | Normalize:
+    """Read a module after the pooling.
 
     Raises:
         ModelError: If its config is damaged.
@@ -293,7 +294,7 @@ def read_later(folder: Path, name: str, path: str) -> Dense | Normalize:
 
 
 def write_modules(folder: Path, modules: SentenceModules, width: int) -> None:
-    """Write the files with which ``SentenceTransformer(folder)`` loads a model folder.
+    """Write the files that ``SentenceTransformer(folder)`` needs to load a model folder.
 
     Args:
         folder: Folder that has config, weights and tokenizer of the encoder.
@@ -301,19 +302,19 @@ def write_modules(folder: Path, modules: SentenceModules, width: int) -> None:
         width: Hidden size of the encoder.
     """
     mode = modules.pooling[0] if len(modules.pooling) == 1 else list(modules.pooling)
-    # text-embeddings-inference, vLLM and older versions read the old keys. vLLM uses the first key that is true, so
-    # `include_prompt` comes last.
+    # text-embeddings-inference, vLLM and older versions read the old keys. vLLM uses the first key with the value true,
+    # so `include_prompt` must be the last.
     switches = {key: name in modules.pooling for key, name in OLD_MODES.items()}
     pooling = {"word_embedding_dimension": width, **switches, "pooling_mode": mode}
     pooling["include_prompt"] = modules.include_prompt
-    later = [(type(module).__name__, dict[str, Any]()) for module in modules.after]
-    write_folder(folder, modules, [("Pooling", pooling), *later], model_type="SentenceTransformer", encoder={})
+    transforms = [(type(module).__name__, dict[str, Any]()) for module in modules.transforms]
+    write_folder(folder, modules, [("Pooling", pooling), *transforms], model_type="SentenceTransformer", encoder={})
 
 
 def write_folder(
     folder: Path,
     modules: SentenceModules,
-    later: Sequence[tuple[str, Mapping[str, Any]]],
+    stages: Sequence[tuple[str, Mapping[str, Any]]],
     *,
     model_type: str,
     encoder: Mapping[str, Any],
@@ -323,13 +324,13 @@ def write_folder(
     Args:
         folder: Folder that has config, weights and tokenizer of the encoder.
         modules: Maximum length, prompts and similarity.
-        later: Name and config of each module after the encoder; module N is in the folder ``N_NAME``.
+        stages: Name and config of each module after the encoder. Module N is in the folder ``N_NAME``.
         model_type: Class of sentence-transformers that loads the folder.
-        encoder: More settings of the encoder.
+        encoder: Additional settings of the encoder.
     """
-    names = ["Transformer", *(name for name, _ in later)]
+    names = ["Transformer", *(name for name, _ in stages)]
     paths = ["", *(f"{index}_{name}" for index, name in enumerate(names[1:], start=1))]
-    for path, (_, content) in zip(paths[1:], later, strict=True):
+    for path, (_, content) in zip(paths[1:], stages, strict=True):
         (folder / path).mkdir(exist_ok=True)
         write_json(folder / path / "config.json", content)
     lengths = {"max_seq_length": modules.max_length, "do_lower_case": modules.lowercase}
@@ -348,16 +349,16 @@ def write_folder(
     ]
     if QUERY_TABLE in names:
         types = {path or ".": _CLASSES[name] for name, path in zip(names, paths, strict=True)}
-        *document, table = types  # the table is the last module
+        *document, table = types
         routes = {"structure": {"query": [table], "document": document}, "parameters": {"default_route": "document"}}
         write_json(folder / ROUTER, {"types": types, **routes})
         entries = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Router"}]
-    # This file comes last, because without it the folder is a plain model.
+    # Write this file last: without it, the folder is an ordinary model folder.
     write_json(folder / MODULES, entries)
 
 
 def find_format(folder: Path) -> str | None:
-    """Return the class of sentence-transformers that loads a folder, or None if none does.
+    """Return the class of sentence-transformers that loads a folder, or None for an ordinary model folder.
 
     Raises:
         ModelError: If ``modules.json`` is damaged.
@@ -369,74 +370,76 @@ def find_format(folder: Path) -> str | None:
 
 
 def read_format(folder: Path, model_format: str) -> SentenceModules:
-    """Read the settings of a folder in a format, or of any other encoder that is to be trained for the format.
+    """Read the modules of a folder in a format, or of another encoder to train for the format.
 
-    If the folder has one dense vector per text, only its prompts, length and lower case count.
+    Sparse and late-interaction models use only the prompts, maximum length and lower-casing of a folder in the dense
+    format.
 
     Raises:
-        ModelError: If a file is damaged, or the folder has another format or settings that bertkit does not know.
+        ModelError: If a file is damaged, or the folder has another format or unsupported settings.
     """
     saved_as = find_format(folder)
     if saved_as in (None, DENSE) or model_format == DENSE:
         modules = read_modules(folder)
-        return modules if model_format == DENSE else replace(modules, pooling=(), after=(), dimension=None)
+        return modules if model_format == DENSE else replace(modules, pooling=(), transforms=(), dimension=None)
     if saved_as != model_format:
         raise ModelError(f"it is a {saved_as}, not a {model_format}", "start from another model", file=folder)
-    every_entry = [(name, path) for _, name, path in read_entries(folder / MODULES)]
-    entries = [(name, path) for name, path in every_entry if name != QUERY_TABLE]
+    all_entries = [(name, path) for _, name, path in read_entries(folder / MODULES)]
+    entries = [(name, path) for name, path in all_entries if name != QUERY_TABLE]
     settings = read_encoder_settings(folder)
-    unknown = [name for name in _UNKNOWN_SETTINGS if settings.get(name)]
+    unsupported = [name for name in _UNSUPPORTED_SETTINGS if settings.get(name)]
     if [name for name, _ in entries] != _FORMAT_MODULES[model_format]:
-        unknown = [f"modules in the order {', '.join(name for name, _ in entries)}"]
+        unsupported = [f"modules in the order {', '.join(name for name, _ in entries)}"]
     for name, path in entries:
         config = read_optional(folder / path / "config.json") if name in _EXPECTED_CONFIGS else {}
         expected = _EXPECTED_CONFIGS.get(name, {}).items()
-        unknown += [f"{key} {config[key]!r}"[:80] for key, value in expected if config.get(key, value) != value]
-    if unknown or entries[0][1]:
-        names = ", ".join(unknown) or "an encoder in a subfolder"
-        raise ModelError(f"it has what bertkit does not know: {names}", "load it with that library", file=folder)
+        unsupported += [f"{key} {config[key]!r}"[:80] for key, value in expected if config.get(key, value) != value]
+    if unsupported or entries[0][1]:
+        names = ", ".join(unsupported) or "an encoder in a subfolder"
+        raise ModelError(f"unsupported settings: {names}", "load it with sentence-transformers", file=folder)
     return replace(
         read_settings(folder),
-        query_table=next((folder / path for name, path in every_entry if name == QUERY_TABLE), None),
-        after=(_read_projection(folder, entries[1][1]),) if model_format == LATE else (),
+        query_table=next((folder / path for name, path in all_entries if name == QUERY_TABLE), None),
+        transforms=(_read_projection(folder, entries[1][1]),) if model_format == LATE else (),
         max_length=settings.get("max_seq_length"),
         lowercase=bool(settings.get("do_lower_case", False)),
     )
 
 
 def _read_projection(folder: Path, path: str) -> Dense:
-    projection = read_later(folder, "Dense", path)
+    projection = read_transform(folder, "Dense", path)
     assert isinstance(projection, Dense)
     if projection.bias or projection.use_residual or not projection.activation.endswith(".Identity"):
-        message = "its projection has a bias, an activation or a residual connection, which bertkit does not know"
+        message = "its projection has a bias, an activation or a residual connection, which bertkit does not support"
         raise ModelError(message, "load it with sentence-transformers", file=folder / path)
     return projection
 
 
 def write_sparse(folder: Path, modules: SentenceModules, vocabulary: int, *, has_table: bool = False) -> Path:
-    """Write the files that make the folder of a masked language model one that ``SparseEncoder(folder)`` loads.
+    """Write the files that ``SparseEncoder(folder)`` needs to load the folder of a masked language model.
 
     Returns:
-        Folder for the weights and the tokenizer of queries, if the model `has_table`.
+        the folder for the query table and its tokenizer, if `has_table`.
     """
     pooling = {**_EXPECTED_CONFIGS["SpladePooling"], "embedding_dimension": vocabulary}
-    later = [("SpladePooling", pooling), *([(QUERY_TABLE, {"frozen": True})] if has_table else [])]
-    write_folder(folder, replace(modules, similarity="dot"), later, model_type=SPARSE, encoder=_MASKED_LM)
+    table = [(QUERY_TABLE, {"frozen": True})] if has_table else []
+    stages = [("SpladePooling", pooling), *table]
+    write_folder(folder, replace(modules, similarity="dot"), stages, model_type=SPARSE, encoder=_MASKED_LM)
     return folder / f"2_{QUERY_TABLE}"
 
 
 def write_late(folder: Path, modules: SentenceModules, width: int, dimension: int) -> None:
-    """Write the files that make a model folder one that ``MultiVectorEncoder(folder)`` loads, except the projection.
+    """Write the files that ``MultiVectorEncoder(folder)`` needs to load a model folder, except the projection.
 
     Args:
         folder: Folder that has config, weights and tokenizer of the encoder.
         modules: Maximum length and prompts.
         width: Hidden size of the encoder.
-        dimension: Dimension of the vectors of tokens.
+        dimension: Dimension of the token vectors.
     """
     token_names = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
     identity = "torch.nn.modules.linear.Identity"
     projection = {"in_features": width, "out_features": dimension, "bias": False, "activation_function": identity}
     mask = {**_EXPECTED_CONFIGS["MultiVectorMask"], "skiplist_tasks": ["document"]}
-    later = [("Dense", {**projection, **token_names}), ("MultiVectorMask", mask), ("Normalize", token_names)]
-    write_folder(folder, replace(modules, similarity="maxsim"), later, model_type=LATE, encoder={})
+    stages = [("Dense", {**projection, **token_names}), ("MultiVectorMask", mask), ("Normalize", token_names)]
+    write_folder(folder, replace(modules, similarity="maxsim"), stages, model_type=LATE, encoder={})

@@ -1,6 +1,6 @@
-"""Losses of sentence-transformers that a recipe can name: which exist, and which rows they take.
+"""Losses of sentence-transformers that a recipe can name, and the rows that they take.
 
-The library is an optional package and takes seconds to import, so both are read from its source.
+The library is optional and takes seconds to import, so both are parsed from its source code.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from bertkit.errors import DataError, did_you_mean
 from bertkit.recipe.records import Option, Recipe
 from bertkit.recipe.sections import Row
 
-# Labels, in the words of the library.
+# Kinds of labels, as the library's docstrings name them.
 NONE, CLASS, SCORE, BINARY = "none", "class", "float similarity score", "1 if positive, 0 if negative"
 
 
 @dataclass(frozen=True)
 class LibraryLoss:
-    """A loss with the method `compute_loss_from_embeddings`."""
+    """Loss with the method `compute_loss_from_embeddings`."""
 
     inputs: tuple[tuple[str, str], ...]
-    """Texts and labels of a row of data, such as ``("(anchor, positive, negative) triplets", "none")``."""
+    """Texts and labels of a row, such as ``("(anchor, positive, negative) triplets", "none")``."""
     needs_distinct_texts: bool
-    """Whether the texts of other rows are negatives, so that no text should occur twice in a batch."""
+    """Whether the texts of other rows are negatives, so no text should occur twice in a batch."""
 
     def __str__(self) -> str:
-        """Return the texts and labels for a message."""
+        """Describe the texts and labels for a message."""
         return " or ".join(texts if labels == NONE else f"{texts} with {labels}" for texts, labels in self.inputs)
 
 
 @cache
 def list_library_losses() -> Mapping[str, LibraryLoss]:
-    """Return the losses of sentence-transformers by name; empty if it is not installed."""
+    """Return the losses of sentence-transformers by name; empty if the library is not installed."""
     spec = find_spec("sentence_transformers")
     if spec is None or spec.origin is None:
         return {}
@@ -50,10 +50,10 @@ def list_library_losses() -> Mapping[str, LibraryLoss]:
 
 
 def _read_class(node: ast.ClassDef) -> LibraryLoss:
-    """Read the docstrings of a loss; a class without the method takes no inputs."""
+    """Parse the docstrings of a loss; a class without `compute_loss_from_embeddings` gets no inputs."""
     parts = [part for part in ast.walk(node) if isinstance(part, (ast.ClassDef, ast.FunctionDef))]
     text = "\n".join(ast.get_docstring(part) or "" for part in parts)
-    # A table has the header "| Inputs | Labels |". A loss of "any" texts regularizes, and trains nothing on its own.
+    # Parse the table "| Inputs | Labels |", without its header and without regularizers, which take "any" texts.
     inputs = re.findall(r"\| (?!Inputs|any)(.+?) +\| (.+?) +\|", text)
     has_method = any(part.name == "compute_loss_from_embeddings" for part in parts)
     return LibraryLoss(tuple(inputs) if has_method else (), "NO_DUPLICATES" in text)
@@ -61,16 +61,16 @@ def _read_class(node: ast.ClassDef) -> LibraryLoss:
 
 def find_library_loss(name: str | None) -> LibraryLoss | None:
     """Return a loss of sentence-transformers, or None for a loss of bertkit."""
-    # Names of bertkit's losses are in lower case. The library is not read for them, because that takes 50 ms.
+    # bertkit's losses have lower-case names, and need no library, whose parsing takes 50 ms.
     return None if name is None or name.islower() else list_library_losses().get(name)
 
 
 def loss_option(shipped: tuple[str, ...], *labels: str) -> Option:
-    """Return the option ``loss`` of a task family: a loss of bertkit, or of sentence-transformers for some labels.
+    """Return the option ``loss`` of a task family.
 
     Args:
         shipped: Names of bertkit's losses; the first is the default.
-        labels: Labels of the losses of sentence-transformers.
+        labels: Kinds of labels; losses of sentence-transformers that take one of them are allowed.
     """
 
     def read(value: Any) -> Any:
@@ -78,7 +78,7 @@ def loss_option(shipped: tuple[str, ...], *labels: str) -> Option:
             return value
         library = list_library_losses()
         names = [*shipped, *(name for name, loss in library.items() if any(pair[1] in labels for pair in loss.inputs))]
-        # A trained model can be used where the library is not installed; only training imports it.
+        # Without the library, accept any name: only training imports the library.
         if value in names or (not library and str(value).endswith("Loss")):
             return value
         if loss := library.get(str(value)):
@@ -92,21 +92,22 @@ def check_training(train: Split, recipe: Recipe) -> None:
     """Check that training rows have the negatives or labels that a loss of sentence-transformers takes.
 
     Raises:
-        DataError: If a row has others, or more or fewer negatives than the first row.
+        DataError: If a row does not, or has more or fewer negatives than the first row.
     """
     name = recipe.options.get("loss")
     if not train.rows or (loss := find_library_loss(name)) is None:
         return
-    first = len(train.rows[0].get("negative", ()))
+    first_count = len(train.rows[0].get("negative", ()))
     for index, row in enumerate(train.rows):
         count = len(row.get("negative", ()))
-        if count != first or not any(_fits(row, recipe, *pair) for pair in loss.inputs):
-            values = f"label {row['label']:g}" if "label" in row else f"{count} negatives ({first} in the first row)"
+        if count != first_count or not any(_fits_loss(row, recipe, *pair) for pair in loss.inputs):
+            negatives = f"{count} negatives ({first_count} in the first row)"
+            values = f"label {row['label']:g}" if "label" in row else negatives
             remedy = "leave options.loss out, or map other columns in data.columns"
             raise DataError(f"{values}, but {name} takes {loss}", remedy, **train.locate(index)._asdict())
 
 
-def _fits(row: Row, recipe: Recipe, texts: str, labels: str) -> bool:
+def _fits_loss(row: Row, recipe: Recipe, texts: str, labels: str) -> bool:
     """Return whether a row has the texts and labels of a row of `LibraryLoss.inputs`."""
     if "label" in row:
         return labels == SCORE or (labels == BINARY and row["label"] in (recipe.data.label_range or (0, 1)))

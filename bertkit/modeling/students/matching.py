@@ -27,7 +27,8 @@ Pairs = dict[int, int]
 
 # Name of a submodule of the student that projects its hidden states to the teacher's width.
 _PROJECTIONS = "bertkit_projections"
-_EMBEDDINGS = -1  # index that stands for the embeddings in `Pairs`
+# Index that stands for the embeddings in `Pairs`.
+_EMBEDDINGS = -1
 
 
 def find_layers(model: Model) -> tuple[Any, str, nn.ModuleList]:

@@ -96,7 +96,8 @@ def keep_heads(model: Model, heads: Sequence[Sequence[int]]) -> None:
     config = model.config
     count = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // count
-    group_size = count // count_key_value_heads(config)  # heads that share keys and values
+    # Query heads that share keys and values.
+    group_size = count // count_key_value_heads(config)
     attentions = [
         module for module in model.base_model.modules() if all(hasattr(module, name) for name in _PROJECTIONS)
     ]

@@ -101,27 +101,28 @@ class GroupedAttention:
         lengths = self.packed.lengths
         for start, end in group_rows(round_up(lengths, _LENGTH_STEP).tolist()):
             rows = round_up(end - start, _ROWS_STEP)
-            length = int(round_up(lengths[end - 1], _LENGTH_STEP))  # rows are sorted, so the last is the longest
+            # Rows are sorted, so the last row is the longest.
+            length = int(round_up(lengths[end - 1], _LENGTH_STEP))
             is_real = torch.zeros(rows, length, dtype=torch.bool)
             is_real[: end - start] = torch.arange(length) < lengths[start:end, None]
             self.groups.append(Group(self.packed.order[start:end], is_real))
         self._maps: dict[int, IndexMap] = {}
 
-    def attend(self, module: nn.Module, states: States, mask: Tensor, **named: object) -> Tensor:
+    def attend(self, module: nn.Module, states: States, mask: Tensor, **kwargs: object) -> Tensor:
         """Attend in each group, and join the outputs.
 
         Args:
             module: Attention module of the layer.
             states: Queries, keys and values. Shape of each: (1, heads, packed tokens, width).
             mask: Attention mask of the padded batch, which can differ between types of layers.
-            named: Other arguments of the attention function.
+            kwargs: Other arguments of the attention function.
 
         Returns:
             the outputs. Shape: (1, packed tokens, heads, width).
         """
         masks = self.packed.compute_once(mask, lambda: [group.cut_mask(mask) for group in self.groups])
         groups = zip(*map(self.split, states), masks, strict=True)
-        return self.join([self.attend_padded(module, *group, **named)[0] for group in groups])
+        return self.join([self.attend_padded(module, *group, **kwargs)[0] for group in groups])
 
     def split(self, values: Tensor) -> list[Tensor]:
         """Turn (1, heads, packed tokens, width) into (rows, heads, length, width) for each group.
@@ -130,16 +131,16 @@ class GroupedAttention:
         no token attends to padding, and the outputs of padding are dropped.
         """
         heads, width = values.shape[1], values.shape[3]
-        flat = values.transpose(1, 2).reshape(-1, width)
+        states = values.transpose(1, 2).reshape(-1, width)
         sizes = [heads * group.is_real.numel() for group in self.groups]
-        padded = torch.split(self._map_heads(heads).scatter(flat, zeros=False), sizes)
+        padded = torch.split(self._map_heads(heads).scatter(states, zeros=False), sizes)
         return [values.view(-1, heads, group.length, width) for values, group in zip(padded, self.groups, strict=True)]
 
     def join(self, values: list[Tensor]) -> Tensor:
         """Turn (rows, length, heads, width) of each group into (1, packed tokens, heads, width)."""
         heads, width = values[0].shape[2:]
-        flat = torch.cat([values.transpose(1, 2).reshape(-1, width) for values in values])
-        return self._map_heads(heads).gather(flat, self.packed.size * heads).view(1, -1, heads, width)
+        outputs = torch.cat([values.transpose(1, 2).reshape(-1, width) for values in values])
+        return self._map_heads(heads).gather(outputs, self.packed.size * heads).view(1, -1, heads, width)
 
     def _map_heads(self, heads: int) -> IndexMap:
         """Return the map from (packed tokens, heads) to the groups (rows, heads, length), all flattened.
@@ -204,7 +205,7 @@ class VarlenAttention:
         # First for queries, then for keys and values.
         self.row_limits = (cu_seqlens, cu_seqlens, self.packed.max_seqlen, self.packed.max_seqlen)
 
-    def attend(self, module: nn.Module, states: States, mask: Tensor, **named: Any) -> Tensor:
+    def attend(self, module: nn.Module, states: States, mask: Tensor, **kwargs: Any) -> Tensor:
         """Attend within each row; see `GroupedAttention.attend`.
 
         The window of transformers includes the token itself; the kernel's window is the number of other tokens per
@@ -213,10 +214,10 @@ class VarlenAttention:
         Raises:
             ValueError: If attention has dropout.
         """
-        if named.get("dropout"):
+        if kwargs.get("dropout"):
             raise ValueError("variable-length attention has no dropout")
-        options = {"scale": named.get("scaling")}
-        if (window := named.get("sliding_window")) is not None:
+        options = {"scale": kwargs.get("scaling")}
+        if (window := kwargs.get("sliding_window")) is not None:
             options["window_size"] = (window - 1, window - 1)
         if states[0].shape[1] != states[1].shape[1]:
             options["enable_gqa"] = True
@@ -256,7 +257,8 @@ def find_varlen_problem(model: Model, machine: ComputeConfig) -> str | None:
     return None
 
 
-_MAX_SHORT_TEXT = 48  # tokens; up to this length, plain products are faster than torch's attention function
+# Up to this number of tokens, plain products are faster than torch's attention function.
+_MAX_SHORT_TEXT = 48
 _BLOCK_TEXTS = 32  # short texts per product
 # torch's softmax is several times slower if the last axis is not a multiple of this number.
 _SOFTMAX_STEP = 16

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
     from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
-_ATTENTION_NAME = "bertkit-unpadded"
 # A batch stays padded if a larger fraction of its tokens is real: gathers and scatters would cost more than they save.
 _MAX_REAL_FRACTION = 0.85
 _OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions")
@@ -77,7 +76,7 @@ def unpad_layers(model: Model, varlen: VarlenFunction | None = None) -> Iterator
         if get_architecture(model.config).has_relative_attention:
             patches.enter_context(_grouped_relative_attention(layers, unpadding))
         else:
-            patches.enter_context(patch_attention(model, _ATTENTION_NAME, unpadding.attend, can_split_rows=False))
+            patches.enter_context(patch_attention(model, "bertkit-unpadded", unpadding.attend, can_split_rows=False))
         hook_before = partial(nn.Module.register_forward_pre_hook, with_kwargs=True)
         for hook in (
             hook_before(model.base_model, unpadding.keep_mask),
@@ -96,8 +95,9 @@ def _find_layers(model: Model) -> list[nn.Module]:
     """
     architecture = get_architecture(model.config)
     can_split_rows = architecture.has_relative_attention or attention_can_split_rows(model)
+    # A convolution would mix tokens of neighboring rows.
     if not (architecture.can_unpad and can_split_rows) or getattr(model.config, "conv_kernel_size", None):
-        return []  # a convolution (`conv_kernel_size`) would mix tokens of neighboring rows
+        return []
     # A layer with shared weights runs several times, so set hooks on the encoder that contains it.
     layers = [model.base_model.encoder] if shares_layers(model.config) else get_layers(model)
     if any(layer._forward_hooks for layer in layers):
@@ -115,18 +115,18 @@ class _Unpadding:
         self.attention: Any = None
         """`GroupedAttention` or `VarlenAttention` while the layers run on a packed batch, else None."""
 
-    def keep_mask(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def keep_mask(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep the mask of a batch with enough padding (hook before the encoder)."""
-        mask = named.get("attention_mask")
+        mask = kwargs.get("attention_mask")
         self.mask = self.attention = None
-        has_outputs = any(named.get(name) or getattr(module.config, name, False) for name in _OUTPUT_OPTIONS)
+        has_outputs = any(kwargs.get(name) or getattr(module.config, name, False) for name in _OUTPUT_OPTIONS)
         # Evaluations sort rows by length, so their batches have little padding.
         if module.training and not has_outputs and mask is not None and mask.dim() == 2:
             mask = on_host(mask)
             self.mask = mask if mask.float().mean() < _MAX_REAL_FRACTION else None
 
     def unpad(
-        self, layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
+        self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Pack (rows, tokens, width) to (1, packed tokens, width) (hook before the first layer)."""
         if self.mask is None:
@@ -135,14 +135,14 @@ class _Unpadding:
             self.attention = GroupedAttention(self.mask, self.attend_padded)
         else:
             self.attention = VarlenAttention(self.mask, self.varlen, self.device)
-        states, *other_arguments = arguments
-        return (self.attention.packed.unpad(states)[None], *other_arguments), named
+        states, *other_arguments = args
+        return (self.attention.packed.unpad(states)[None], *other_arguments), kwargs
 
     def unpad_positions(
-        self, layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]
+        self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Pack the rotary positions of the padded batch (hook before each layer)."""
-        positions = named.get("position_embeddings")
+        positions = kwargs.get("position_embeddings")
         if self.attention is None or positions is None:
             return None
         packed: PackedBatch = self.attention.packed
@@ -152,9 +152,9 @@ class _Unpadding:
             rows = values.expand(packed.shape[0], -1, -1)
             return packed.compute_once(values, lambda: packed.unpad(rows)[None])
 
-        return arguments, {**named, "position_embeddings": tuple(map(unpad, positions))}
+        return args, {**kwargs, "position_embeddings": tuple(map(unpad, positions))}
 
-    def pad(self, layer: nn.Module, arguments: object, outputs: ModelOutput | LayerOutput) -> ModelOutput | None:
+    def pad(self, layer: nn.Module, args: object, outputs: ModelOutput | LayerOutput) -> ModelOutput | None:
         """Restore the padding as zeros (hook after the last layer). Shape: (rows, tokens, width)."""
         if self.attention is None:
             return None
@@ -174,12 +174,12 @@ class _Unpadding:
         key: Tensor,
         value: Tensor,
         attention_mask: Tensor | None,
-        **named: object,
+        **kwargs: object,
     ) -> tuple[Tensor, Any]:
         """Attend within the rows of a packed batch, or run the original attention function on a padded batch."""
         if self.attention is None or attention_mask is None:
-            return self.attend_padded(module, query, key, value, attention_mask, **named)
-        return self.attention.attend(module, (query, key, value), attention_mask, **named), None
+            return self.attend_padded(module, query, key, value, attention_mask, **kwargs)
+        return self.attention.attend(module, (query, key, value), attention_mask, **kwargs), None
 
 
 @contextmanager
@@ -203,19 +203,19 @@ def _attend_mpnet(
     states: Tensor,
     mask: Tensor,
     bias: Tensor,
-    **named: object,
+    **kwargs: object,
 ) -> tuple[Tensor, ...]:
     """Attend with a bias per head and distance, as MPNet does. Shape of the bias: (rows, heads, tokens, tokens)."""
     attention: GroupedAttention | None = unpadding.attention
     if attention is None:
-        return forward(states, mask, bias, **named)
-    projected = [split_heads(layer(states), module.attention_head_size) for layer in (module.q, module.k, module.v)]
+        return forward(states, mask, bias, **kwargs)
+    qkv = [split_heads(layer(states), module.attention_head_size) for layer in (module.q, module.k, module.v)]
     # Rounding can make a group longer than the batch. Pad the bias for the added tokens, which are masked.
     extra = max(max(group.length for group in attention.groups) - bias.shape[-1], 0)
     bias = functional.pad(bias[:1], (0, extra, 0, extra))
     outputs = [
         _attend(module.dropout, states, bias[..., : states[0].shape[2], : states[0].shape[2]], mask)
-        for states, mask in _split_states(attention, projected)
+        for states, mask in _split_states(attention, qkv)
     ]
     return (module.o(attention.join(outputs).flatten(2)),)
 
@@ -229,7 +229,7 @@ def _attend_deberta(
     output_attentions: bool = False,
     *,
     rel_embeddings: Tensor | None = None,
-    **named: object,
+    **kwargs: object,
 ) -> tuple[Tensor, None]:
     """Attend with products of tokens and distances, as DeBERTa-v2 of transformers does (He et al. 2021, section 3.1).
 
@@ -241,11 +241,11 @@ def _attend_deberta(
     # 1. Project the states, and split them into groups.
     attention: GroupedAttention | None = unpadding.attention
     if attention is None and (not module.training or output_attentions or rel_embeddings is None):
-        return forward(states, mask, output_attentions, rel_embeddings=rel_embeddings, **named)
+        return forward(states, mask, output_attentions, rel_embeddings=rel_embeddings, **kwargs)
     projections = module.query_proj, module.key_proj, module.value_proj
     query, key, value = (split_heads(project(states), module.attention_head_size) for project in projections)
-    projected = (query, key, value)
-    groups = [(projected, mask.bool())] if attention is None else _split_states(attention, projected)
+    qkv = (query, key, value)
+    groups = [(qkv, mask.bool())] if attention is None else _split_states(attention, qkv)
     # 2. Project the embeddings of the distances.
     longest = max(query.shape[2] for (query, *_), _ in groups)
     distances = {} if rel_embeddings is None else _project_distances(module, rel_embeddings, longest)
@@ -267,9 +267,9 @@ def _attend_deberta(
     return joined.flatten(2), None
 
 
-def _split_states(attention: GroupedAttention, projected: Sequence[Tensor]) -> list[tuple[States, Tensor]]:
+def _split_states(attention: GroupedAttention, qkv: Sequence[Tensor]) -> list[tuple[States, Tensor]]:
     """Split queries, keys and values into the groups of a batch, each with a mask."""
-    query, key, value = map(attention.split, projected)
+    query, key, value = map(attention.split, qkv)
     masks = [group.is_attended for group in attention.groups]
     return list(zip(zip(query, key, value, strict=True), masks, strict=True))
 

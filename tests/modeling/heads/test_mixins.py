@@ -16,11 +16,11 @@ from bertkit.modeling.heads.mixins import (
     PROBABILITY,
     MaskedChoices,
     Windows,
+    enable_passage_lists,
     extend_class,
     extend_model,
     find_activation,
     list_loss,
-    read_passage_lists,
     set_activation,
 )
 from bertkit.modeling.inference.graphs import TextGraph
@@ -159,7 +159,7 @@ class Toy(torch.nn.Module):
 
 def test_lists_are_read_passage_by_passage_and_what_is_missing_is_the_least():
     model = Toy()
-    read_passage_lists(model, LOGIT)
+    enable_passage_lists(model, LOGIT)
     ids = torch.tensor([[[2, 9], [2, 1]], [[2, 4], [0, 0]]])
     mask = torch.tensor([[[1, 1], [1, 1]], [[1, 1], [1, 0]]])
     output = model(input_ids=ids, attention_mask=mask, labels=torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
@@ -170,7 +170,7 @@ def test_lists_are_read_passage_by_passage_and_what_is_missing_is_the_least():
 
 def test_probabilities_are_those_of_the_sigmoid():
     model = Toy()
-    read_passage_lists(model, PROBABILITY)
+    enable_passage_lists(model, PROBABILITY)
     ids = torch.tensor([[0, 1], [0, 0]])
     assert model(input_ids=ids, attention_mask=torch.ones(2, 2))["probabilities"].tolist() == [
         [pytest.approx(1 / (1 + math.exp(-1)))],
@@ -214,7 +214,7 @@ def test_the_activation_is_where_sentence_transformers_looks_for_it(tmp_path, co
 
 def test_another_activation_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"sentence_transformers": {"activation_fn": "torch.nn.Tanh"}}')
-    with pytest.raises(ModelError, match=r"made by torch\.nn\.Tanh"):
+    with pytest.raises(ModelError, match=r"the activation torch\.nn\.Tanh of its scores"):
         find_activation(tmp_path)
 
 

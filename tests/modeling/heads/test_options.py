@@ -9,7 +9,7 @@ from sklearn.metrics import log_loss
 from torch.nn.functional import cosine_similarity
 from transformers import AutoConfig
 
-from bertkit.modeling.heads.options import _SCALE, SequenceParts, option_class, option_loss
+from bertkit.modeling.heads.options import _SCALE, SequenceParts, build_option_class, option_loss
 from bertkit.tokens.features import IGNORE_INDEX
 from bertkit.tokens.questions import NOMINAL, ORDINAL
 
@@ -92,7 +92,7 @@ def model(tiny_model):
     config = AutoConfig.from_pretrained(tiny_model)
     config.option_separator, config.option_marker, config.num_labels = SEP, MASK, 1
     torch.manual_seed(0)
-    return option_class(type(config))(config).eval()
+    return build_option_class(type(config))(config).eval()
 
 
 def test_an_option_is_scored_by_its_words_and_those_of_the_state(model):

@@ -62,7 +62,7 @@ def head_of(layers="last", tagger="linear", size=6):
 
 def load(folder, new_head=True, **head):
     torch.manual_seed(6)
-    model = load_head(heads.tagger_class, folder, LABELS, new_head=new_head, tagger=head_of(**head))
+    model = load_head(heads.build_tagger_class, folder, LABELS, new_head=new_head, tagger=head_of(**head))
     if new_head and model.weights is not None:
         assert not model.weights.any()
         torch.nn.init.normal_(model.weights)

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.dropout import DropoutStream
-from bertkit.modeling.heads.base import with_head
+from bertkit.modeling.heads.base import build_head_class
 from bertkit.modeling.heads.text import WindowPooling, find_model_class
 from bertkit.modeling.info import get_loading_info
 from bertkit.modeling.speed_patches import apply_speed_patches
@@ -78,7 +78,7 @@ def test_a_head_is_trained_saved_and_loaded(case, tmp_path):
 
 def load_pooling(folder, *, new_head=True, problem="single_label_classification", cls_only=False, labels="abc"):
     torch.manual_seed(0)
-    pooled = partial(with_head, WindowPooling, ending="ForWindowClassification")
+    pooled = partial(build_head_class, WindowPooling, ending="ForWindowClassification")
     model = load_head(pooled, folder, list(labels), new_head=new_head, problem_type=problem, cls_only=cls_only)
     return model.eval()
 

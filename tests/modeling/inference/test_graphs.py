@@ -7,7 +7,7 @@ import torch
 
 from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.heads.taggers import tagger_class
+from bertkit.modeling.heads.taggers import build_tagger_class
 from bertkit.modeling.inference import graphs
 from bertkit.modeling.inference.graphs import check_traceable, disable_autocast, example_inputs, export_graph
 from bertkit.modeling.info import set_tagger_head
@@ -76,7 +76,7 @@ def test_a_bilstm_is_refused_with_the_reason(tiny_model):
     config = AutoConfig.from_pretrained(tiny_model)
     set_tagger_head(config, {"layers": "last", "tagger": "bilstm", "size": 8})
     with pytest.raises(ModelError, match=r"packed by length, which torch\.export cannot trace"):
-        check_traceable(tagger_class(type(config))(config))
+        check_traceable(build_tagger_class(type(config))(config))
 
 
 def test_an_encoder_with_language_adapters_is_refused_with_the_reason(tmp_path):

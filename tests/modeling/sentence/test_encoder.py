@@ -9,7 +9,13 @@ from transformers import AutoModel
 from bertkit.errors import UsageError
 from bertkit.hardware.precision import ComputeConfig
 from bertkit.modeling.layers import read_layer_choice
-from bertkit.modeling.sentence.encoder import ChosenLayers, TokenStates, load_for_vectors, load_sentence_encoder, pool
+from bertkit.modeling.sentence.encoder import (
+    LayerCombination,
+    TokenStates,
+    load_for_vectors,
+    load_sentence_encoder,
+    pool,
+)
 from bertkit.modeling.sentence.folder import SentenceModules
 from tests.modeling.inference.test_model import save_tiny
 from tests.modeling.tiny_models import make_tiny_batch
@@ -66,7 +72,7 @@ MERGED = {
 @pytest.mark.parametrize("name", MERGED)
 def test_layers_are_merged(model, name):
     inputs = {"input_ids": torch.tensor([[2, 7, 8, 3]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
-    chosen = TokenStates(ChosenLayers(model, read_layer_choice(name)))
+    chosen = TokenStates(LayerCombination(model, read_layer_choice(name)))
     with torch.no_grad():
         expected = MERGED[name](model(**inputs, output_hidden_states=True).hidden_states)
         torch.testing.assert_close(chosen(**inputs)["states"], expected)
@@ -74,7 +80,7 @@ def test_layers_are_merged(model, name):
 
 def test_a_model_has_so_many_layers(model):
     with pytest.raises(UsageError, match="the last 3 layers: the model has 2"):
-        ChosenLayers(model, read_layer_choice("mean_last_3"))
+        LayerCombination(model, read_layer_choice("mean_last_3"))
 
 
 @pytest.mark.parametrize("name", ["mean_last_0", "weighted_sum", "mean", "-4"])

@@ -78,7 +78,7 @@ def test_what_only_the_library_computes_is_found(tmp_path, modules, settings, un
     (tmp_path / "sentence_bert_config.json").write_text(json.dumps(settings))
     assert find_unsupported_modules(tmp_path) == unknown
     if unknown:
-        with pytest.raises(ModelError, match="it has what bertkit does not know"):
+        with pytest.raises(ModelError, match="unsupported modules"):
             read_modules(tmp_path)
 
 
@@ -113,9 +113,9 @@ def test_a_dense_layer_without_sizes_is_damaged(tmp_path):
 
 
 def test_options_change_what_the_folder_says():
-    modules = SentenceModules(after=(Normalize(),), prompts={"query": "query: "})
+    modules = SentenceModules(transforms=(Normalize(),), prompts={"query": "query: "})
     changed = with_options(modules, pooling="cls", normalize=False, prompt="query")
-    assert (changed.pooling, changed.after, changed.default_prompt) == (("cls",), (), "query")
+    assert (changed.pooling, changed.transforms, changed.default_prompt) == (("cls",), (), "query")
     assert with_options(modules, pooling=None, normalize=True, prompt=None) == modules
     for wrong, message in (({"pooling": "men"}, "did you mean mean"), ({"prompt": "quer"}, "did you mean query")):
         with pytest.raises(UsageError, match=message):
@@ -125,7 +125,7 @@ def test_options_change_what_the_folder_says():
 def test_what_is_written_is_read(tmp_path):
     prompts = {"query": "query: ", "document": ""}
     modules = SentenceModules(
-        pooling=("cls", "max"), after=(Normalize(),), prompts=prompts, default_prompt="query", max_length=64
+        pooling=("cls", "max"), transforms=(Normalize(),), prompts=prompts, default_prompt="query", max_length=64
     )
     write_modules(tmp_path, modules, width=8)
     assert read_modules(tmp_path) == modules
@@ -148,7 +148,7 @@ def folders(tmp_path):
     made = {name: tmp_path / name for name in (DENSE, SPARSE, LATE, "plain")}
     for folder in made.values():
         folder.mkdir()
-    write_modules(made[DENSE], SentenceModules(pooling=("cls",), after=(Normalize(),), max_length=32), width=8)
+    write_modules(made[DENSE], SentenceModules(pooling=("cls",), transforms=(Normalize(),), max_length=32), width=8)
     write_sparse(made[SPARSE], MODULES, vocabulary=100)
     write_late(made[LATE], MODULES, width=8, dimension=4)
     return made
@@ -158,13 +158,13 @@ def test_each_format_is_found_and_what_is_written_is_read(folders):
     assert [find_format(folder) for folder in folders.values()] == [DENSE, SPARSE, LATE, None]
     sparse, late = (read_format(folders[name], name) for name in (SPARSE, LATE))
     assert (sparse.prompts, sparse.max_length, sparse.lowercase) == (MODULES.prompts, 64, True)
-    assert (sparse.similarity, late.similarity, sparse.after) == ("dot", "maxsim", ())
-    assert late.after == (Dense(folders[LATE] / PROJECTION, 8, 4, False, "torch.nn.modules.linear.Identity"),)
+    assert (sparse.similarity, late.similarity, sparse.transforms) == ("dot", "maxsim", ())
+    assert late.transforms == (Dense(folders[LATE] / PROJECTION, 8, 4, False, "torch.nn.modules.linear.Identity"),)
 
 
 def test_any_encoder_may_be_trained_for_another_format(folders):
     found = read_format(folders[DENSE], SPARSE)
-    assert (found.pooling, found.after, found.max_length) == ((), (), 32)
+    assert (found.pooling, found.transforms, found.max_length) == ((), (), 32)
     assert read_format(folders["plain"], LATE) == SentenceModules(pooling=())
     assert read_format(folders[DENSE], DENSE) == read_modules(folders[DENSE])
 
@@ -180,9 +180,14 @@ def test_folders_of_another_format_are_refused(folders):
 @pytest.mark.parametrize(
     ("model_format", "file", "change", "message"),
     [
-        (SPARSE, "1_SpladePooling/config.json", {"pooling_strategy": "sum"}, "does not know: pooling_strategy 'sum'"),
-        (LATE, "2_MultiVectorMask/config.json", {"skiplist_words": ["."]}, "does not know: skiplist_words"),
-        (LATE, "sentence_bert_config.json", {"query_length": 32}, "does not know: query_length"),
+        (
+            SPARSE,
+            "1_SpladePooling/config.json",
+            {"pooling_strategy": "sum"},
+            "unsupported settings: pooling_strategy 'sum'",
+        ),
+        (LATE, "2_MultiVectorMask/config.json", {"skiplist_words": ["."]}, "unsupported settings: skiplist_words"),
+        (LATE, "sentence_bert_config.json", {"query_length": 32}, "unsupported settings: query_length"),
         (LATE, "1_Dense/config.json", {"bias": True}, "its projection has a bias, an activation or"),
         (LATE, "1_Dense/config.json", {"in_features": "8"}, "no in_features and out_features"),
     ],

@@ -78,7 +78,7 @@ def test_a_chunk_has_the_same_dropout_both_times(tiny_model, stream):
 
 
 def test_what_is_saved_is_the_encoder_with_the_files_of_sentence_transformers(tiny_model, tmp_path):
-    modules = SentenceModules(pooling=("cls",), after=(Normalize(),), max_length=32, prompts={"query": "so "})
+    modules = SentenceModules(pooling=("cls",), transforms=(Normalize(),), max_length=32, prompts={"query": "so "})
     model = load_sentence_head(tiny_model, modules, VectorLoss("mnrl"))
     model.save_pretrained(tmp_path, state_dict=model.state_dict())
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["BertModel"]
@@ -97,7 +97,7 @@ def test_what_is_saved_is_the_encoder_with_the_files_of_sentence_transformers(ti
 
 @pytest.mark.parametrize("after", [(), (Normalize(),)])
 def test_the_dimension_that_a_folder_keeps_is_trained_and_saved(tiny_model, tmp_path, after):
-    modules = SentenceModules(after=after, dimension=8)
+    modules = SentenceModules(transforms=after, dimension=8)
     model = load_sentence_head(tiny_model, modules, VectorLoss("mnrl")).eval()
     batch = make_batch()
     vectors = model(**batch)["vectors"]
@@ -106,7 +106,7 @@ def test_the_dimension_that_a_folder_keeps_is_trained_and_saved(tiny_model, tmp_
     torch.testing.assert_close(vectors, expected)
     model.save_pretrained(tmp_path)
     assert read_modules(tmp_path).dimension == 8
-    with pytest.raises(RecipeError, match=r"options.dimensions has 16, and the vectors have 8"):
+    with pytest.raises(RecipeError, match=r"options.dimensions has 16, but vectors have only 8 dimensions"):
         load_sentence_head(tiny_model, modules, VectorLoss("mnrl", dimensions=(16,)))
 
 
@@ -120,15 +120,15 @@ def test_a_pooler_is_kept_but_not_trained(tiny_model):
 
 def test_dense_layers_and_dimensions_beyond_the_vectors_are_refused(tiny_model, tmp_path):
     write_modules(tmp_path, SentenceModules(), width=32)
-    with pytest.raises(RecipeError, match=r"options.dimensions has 64, and the vectors have 32"):
+    with pytest.raises(RecipeError, match=r"options.dimensions has 64, but vectors have only 32 dimensions"):
         load_sentence_head(tiny_model, SentenceModules(), VectorLoss("mnrl", dimensions=(64,)))
     from bertkit.modeling.sentence.folder import Dense
 
     with pytest.raises(ModelError, match="a dense layer after the pooling"):
-        load_sentence_head(tiny_model, SentenceModules(after=(Dense(tmp_path, 32, 8),)))
+        load_sentence_head(tiny_model, SentenceModules(transforms=(Dense(tmp_path, 32, 8),)))
 
 
-MODULES = SentenceModules(after=(Normalize(),), max_length=32)
+MODULES = SentenceModules(transforms=(Normalize(),), max_length=32)
 
 
 def setup_of(labels):
@@ -188,7 +188,7 @@ def test_a_saved_folder_is_loaded_whole_and_by_others_as_an_encoder(still_model,
 def test_an_encoder_without_the_layer_and_several_poolings_are_refused(tiny_model):
     with pytest.raises(ModelError, match="no trained head for this task"):
         load_classifier(tiny_model, new_head=False)
-    with pytest.raises(ModelError, match="several poolings: mean, cls"):
+    with pytest.raises(ModelError, match="several pooling modes: mean, cls"):
         load_sentence_classifier(
             tiny_model, SentenceModules(pooling=("mean", "cls")), setup_of(("a", "b")), new_head=True
         )

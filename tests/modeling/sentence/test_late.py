@@ -95,7 +95,7 @@ def test_the_projection_is_saved_beside_the_encoder_and_restored(tiny_model, tmp
     restore_weights(other, tmp_path / "model.safetensors")
     for found in (again, other):
         assert all(torch.equal(one, two) for one, two in zip(found.parameters(), model.parameters(), strict=True))
-    with pytest.raises(RecipeError, match=r"options.dimension is 9, and the vectors of the model have 8"):
+    with pytest.raises(RecipeError, match=r"options.dimension is 9, but the model's vectors have 8 dimensions"):
         load_late_head(tmp_path, modules, 9)
     (tmp_path / PROJECTION / "model.safetensors").write_bytes(b"none")
     with pytest.raises(ModelError, match="the weights of the projection are damaged"):

@@ -113,7 +113,7 @@ def test_values_and_gradients_are_those_of_the_library(still_model, tmp_path, na
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import losses
 
-    modules = SentenceModules(after=(Normalize(),))
+    modules = SentenceModules(transforms=(Normalize(),))
     model = load_sentence_head(still_model, modules, VectorLoss(name), texts_at_once=3).train()
     assert model.compares_rows
     model.save_pretrained(tmp_path)

@@ -54,14 +54,14 @@ def test_the_length_is_the_least_of_recipe_model_and_folder(folder, tiny_model):
 def test_options_come_before_the_folder(folder):
     changes = {"options.pooling": "cls", "options.normalize": True, "options.prompts": {"query": "a "}}
     modules = resolve_modules(folder, setup_of(folder, **changes))
-    assert (modules.pooling, modules.after) == (("cls",), (Normalize(),))
+    assert (modules.pooling, modules.transforms) == (("cls",), (Normalize(),))
     assert modules.prompts["query"] == "a " and modules.prompts["mine"] == "very "
 
 
 def test_prompts_that_are_not_pooled_are_refused(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean", "include_prompt": False}))
-    with pytest.raises(ModelError, match="its pooling excludes the tokens of prompts"):
+    with pytest.raises(ModelError, match="pooling excludes the tokens of prompts"):
         encode_rows([["a", "b"]], setup_of(copy))
 
 

@@ -21,7 +21,7 @@ PROMPTS = {"query": "query: ", "passage": "passage: "}
 def folder(tiny_model, tmp_path):
     """The tiny model in the format of sentence-transformers, with prompts."""
     folder = shutil.copytree(tiny_model, tmp_path / "model")
-    write_modules(folder, SentenceModules(after=(Normalize(),), prompts=PROMPTS), 32)
+    write_modules(folder, SentenceModules(transforms=(Normalize(),), prompts=PROMPTS), 32)
     return folder
 
 
