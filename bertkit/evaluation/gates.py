@@ -13,7 +13,7 @@ from bertkit.errors import UsageError, did_you_mean
 from bertkit.evaluation.differences import Extra, SystemScores, group_rows, slice_values
 from bertkit.evaluation.run_sets import SeedsSummary
 from bertkit.evaluation.scoring import EvalResult
-from bertkit.evaluation.stored_predictions import StoredPredictionScorer
+from bertkit.evaluation.stored_predictions import PredictionScorer
 from bertkit.metrics.baselines import Scores
 from bertkit.metrics.intervals import Interval, count_examples, take
 from bertkit.metrics.paired import Difference, compare_paired, compare_seeds, correct_differences, judge_difference
@@ -45,7 +45,7 @@ class WorseGate:
     margin: float = 0.0
     undecided: Literal["fail", "pass"] = "fail"
 
-    def choose_metrics(self, scorer: StoredPredictionScorer, system: SystemScores) -> list[str]:
+    def choose_metrics(self, scorer: PredictionScorer, system: SystemScores) -> list[str]:
         """Return the metrics to test.
 
         Raises:
@@ -89,13 +89,13 @@ def judge_scores(
         is_maximum = is_lower_better(name)
         requirement = f"at {'most' if is_maximum else 'least'} {bound:g}"
         # With confidence, the complete interval must pass, so compare its worse end with the bound.
-        tested_value = interval and interval[is_maximum] if gates.use_interval and name != "size_mb" else value
+        end = interval and interval[is_maximum] if gates.use_interval and name != "size_mb" else value
         # A gate without a measurement fails; otherwise, a broken measurement would pass unnoticed.
-        if value is None or tested_value is None:
+        if value is None or end is None:
             problem = "not measured" if value is None else f"{score_text(value)} has no interval"
             cases.append(Case(group, name, "failed", f"{problem}, and {requirement} is required"))
             continue
-        is_reached = tested_value <= bound if is_maximum else tested_value >= bound
+        is_reached = end <= bound if is_maximum else end >= bound
         measurement = f"{score_text(value)}{f' (95% CI {score_text(interval)})' if interval else ''}"
         confidence = " with confidence" if gates.use_interval else ""
         text = f"{measurement}, {'' if is_reached else 'not '}{requirement}{confidence}"
@@ -131,7 +131,7 @@ def judge_result(gates: GateConfig, result: EvalResult, folders: Sequence[Path] 
     return replace(result, gates=cases)
 
 
-def compare_systems(scorer: StoredPredictionScorer, first: SystemScores, second: SystemScores) -> dict[str, Difference]:
+def compare_systems(scorer: PredictionScorer, first: SystemScores, second: SystemScores) -> dict[str, Difference]:
     """Compare two systems on all metrics; with several seeds per system, the test also covers other seeds."""
     if len(first.row_scores) > 1:
         return compare_seeds(scorer.score, first.row_scores, second.row_scores, scorer.task.METRICS)
@@ -139,7 +139,7 @@ def compare_systems(scorer: StoredPredictionScorer, first: SystemScores, second:
 
 
 def judge_systems(
-    scorer: StoredPredictionScorer,
+    scorer: PredictionScorer,
     rows: Rows,
     systems: Mapping[str, SystemScores],
     differences: Mapping[str, Mapping[str, Difference]],

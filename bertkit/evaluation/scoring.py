@@ -320,10 +320,7 @@ def find_intervals(task: Task, output: EvalOutput) -> Intervals:
     """
     # A resample only indexes the arrays in `row_scores`; no text is compared again.
     return intervals.find_intervals(
-        task.METRICS,
-        output.scores,
-        output.row_scores,
-        lambda row_scores: task.score(dict(row_scores), output.context),
+        task.METRICS, output.scores, output.row_scores, lambda row_scores: task.score(dict(row_scores), output.context)
     )
 
 

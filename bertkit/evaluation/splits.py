@@ -140,14 +140,14 @@ def resolve_overlap(info: CheckpointInfo, splits: Mapping[str, Split], on_overla
     """
     if on_overlap not in get_args(OnOverlap):
         raise UsageError(f"on_overlap is {on_overlap!r}", did_you_mean(on_overlap, get_args(OnOverlap)))
-    training_digests = read_digests(info.folder)
-    if training_digests is None:
+    known_digests = read_digests(info.folder)
+    if known_digests is None:
         if info.record or (info.folder / checkpoints.MANIFEST).is_file():
             log.info(f"{info.folder} was pushed without its training rows, so overlap with the scored rows is unknown")
         return dict(splits)
     gold, data = info.task.COLUMNS.gold, info.record.get("identity", {}).get("data", {})
     fingerprints = {fingerprint for name, fingerprint in data.items() if is_validation(name)}
-    marked_splits = {name: mark_training_rows(split, gold, training_digests) for name, split in splits.items()}
+    marked_splits = {name: mark_training_rows(split, gold, known_digests) for name, split in splits.items()}
     return {name: _resolve_overlap(split, on_overlap, fingerprints) for name, split in marked_splits.items()}
 
 
@@ -232,11 +232,11 @@ def _fold_texts(value: object) -> Any:
     return normalize(value) if isinstance(value, str) else value
 
 
-def mark_training_rows(split: Split, gold: str, training_digests: Digests) -> Split:
+def mark_training_rows(split: Split, gold: str, known_digests: Digests) -> Split:
     """Mark the rows of a split that are training rows, also if they differ in case or whitespace."""
     digests = digest_training_rows(split.rows, gold)
     # Column 0 has the digests of exact rows, column 1 the digests of folded texts.
-    is_same, is_alike = (np.isin(digests[:, column], training_digests[:, column]) for column in (0, 1))
+    is_same, is_alike = (np.isin(digests[:, column], known_digests[:, column]) for column in (0, 1))
     matches = np.flatnonzero(is_same | is_alike).tolist()
     return replace(split, training_rows=frozenset(matches), nearly_trained=int((~is_same & is_alike).sum()))
 
