@@ -256,7 +256,7 @@ def run_plans(info: CheckpointInfo, plans: Sequence[Plan]) -> list[BehaviorResul
     are_numbers = bool(values) and all(isinstance(value, float) for value in values)
     min_move = _MIN_MOVE * (max(values) - min(values)) if are_numbers else None
 
-    # 3. Judge the answers of each plan, whose keys are those of its rows, then those of its changed rows.
+    # 3. Judge each plan. The keys of its rows come first, then the keys of its changed rows.
     results = []
     for plan, keys in zip(plans, plan_keys, strict=True):
         if not plan.rows:

@@ -221,7 +221,7 @@ class Separation:
     silhouette: float | None
     """Mean silhouette of the labels (Rousseeuw 1987) by Euclidean distance, from -1 to 1.
 
-    None if there is one label, or one label per point.
+    It is undefined (None) for one label, or for one label per point.
     """
     nearest: float | None
     """Fraction of points whose nearest other point, by cosine, has the same label; None as for `silhouette`."""

@@ -28,7 +28,7 @@ _PENALTIES = (10_000.0, 1000.0, 100.0, 10.0, 1.0)
 
 _SEED = 1  # seed of the draw of training items and of the control task
 _SAMPLES = 500  # bootstrap resamples
-_FIT_FRACTION = 0.9  # of the training rows; the other rows select the penalty
+_FIT_FRACTION = 0.9  # fraction of the training rows; the other rows select the penalty
 _MAX_TUNING_ITEMS = 5000
 _MAX_STEPS = 200
 _MAX_MIXED_ITEMS = 2500
@@ -340,8 +340,8 @@ def _find_intervals(
     """Compute intervals over rows, with the same resamples for all layers.
 
     Returns:
-        Intervals of ``layer N``, the score of a layer; of ``gap N``, the best layer's score minus it; and of ``above``,
-        the best layer's score minus the score of a constant prediction, or minus 0 without a constant.
+        ``layer N``, the interval of a layer's score; ``gap N``, the interval of the best layer's score minus the score
+        of layer N; and ``above``, the interval of the best layer's score minus a constant's, or minus 0 without one.
     """
     score = getattr(registry, task.metric)
     row_ids, starts = np.unique(task.test.owners, return_index=True)

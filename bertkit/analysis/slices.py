@@ -151,7 +151,7 @@ def _group_by_gold_lists(rows: Sequence[Row], units: Units, gold: str) -> dict[s
     for unit, indices in enumerate(units):
         value = rows[indices[0]].get(gold)
         if isinstance(value, list):
-            # The tags B-PER and I-PER, and those of other schemes, have the type PER.
+            # B-PER, I-PER and tags of other schemes, such as E-PER, have the type PER.
             items = {re.sub(r"^[BIESL]-", "", name) for name in value if isinstance(name, str) and name != "O"}
             for name in items or ("none",):
                 groups.setdefault(name, array("q")).append(unit)

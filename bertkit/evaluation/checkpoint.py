@@ -84,7 +84,7 @@ class CheckpointInfo:
         return tuple(member.folder for member in self.members)
 
     def in_precision(self, precision: str | None) -> CheckpointInfo:
-        """Return this checkpoint with another precision in its recipe, or unchanged if `precision` is None."""
+        """Return this checkpoint with a precision in its recipe; None keeps the recipe's."""
         if precision is None:
             return self
         members = tuple(member.in_precision(precision) for member in self.members)
@@ -118,7 +118,7 @@ class CheckpointInfo:
         """Load the model and its tokenizer.
 
         Args:
-            machine: Device and precision; by default, those of its run, or else the precision of its weights.
+            machine: Device and precision; by default, the precision of its run or else of its weights.
             inference: Whether only outputs are computed and no loss, so that faster modules can replace transformers'.
             calibrated: Whether to apply the temperature and the thresholds in the model folder.
 
@@ -200,12 +200,13 @@ class CheckpointInfo:
         Calibrations of members are not applied, because the ensemble has its own.
         """
         # All members use the hardware settings of the first, so that they differ only in their weights.
-        first = self.members[0].load(machine, inference=inference, calibrated=False)
-        others = (member.load(first.machine, inference=inference, calibrated=False) for member in self.members[1:])
+        settings = {"inference": inference, "calibrated": False}
+        first = self.members[0].load(machine, **settings)
+        other_members = [member.load(first.machine, **settings) for member in self.members[1:]]
         tuned_options = [member.record.get("tuned", {}) for member in self.members]
         means = {name: fmean(options[name] for options in tuned_options) for name in tuned_options[0]}
         context = with_options(first.context, self._keep_unset(means))
-        return replace(first, context=context, members=(first, *others))
+        return replace(first, context=context, members=(first, *other_members))
 
     def _detect_hardware(self) -> ComputeConfig:
         # With a faster precision than its run's, scores would differ in the last digits.

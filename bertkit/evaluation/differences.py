@@ -293,7 +293,7 @@ def _count_answers(values: Sequence[Any]) -> str:
     answers = Counter(shorten(as_text(value), MAX_ANSWER) for value in values)
     if len(values) == 1:
         return next(iter(answers))
-    if len(answers) > 3:  # such as numbers
+    if len(answers) > 3:
         return f"{len(answers)} answers, such as {next(iter(answers))}"
     return ", ".join(f"{answer} ({count})" for answer, count in answers.most_common())
 

@@ -59,7 +59,7 @@ class WorseGate:
 
 
 class GatedDifference(NamedTuple):
-    """Difference that a gate tests, or None if there are too few units for a test."""
+    """Difference that a gate tests; without a difference, there are too few units for a test."""
 
     group: str
     name: str

@@ -47,7 +47,7 @@ class Parity:
     latency: list[dict[str, Any]] = field(default_factory=list)
     """``texts``, ``tokens``, milliseconds of ``torch`` and of the ``exported`` graph, and ``times_as_fast``.
 
-    ``spread`` is the fraction by which the slowest round took longer. ``times_as_fast`` is None if rounds disagree.
+    ``spread`` is the fraction by which the slowest round took longer. If rounds disagree, ``times_as_fast`` is empty.
     """
     split: str = ""
     rows: int = 0
