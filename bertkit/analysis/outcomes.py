@@ -19,7 +19,7 @@ from bertkit.reports.text import is_finite
 from bertkit.storage.disk import offload_to_disk
 from bertkit.tasks import RowScores
 
-_ROUNDING = 1e-6  # equal means can differ if they are summed in another order
+_EPS = 1e-6  # equal means can differ if they are summed in another order
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,7 @@ def _score_units(scorer: PredictionScorer, row_scores: RowScores) -> tuple[str, 
     unit_scores = [scorer.score(take(row_scores, np.array([unit]))) for unit in range(count_examples(row_scores))]
     for metric in dict.fromkeys([scorer.recipe.best_metric, *scores]):
         values = np.array([unit[metric] for unit in unit_scores])
-        is_mean = abs(values.mean() - scores[metric]) < _ROUNDING
-        if is_mean and not is_lower_better(metric) and values.max(initial=0) <= 1:
+        if not is_lower_better(metric) and abs(values.mean() - scores[metric]) < _EPS and values.max(initial=0) <= 1:
             return f"1 - {metric}", 1 - values
     message = f"no metric of this run is a mean over its rows ({', '.join(scores)})"
     raise DataError(message, "add such a metric to `metrics`, e.g. accuracy, and run `bertkit eval`")

@@ -291,12 +291,12 @@ def probe_layers(task: ProbeTask, train: ItemVectors, test: ItemVectors, *, max_
     # 3. Compute the center of gravity, with fewer items, because all layers are in memory at once.
     with stage("weighing layers", total=1):
         width = train.features(0, fit_items[:1]).shape[1]
-        mixed_items = fit_items[: min(_MAX_MIXED_ITEMS, max(1, _MAX_MIXED_NUMBERS // (width * layer_count)))]
+        subset = fit_items[: min(_MAX_MIXED_ITEMS, max(1, _MAX_MIXED_NUMBERS // (width * layer_count)))]
         layers = np.stack(
-            [StandardScaler().fit_transform(train.features(index, mixed_items)) for index in range(layer_count)]
+            [StandardScaler().fit_transform(train.features(index, subset)) for index in range(layer_count)]
         )
         penalty = statistics.median_low(penalties)
-        center = find_center_of_gravity(layers, targets[: len(mixed_items)], penalty, **options)
+        center = find_center_of_gravity(layers, targets[: len(subset)], penalty, **options)
 
     # 4. Compare the layers with the baselines, unless labels are numbers, and with the best layer.
     baselines: dict[str, float] = {}

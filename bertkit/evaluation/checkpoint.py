@@ -155,13 +155,12 @@ class CheckpointInfo:
         """Add the options that its run has tuned and log them; warn if the maximum length differs from training."""
         limit = int(context.tokenizer.model_max_length)
         max_length = min(self.recipe.training.max_length, limit)
-        run_length = min(self._run_recipe.get("training", {}).get("max_length", max_length), limit)
+        run_length = min(self.run_recipe.get("training", {}).get("max_length", max_length), limit)
         if run_length != max_length:
             log.info(f"trained with max_length {run_length}, used with {max_length}")
         tuned_options = self._keep_unset(self.record.get("tuned", {}))
         if tuned_options:
-            described = ", ".join(f"{name} {value:.4g}" for name, value in tuned_options.items())
-            log.info(f"as tuned in its run: {described}")
+            log.info("as tuned in its run: " + ", ".join(f"{name} {tuned_options[name]:.4g}" for name in tuned_options))
         return with_options(context, self._find_long_text() | tuned_options)
 
     def _keep_unset(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,7 +221,7 @@ class CheckpointInfo:
         """Return the long-text options of its run, unless the recipe sets them; log the value in effect."""
         if "long_text" not in self.task.OPTIONS or not self.record:
             return {}
-        run_options = self._run_recipe.get("options", {})
+        run_options = self.run_recipe.get("options", {})
         run_value, requested = run_options.get("long_text", "head"), self.recipe.options.get("long_text")
         if requested not in (None, run_value):
             log.info(f"trained with long_text {run_value}, used with {requested}")
@@ -233,10 +232,11 @@ class CheckpointInfo:
 
     def restore_limit(self, recipe: Recipe) -> Recipe:
         """Return a recipe for a model made from this one, with ``data.limit`` as in training, not as in scoring."""
-        return recipe.changed("data", limit=self._run_recipe.get("data", {}).get("limit"))
+        return recipe.changed("data", limit=self.run_recipe.get("data", {}).get("limit"))
 
     @property
-    def _run_recipe(self) -> dict[str, Any]:
+    def run_recipe(self) -> dict[str, Any]:
+        """Recipe of its run; empty for a plain Hugging Face folder."""
         recipe: dict[str, Any] = self.record.get("identity", {}).get("recipe", {})
         return recipe
 

@@ -58,7 +58,7 @@ class WorseGate:
         return list(self.metrics) or [scorer.recipe.best_metric]
 
 
-class GatedDifference(NamedTuple):
+class GateTest(NamedTuple):
     """Difference that a gate tests; without a difference, there are too few units for a test."""
 
     group: str
@@ -117,9 +117,7 @@ def judge_seeds(gates: GateConfig, summary: SeedsSummary) -> list[Case]:
 
 def model_bytes(folder: Path) -> int:
     """Return the size of a model on disk: its weights, or all files of an exported model."""
-    if is_exported(folder):
-        return count_bytes(folder)
-    return weight_bytes(folder)
+    return count_bytes(folder) if is_exported(folder) else weight_bytes(folder)
 
 
 def judge_result(gates: GateConfig, result: EvalResult, folders: Sequence[Path] = ()) -> EvalResult:
@@ -160,9 +158,7 @@ def judge_systems(
         return []
     first, *rivals = systems
     metrics, units = gate.choose_metrics(scorer, systems[first]), count_examples(systems[first].row_scores[0])
-    tests = [
-        GatedDifference(name, metric, metric, units, differences[name][metric]) for name in rivals for metric in metrics
-    ]
+    tests = [GateTest(name, metric, metric, units, differences[name][metric]) for name in rivals for metric in metrics]
     # Compute only the tested metrics in each resample of each slice.
     if set(metrics) <= set(scorer.recipe.metrics):
         scorer = replace(scorer, recipe=scorer.recipe.model_copy(update={"metrics": metrics}))
@@ -180,13 +176,13 @@ def judge_systems(
                 ]
                 by_metric = compare_systems(scorer, *parts)
             slice_tests += [
-                GatedDifference(f"{name}, {by}", f"{value}: {metric}", metric, len(members), by_metric.get(metric))
+                GateTest(f"{name}, {by}", f"{value}: {metric}", metric, len(members), by_metric.get(metric))
                 for metric in metrics
             ]
     return judge_worse(tests, gate) + judge_worse(slice_tests, gate)
 
 
-def judge_worse(tests: Sequence[GatedDifference], gate: WorseGate) -> list[Case]:
+def judge_worse(tests: Sequence[GateTest], gate: WorseGate) -> list[Case]:
     """Judge differences by a gate; p values are corrected for the number of tests."""
     # Skipped slices are left out of the correction, which they would make stricter without a reason.
     differences = [test.difference for test in tests if test.difference is not None]

@@ -136,10 +136,9 @@ def compare_scores(before: Checkpoint, after: Checkpoint, split: Split) -> dict[
     flips = {}
     if task.HAS_LABEL_NAMES:
         flips["model"] = _count_flips(first, second)
-    if task.HAS_LABEL_NAMES and isinstance(after.model, ExportedModel) and after.model.export.precision == "int8":
-        flips["alone"] = _count_flips(score_split(after, split, features=second.features, alone=True), second)
-    has_gates = bool(after.context.recipe.gates.limits)
-    intervals = find_intervals(task, second).ends if has_gates else {}
+        if isinstance(after.model, ExportedModel) and after.model.export.precision == "int8":
+            flips["alone"] = _count_flips(score_split(after, split, features=second.features, alone=True), second)
+    intervals = find_intervals(task, second).ends if after.context.recipe.gates.limits else {}
     return {"scores": scores, "flips": flips, "intervals": intervals, "ece": measure_ece(task, second, split.rows)}
 
 
