@@ -24,7 +24,7 @@ from bertkit.errors import RecipeError, did_you_mean, shorten
 from bertkit.evaluation.checkpoint import CheckpointInfo
 from bertkit.evaluation.differences import as_text
 from bertkit.evaluation.scoring import run_model
-from bertkit.evaluation.stored_predictions import PredictionScorer, StoredRun
+from bertkit.evaluation.stored_predictions import Scorer, StoredRun
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.metrics.linear import sample
 from bertkit.progress import stage
@@ -281,7 +281,7 @@ def _judge_answers(info: CheckpointInfo, plan: Plan, answers: Predictions) -> li
     """Compare answers with gold values, as the task family does."""
     records = [{**row, **answer} for row, answer in zip(plan.rows, answers, strict=True)]
     run = StoredRun(plan.test.name, Path(plan.test.name), {}, records)
-    outcomes = find_outcomes(PredictionScorer(info.recipe, info.task, info.labels), run, plan.rows)
+    outcomes = find_outcomes(Scorer(info.recipe, info.task, info.labels), run, plan.rows)
     return [
         BehaviorTrial(row.id, "", row.text, row.gold, row.predicted, row.error > plan.test.tolerance, row.error)
         for row in outcomes.answers

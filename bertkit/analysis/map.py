@@ -252,9 +252,9 @@ def separate(vectors: np.ndarray, labels: Sequence[str]) -> Separation:
     id_by_label = {label: label_id for label_id, label in enumerate(dict.fromkeys(labels))}
     label_ids = np.array([id_by_label[label] for label in labels])
     nearest, _ = find_nearest(vectors, vectors, np.arange(count))
-    same_label_count = int((label_ids[nearest] == label_ids).sum())
+    matches = int((label_ids[nearest] == label_ids).sum())
     silhouette = float(silhouette_score(vectors, label_ids))
-    return Separation(count, silhouette, same_label_count / count, wilson_interval(same_label_count, count))
+    return Separation(count, silhouette, matches / count, wilson_interval(matches, count))
 
 
 # --- Layers ---
@@ -306,15 +306,15 @@ def measure_layers(
         seed: Seed of UMAP, and of the points that are compared.
     """
     planes, mapped_layers = [], []
-    compared_points = choose_points(labels, seed)
-    sampled_labels = [str(labels[index]) for index in compared_points.tolist()]
+    sample = choose_points(labels, seed)
+    sampled_labels = [str(labels[index]) for index in sample.tolist()]
     with stage("drawing layers", len(layers)):
-        for drawn_layers, layer in enumerate(layers, 1):
+        for count, layer in enumerate(layers, 1):
             layer_vectors = vectors.at(layer)
             planes.append(project(layer_vectors, method, seed))
-            separation = separate(layer_vectors[compared_points], sampled_labels) if sampled_labels else None
+            separation = separate(layer_vectors[sample], sampled_labels) if sampled_labels else None
             mapped_layers.append(MappedLayer(layer, planes[-1].explained, separation))
-            get_progress().update(drawn_layers, {"layer": layer})
+            get_progress().update(count, {"layer": layer})
     return align(planes), mapped_layers
 
 

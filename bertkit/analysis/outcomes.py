@@ -10,7 +10,7 @@ import numpy as np
 
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.differences import SystemScores, Units, as_text, count_words, group_rows
-from bertkit.evaluation.stored_predictions import PredictionScorer, StoredRun
+from bertkit.evaluation.stored_predictions import Scorer, StoredRun
 from bertkit.metrics.intervals import count_examples, take
 from bertkit.metrics.registry import is_lower_better
 from bertkit.recipe.sections import Row
@@ -57,7 +57,7 @@ class Outcomes:
         return float(self.errors.sum() / max(self.decisions.sum(), 1))
 
 
-def find_outcomes(scorer: PredictionScorer, run: StoredRun, rows: Sequence[Row]) -> Outcomes:
+def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcomes:
     """Find the error of each answer of a run.
 
     The error is the first of these that the predictions allow: the number of errors, as counted by the task family; 1
@@ -90,7 +90,7 @@ def find_outcomes(scorer: PredictionScorer, run: StoredRun, rows: Sequence[Row])
     return Outcomes(rate_name, errors, decisions, units, answers)
 
 
-def _judge_rows(scorer: PredictionScorer, row_scores: RowScores, examples: Sequence[Example]) -> tuple[str, np.ndarray]:
+def _judge_rows(scorer: Scorer, row_scores: RowScores, examples: Sequence[Example]) -> tuple[str, np.ndarray]:
     """Return the name of the rate and the error of each row: 0 or 1, or the absolute error of a number."""
     if all(example.correct is not None for example in examples):
         return "share of wrong rows", np.array([float(not example.correct) for example in examples])
@@ -103,7 +103,7 @@ def _judge_rows(scorer: PredictionScorer, row_scores: RowScores, examples: Seque
     return _score_units(scorer, row_scores)
 
 
-def _score_units(scorer: PredictionScorer, row_scores: RowScores) -> tuple[str, np.ndarray]:
+def _score_units(scorer: Scorer, row_scores: RowScores) -> tuple[str, np.ndarray]:
     """Return the name of the rate and 1 minus the score of each unit, by a metric that is a mean over units.
 
     Raises:
@@ -121,7 +121,7 @@ def _score_units(scorer: PredictionScorer, row_scores: RowScores) -> tuple[str, 
 
 
 def _describe_answer(
-    scorer: PredictionScorer,
+    scorer: Scorer,
     rows: Sequence[Row],
     indices: Sequence[int],
     examples: Sequence[Example],

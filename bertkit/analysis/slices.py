@@ -15,7 +15,7 @@ from bertkit.analysis.outcomes import Outcomes
 from bertkit.data.columns import ColumnSpec
 from bertkit.errors import shorten
 from bertkit.evaluation.differences import Extra, Groups, Units, slice_values
-from bertkit.evaluation.stored_predictions import PredictionScorer
+from bertkit.evaluation.stored_predictions import Scorer
 from bertkit.metrics.slices import compare_slices
 from bertkit.recipe.sections import Row
 from bertkit.storage.disk import offload_to_disk
@@ -51,7 +51,7 @@ class ComparedSlice:
 
 
 def find_slices(
-    scorer: PredictionScorer,
+    scorer: Scorer,
     rows: Sequence[Row],
     units: Units,
     *,

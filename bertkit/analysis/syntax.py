@@ -59,17 +59,17 @@ def read_heads(value: object, count: int) -> list[int]:
         [0, 3, 0, 3]
     """
     values = read_column(value, count, "head")
-    syntactic_positions = [position for position, head in enumerate(values, 1) if head not in _NO_HEAD]
+    word_positions = [position for position, head in enumerate(values, 1) if head not in _NO_HEAD]
     try:
-        file_heads = [int(values[position - 1]) for position in syntactic_positions]
+        file_heads = [int(values[position - 1]) for position in word_positions]
     except (TypeError, ValueError):
         file_heads = [-1]
-    if not all(0 <= head <= len(syntactic_positions) for head in file_heads):
+    if not all(0 <= head <= len(word_positions) for head in file_heads):
         message = f"{str(values)[:60]} are not the heads of {count} words"
         raise DataError(message, "number words from 1; the root has head 0", column="head")
     heads = [0] * count
-    for position, head in zip(syntactic_positions, file_heads, strict=True):
-        heads[position - 1] = syntactic_positions[head - 1] if head else 0
+    for position, head in zip(word_positions, file_heads, strict=True):
+        heads[position - 1] = word_positions[head - 1] if head else 0
     compute_depth(heads)
     return heads
 
@@ -93,8 +93,8 @@ def compute_depth(heads: Sequence[int]) -> int:
             if len(path) > len(heads):
                 raise DataError("the heads form a cycle", "correct the row", column="head")
             word = heads[word - 1]
-        for path_word in reversed(path):
-            depths[path_word] = depths[heads[path_word - 1]] + 1
+        for node in reversed(path):
+            depths[node] = depths[heads[node - 1]] + 1
     return max(depths)
 
 

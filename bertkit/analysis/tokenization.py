@@ -108,14 +108,14 @@ def load_text_tokenizer(folder: Path, name: str) -> TextTokenizer:
     if tokenizer is None:
         tokenizer = configure_for_plain_text(read_tokenizer(folder).backend_tokenizer)
     config, settings = read_json(folder / "config.json"), read_json(folder / "tokenizer_config.json")
-    stated_limit = settings.get("model_max_length")
+    limit = settings.get("model_max_length")
     # transformers writes 10^30 for "no limit".
-    limits = [int(stated_limit)] if isinstance(stated_limit, (int, float)) and stated_limit < 1e9 else []
+    limits = [int(limit)] if isinstance(limit, (int, float)) and limit < 1e9 else []
     if isinstance(num_positions := config.get("max_position_embeddings"), int) and num_positions > 0:
         padding, architecture = config.get("pad_token_id"), find_architecture(str(config.get("model_type")))
         # The first position of RoBERTa is the id of its padding token + 1.
-        first_position = padding + 1 if isinstance(padding, int) and architecture.counts_from_padding else 0
-        limits.append(num_positions - first_position)
+        offset = padding + 1 if isinstance(padding, int) and architecture.counts_from_padding else 0
+        limits.append(num_positions - offset)
     # A model with one segment, such as RoBERTa, has no embedding for a second one.
     has_segments = config.get("type_vocab_size", 2) != 1
     algorithm, vocabulary = type(tokenizer.model).__name__, int(tokenizer.get_vocab_size())
@@ -143,17 +143,17 @@ def tokenize_text(tokenizer: TextTokenizer, text: str, pair: str | None = None) 
 def _list_tokens(encoding: Encoding, texts: tuple[str, str], has_segments: bool) -> list[Token]:
     columns = (encoding.tokens, encoding.ids, encoding.type_ids, encoding.sequence_ids, encoding.offsets)
     tokens = []
-    for token, token_id, segment, text_index, (start, end), word in zip(*columns, encoding.word_ids, strict=True):
-        location = (None, None, word, "") if text_index is None else (start, end, word, texts[text_index][start:end])
-        tokens.append(Token(token, token_id, segment if has_segments else 0, text_index is None, *location))
+    for token, token_id, segment, index, (start, end), word in zip(*columns, encoding.word_ids, strict=True):
+        location = (None, None, word, "") if index is None else (start, end, word, texts[index][start:end])
+        tokens.append(Token(token, token_id, segment if has_segments else 0, index is None, *location))
     return tokens
 
 
 def measure_texts(tokenizers: Sequence[TextTokenizer], texts: Iterable[str]) -> list[TextFigures]:
     """Measure how tokenizers split texts; the texts are read once for all tokenizers."""
     totals = [(tokenizer, Splitting(), list[int]()) for tokenizer in tokenizers]
-    text_iterator = iter(texts)
-    while batch := list(islice(text_iterator, _BATCH_SIZE)):
+    texts = iter(texts)
+    while batch := list(islice(texts, _BATCH_SIZE)):
         for tokenizer, splitting, lengths in totals:
             special = tokenizer.tokenizer.num_special_tokens_to_add(is_pair=False)
             encodings = tokenizer.tokenizer.encode_batch(batch, add_special_tokens=False)

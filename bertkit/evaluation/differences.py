@@ -14,7 +14,7 @@ import numpy as np
 
 from bertkit.data.columns import ColumnSpec
 from bertkit.errors import DataError, shorten
-from bertkit.evaluation.stored_predictions import PredictionScorer
+from bertkit.evaluation.stored_predictions import Scorer
 from bertkit.metrics.intervals import RowScores, count_examples, take
 from bertkit.metrics.paired import count_right, find_changed, swap
 from bertkit.metrics.registry import is_lower_better
@@ -93,7 +93,7 @@ class SystemScores:
 Systems = tuple[SystemScores, SystemScores]
 
 
-def find_changes(scorer: PredictionScorer, rows: Rows, systems: Systems, extra: Extra, max_shown: int) -> Changes:
+def find_changes(scorer: Scorer, rows: Rows, systems: Systems, extra: Extra, max_shown: int) -> Changes:
     """Find the units that the second system wins and loses, overall and by slices.
 
     A unit is won if exchanging the answers of both systems to it raises the first system's score and lowers the
@@ -137,7 +137,7 @@ def find_changes(scorer: PredictionScorer, rows: Rows, systems: Systems, extra: 
     )
 
 
-def group_rows(scorer: PredictionScorer, rows: Rows, system: SystemScores) -> Units:
+def group_rows(scorer: Scorer, rows: Rows, system: SystemScores) -> Units:
     """Return the row indices of each unit, or an empty list if they are unknown."""
     count = count_examples(system.row_scores[0])
     # An array of shape (rows, 1) needs eight bytes per unit, and is indexed like a list of lists.
@@ -157,7 +157,7 @@ def group_rows(scorer: PredictionScorer, rows: Rows, system: SystemScores) -> Un
 
 
 def _mean_effects(
-    scorer: PredictionScorer,
+    scorer: Scorer,
     metrics: Collection[str],
     units: Sequence[int],
     pairs: Sequence[tuple[RowScores, RowScores]],
@@ -189,7 +189,7 @@ def _split_effects(effects: Mapping[int, float]) -> tuple[list[int], list[int]]:
     return won, lost
 
 
-def slice_values(scorer: PredictionScorer, rows: Rows, units: Units, extra: Extra) -> Groups:
+def slice_values(scorer: Scorer, rows: Rows, units: Units, extra: Extra) -> Groups:
     """Group units by gold label, by thirds of length, and by each extra column."""
     if not len(units):
         return {}
@@ -228,7 +228,7 @@ def count_words(row: Row, columns: ColumnSpec) -> int:
 
 
 def _slice_units(
-    scorer: PredictionScorer, metric: str, groups: Groups, systems: Systems, outcome: Sequence[set[int]]
+    scorer: Scorer, metric: str, groups: Groups, systems: Systems, outcome: Sequence[set[int]]
 ) -> list[Slice]:
     """Score each group of units separately, and count its wins and losses."""
     slices = []
@@ -241,7 +241,7 @@ def _slice_units(
     return slices
 
 
-def _slice_entities(scorer: PredictionScorer, metric: str, systems: Systems) -> list[Slice]:
+def _slice_entities(scorer: Scorer, metric: str, systems: Systems) -> list[Slice]:
     """Score each entity type separately, on the rows in which the type is gold or predicted by either system.
 
     A row is won if the second system makes fewer errors of that type.
@@ -263,13 +263,13 @@ def _slice_entities(scorer: PredictionScorer, metric: str, systems: Systems) -> 
     return slices
 
 
-def _mean_scores(scorer: PredictionScorer, metric: str, systems: Sequence[Sequence[RowScores]]) -> tuple[float, float]:
+def _mean_scores(scorer: Scorer, metric: str, systems: Sequence[Sequence[RowScores]]) -> tuple[float, float]:
     """Compute the mean score of each system's runs."""
     first, second = (float(np.mean([scorer.score(row_scores)[metric] for row_scores in system])) for system in systems)
     return first, second
 
 
-def _describe_row(scorer: PredictionScorer, rows: Rows, systems: Systems, index: int) -> ChangedRow:
+def _describe_row(scorer: Scorer, rows: Rows, systems: Systems, index: int) -> ChangedRow:
     """Return a row and both answers as text; the answers of taggers are lists of entities."""
     row, columns = rows[index], scorer.task.COLUMNS
     texts = [as_text(row[name]) for name in (*columns.inputs, *columns.optional) if name in row]

@@ -13,7 +13,7 @@ from bertkit.errors import UsageError, did_you_mean
 from bertkit.evaluation.differences import Extra, SystemScores, group_rows, slice_values
 from bertkit.evaluation.run_sets import SeedsSummary
 from bertkit.evaluation.scoring import EvalResult
-from bertkit.evaluation.stored_predictions import PredictionScorer
+from bertkit.evaluation.stored_predictions import Scorer
 from bertkit.metrics.baselines import Scores
 from bertkit.metrics.intervals import Interval, count_examples, take
 from bertkit.metrics.paired import Difference, compare_paired, compare_seeds, correct_differences, judge_difference
@@ -45,7 +45,7 @@ class WorseGate:
     margin: float = 0.0
     undecided: Literal["fail", "pass"] = "fail"
 
-    def choose_metrics(self, scorer: PredictionScorer, system: SystemScores) -> list[str]:
+    def choose_metrics(self, scorer: Scorer, system: SystemScores) -> list[str]:
         """Return the metrics to test.
 
         Raises:
@@ -129,7 +129,7 @@ def judge_result(gates: GateConfig, result: EvalResult, folders: Sequence[Path] 
     return replace(result, gates=cases)
 
 
-def compare_systems(scorer: PredictionScorer, first: SystemScores, second: SystemScores) -> dict[str, Difference]:
+def compare_systems(scorer: Scorer, first: SystemScores, second: SystemScores) -> dict[str, Difference]:
     """Compare two systems on all metrics; with several seeds per system, the test also covers other seeds."""
     if len(first.row_scores) > 1:
         return compare_seeds(scorer.score, first.row_scores, second.row_scores, scorer.task.METRICS)
@@ -137,7 +137,7 @@ def compare_systems(scorer: PredictionScorer, first: SystemScores, second: Syste
 
 
 def judge_systems(
-    scorer: PredictionScorer,
+    scorer: Scorer,
     rows: Rows,
     systems: Mapping[str, SystemScores],
     differences: Mapping[str, Mapping[str, Difference]],

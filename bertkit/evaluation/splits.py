@@ -254,9 +254,9 @@ def write_training_rows(folder: Path, digests: Digests) -> None:
 def unique_digests(digests: Digests) -> Digests:
     """Return sorted digests without repetition, several times faster than `numpy.unique` of rows."""
     # [[2, 1], [1, 5], [2, 1]] is sorted to [[1, 5], [2, 1], [2, 1]]; a row is new if it differs from the previous row.
-    sorted_digests = digests[np.lexsort((digests[:, 1], digests[:, 0]))]
-    is_new = np.append(True, (sorted_digests[1:] != sorted_digests[:-1]).any(axis=1))[: len(sorted_digests)]
-    return np.asarray(sorted_digests[is_new])
+    rows = digests[np.lexsort((digests[:, 1], digests[:, 0]))]
+    is_new = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))[: len(rows)]
+    return np.asarray(rows[is_new])
 
 
 def read_digests(folder: Path) -> Digests | None:

@@ -77,7 +77,7 @@ class StoredSystem:
 
 
 @dataclass(frozen=True)
-class PredictionScorer:
+class Scorer:
     """Recipe, task and labels that all systems of a comparison are scored with."""
 
     recipe: Recipe
@@ -238,7 +238,7 @@ def read_recipe(run: StoredRun, changes: Mapping[str, Any] | None = None) -> Rec
     return load_recipe(str(run.file.with_name("recipe.yaml")), changes)
 
 
-def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> PredictionScorer:
+def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Scorer:
     """Return the scorer for all systems, with a given recipe, or else the recipe of the first run with a record.
 
     Raises:
@@ -266,7 +266,7 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Predi
             for value in (record.get(task.COLUMNS.gold), record["prediction"])
         )
         labels = recipe.labels or sorted({name for value in values for name in labels_to_strs(value)})
-    return PredictionScorer(recipe, task, tuple(labels or ()))
+    return Scorer(recipe, task, tuple(labels or ()))
 
 
 def _check_run(run: StoredRun, recipe: Recipe, first: StoredRun) -> None:
@@ -366,7 +366,7 @@ def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> Data
     return DataError(message, _DATA_REMEDY, file=run.file, row=index + 1)
 
 
-def read_column(column: str, scorer: PredictionScorer, run: StoredRun, rows: Rows) -> list[Any]:
+def read_column(column: str, scorer: Scorer, run: StoredRun, rows: Rows) -> list[Any]:
     """Return the value of a column in each row, from the stored rows or else from the dataset of the run.
 
     Raises:

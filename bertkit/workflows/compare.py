@@ -17,7 +17,7 @@ from bertkit.evaluation.gates import WorseGate, compare_systems, judge_systems
 from bertkit.evaluation.scoring import decode_rows, find_positive_label, run_model
 from bertkit.evaluation.splits import count_training_texts, resolve_overlap, splits_to_score
 from bertkit.evaluation.stored_predictions import (
-    PredictionScorer,
+    Scorer,
     StoredRun,
     StoredSystem,
     align,
@@ -194,8 +194,8 @@ def _check_seeds(systems: Sequence[StoredSystem]) -> None:
 
 
 def _leave_out_unstored(
-    scorer: PredictionScorer, systems: Sequence[StoredSystem], sides: Sequence[SystemScores]
-) -> tuple[PredictionScorer, list[str]]:
+    scorer: Scorer, systems: Sequence[StoredSystem], sides: Sequence[SystemScores]
+) -> tuple[Scorer, list[str]]:
     """Leave out the metrics that stored predictions do not determine: those that differ from the record of their run.
 
     Raises:
@@ -217,7 +217,7 @@ def _leave_out_unstored(
     return replace(scorer, recipe=recipe), notes
 
 
-def _describe_system(scorer: PredictionScorer, name: str, system: StoredSystem, side: SystemScores) -> ComparedSystem:
+def _describe_system(scorer: Scorer, name: str, system: StoredSystem, side: SystemScores) -> ComparedSystem:
     """Collect the scores of a system, with the intervals over rows of a single run."""
     per_run = [scorer.score(row_scores) for row_scores in side.row_scores]
     scores = {metric: float(np.mean([scores[metric] for scores in per_run])) for metric in per_run[0]}

@@ -11,7 +11,7 @@ from bertkit.analysis.slices import ComparedSlice, collect_words, compare_groups
 from bertkit.errors import BertkitError, UsageError
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.evaluation.stored_predictions import (
-    PredictionScorer,
+    Scorer,
     StoredRun,
     find_scorer,
     read_column,
@@ -104,7 +104,7 @@ def find_errors(
 
 def read_predictions(
     path: str | Path, split: str | None = None, recipe: Recipe | None = None
-) -> tuple[PredictionScorer, StoredRun, Sequence[Row]]:
+) -> tuple[Scorer, StoredRun, Sequence[Row]]:
     """Read the stored predictions of a run, the scorer of its task, and its rows.
 
     Raises:
@@ -118,7 +118,7 @@ def read_predictions(
     return scorer, run, read_rows(run, scorer.task)
 
 
-def _read_training_words(scorer: PredictionScorer, run: StoredRun) -> tuple[set[str] | None, list[str]]:
+def _read_training_words(scorer: Scorer, run: StoredRun) -> tuple[set[str] | None, list[str]]:
     """Return the words of the training rows, or None and a note if these cannot be read."""
     reason = "stored predictions do not name the training data of their model"
     try:
