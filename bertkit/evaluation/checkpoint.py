@@ -183,11 +183,11 @@ class CheckpointInfo:
         context = self._set_up(TaskContext(self.recipe, tokenizer, self.labels, True, True))
         # The graph contains the head, so options of the head cannot change after the export.
         for name, exported, requested in _changed_head_options(export.options, context.recipe.options):
-            message = f"it was exported with options.{name} {exported}, and the recipe has {requested}"
+            message = f"the model was exported with options.{name} {exported}, but the recipe has {requested}"
             raise ModelError(message, "use the recipe.yaml of its folder, or export it again", file=self.folder)
         if (device := requested_device()) not in ("auto", "cpu"):
             message = f"--device {device}: exported models are computed on the CPU"
-            raise UsageError(message, "leave it out", file=self.folder)
+            raise UsageError(message, "leave out --device", file=self.folder)
         description = f"CPU, {export.backend}: {export.precision} (as exported)"
         log.info(description)
         machine = ComputeConfig("cpu", export.precision, available_threads().number, description)
@@ -307,7 +307,7 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> CheckpointInfo:
         export = read_export(folder)
         # A graph has no class name that would show its head, so the manifest states the task family.
         if export.task not in (recipe.task, task.EXPORTED_AS):
-            message = f"it was exported for {export.task}, and the recipe {recipe.name} is for {recipe.task}"
+            message = f"the model was exported for {export.task}, but the recipe {recipe.name} is for {recipe.task}"
             raise ModelError(message, "use the recipe.yaml of its folder", file=folder)
         config, record = read_json_object(folder / "config.json") if task.HAS_LABEL_NAMES else {}, export.record
     else:

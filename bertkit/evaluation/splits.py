@@ -161,7 +161,7 @@ def _resolve_overlap(split: Split, on_overlap: OnOverlap, fingerprints: Collecti
         subject = f"{similar_count:,} of them " if similar_count < len(training_rows) else ""
         message += f" ({subject}if case and whitespace are ignored)"
     drop_hint = "" if len(training_rows) == count else "leave these out (--on-overlap drop), "
-    remedy = f"score others (--data FILE), {drop_hint}or have their scores marked (--on-overlap mark)"
+    remedy = f"score other rows (--data FILE), {drop_hint}or mark them (--on-overlap mark)"
     is_error = on_overlap == "error" and len(training_rows) > (_MAX_RECURRING * count if is_predefined else 0)
     if (is_error and split.fingerprint() not in fingerprints) or (on_overlap == "drop" and not drop_hint):
         raise DataError(message, remedy, **split.place(min(training_rows))._asdict())
