@@ -22,7 +22,7 @@ TIMING = {
     "bertkit.hardware.speed._ROUNDS": 1,
     "bertkit.hardware.speed._IN_A_ROW": 1,
     "bertkit.hardware.speed._MIN_SECONDS": 0.0,
-    "bertkit.evaluation.parity._SINGLE_ROWS": 4,
+    "bertkit.evaluation.parity._SINGLES": 4,
 }
 """How often models that are compared read each row, and how many rows one at a time."""
 

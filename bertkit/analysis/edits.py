@@ -1,4 +1,4 @@
-"""Small changes of a text that should not change an answer, after the tests of CheckList.
+"""Small changes of a text that should not change the answer, as in CheckList.
 
 Ribeiro et al. 2020, "Beyond Accuracy: Behavioral Testing of NLP Models with CheckList", section 3.
 """
@@ -11,14 +11,14 @@ from random import Random
 
 # At least four letters; digits and underscores are not letters.
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
-# An integer that is not part of a longer number or a code, such as 3.5, 1,000 or A4.
+# An integer that is not part of a number such as 3.5 or 1,000, or of a code such as A4.
 _NUMBER = re.compile(r"(?<![\w.,])\d+(?![\w.,]\d)(?!\w)")
 Change = Callable[[str, Random], str]
-"""Returns the changed text, or the text itself if there is nothing to change."""
+"""Function that returns the changed text, or the same text if there is nothing to change."""
 
 
 def swap_letters(text: str, draw: Random) -> str:
-    """Swap two neighboring letters inside one word.
+    """Swap two neighboring letters within one word.
 
     >>> swap_letters("a wonderful film", Random(0))
     'a wonderful fiml'
@@ -28,7 +28,7 @@ def swap_letters(text: str, draw: Random) -> str:
         return text
     word = draw.choice(words)
     letters = list(word[0])
-    # Keep the first letter, which readers need most, and skip pairs of equal letters.
+    # Keep the first letter, which matters most to readers, and skip pairs of equal letters.
     positions = [index for index in range(1, len(letters) - 1) if letters[index] != letters[index + 1]]
     if not positions:
         return text
@@ -49,7 +49,7 @@ def change_end(text: str, _: Random) -> str:
 
 
 def exchange_words(words: Sequence[str]) -> Change:
-    """Build the change that replaces the first of the words that occurs by another of them, everywhere in the text.
+    """Build a change that replaces all occurrences of a word by another; the word is the first match in the text.
 
     >>> exchange_words(("Mary", "Anna"))("Mary met Ann in Oslo", Random(1))
     'Anna met Ann in Oslo'
@@ -58,7 +58,7 @@ def exchange_words(words: Sequence[str]) -> Change:
 
     def change(text: str, draw: Random) -> str:
         match = pattern.search(text)
-        # A word that is in the text already would make two people one.
+        # A replacement that is already in the text would, for example, merge two people.
         replacements = [word for word in words if word not in text] if match else []
         if not match or not replacements:
             return text
@@ -69,7 +69,7 @@ def exchange_words(words: Sequence[str]) -> Change:
 
 
 def replace_words(synonyms: Mapping[str, str]) -> Change:
-    """Build the change that replaces each word by its synonym if it has one; a capital stays.
+    """Build a change that replaces words by their synonyms and keeps initial capitals.
 
     >>> replace_words({"good": "great"})("Good films are good", Random(0))
     'Great films are great'
@@ -85,7 +85,7 @@ def replace_words(synonyms: Mapping[str, str]) -> Change:
 
 
 def add_text(addition: str) -> Change:
-    """Build the change that appends a sentence."""
+    """Build a change that appends a sentence."""
     return lambda text, _: f"{text.rstrip()} {addition}"
 
 
@@ -112,22 +112,22 @@ EDITS: Mapping[str, Change] = {
     "punctuation": change_end,
     "number": change_number,
 }
-"""Changes that need no words of the user."""
+"""Changes that need no arguments."""
 
 
 def apply_edit(name: str, change: Change, value: str | list[str], draw: Random) -> str | list[str] | None:
-    """Return a changed text or list of words, or None if nothing changes or the change does not fit.
+    """Return a changed text or list of words, or None if the change is not possible.
 
-    A list keeps its number of words, because its tags must still fit; only ``add`` appends words.
+    A list keeps its number of words, because each word has a tag; only ``add`` appends words.
     """
     if isinstance(value, str):
         changed = change(value, draw)
         return None if changed == value else changed
     if name == "add":
         return [*value, *change("", draw).split()]
-    # The end of a text is not a word.
+    # The change of the end would add or remove a word.
     if name == "punctuation":
         return None
-    text = "\n".join(value)  # no word has a line feed, and no pattern crosses one
+    text = "\n".join(value)  # words contain no line feeds, and patterns match none
     words = change(text, draw).split("\n")
     return None if words == value or len(words) != len(value) else words

@@ -71,7 +71,7 @@ def explain(
         RecipeError: If the task family does not define what to explain.
     """
     tokenizer = checkpoint.context.tokenizer
-    # In pretraining, [MASK] stands for an unknown word, so it carries the least information.
+    # In pretraining, [MASK] represents an unknown word, so it carries less information than other tokens.
     baseline = tokenizer.pad_token_id if tokenizer.mask_token_id is None else tokenizer.mask_token_id
     model, collate = checkpoint.model.eval(), checkpoint.task.collator(checkpoint.context)
     explanations = []

@@ -1,4 +1,4 @@
-"""Maps of contextual vectors: their points, the plane of each layer, and how well labels are separated."""
+"""Maps of contextual vectors: points, projection of each layer to a plane, and separation of labels."""
 
 from __future__ import annotations
 
@@ -48,37 +48,37 @@ def read_points(
     Args:
         source: The file.
         unit: ``text``, or ``target`` for the word that the column ``target`` points to.
-        words: Only these words are points, regardless of case. With the unit ``text``, each occurrence of a word
-            is a point, else each target that is one of the words. Without a label, points of several words are labeled
-            by their word.
+        words: Words to draw, in any case; empty for all points. With the unit ``text``, each occurrence of a word is a
+            point; with ``target``, each target that is one of the words. Without a label, points are labeled by their
+            word if there are several words.
         label: Column of the labels; an empty cell is not a label.
 
     Returns:
-        The points, and for each the input of `LayerReader`: the columns ``text``, or ``text`` and ``target``, or
-        ``tokens`` and ``target``.
+        The points, and for each point a row for `LayerReader.read` with the columns ``text``, ``text`` and ``target``,
+        or ``tokens`` and ``target``.
 
     Raises:
-        DataError: If a row is wrong, or no row has the column or any of the words.
+        DataError: If a row is invalid, or no row has the column or any of the words.
     """
     assert source.file is not None
-    # A word has no letter, digit or underscore next to it. The longer of two words comes first, because a regular
-    # expression takes the first alternative that matches.
+    # Longer words come first, because a regular expression uses the first alternative that matches.
     alternatives = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
-    search = re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)", re.IGNORECASE)
-    read = _read_target if unit == "target" else partial(_find_words, search=search) if words else _read_complete_text
+    pattern = re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)", re.IGNORECASE)
+    read = _read_target if unit == "target" else partial(_find_words, pattern=pattern) if words else _read_complete_text
     columns = UNITS["word" if words and unit == "text" else unit].columns
-    map_points, inputs, present = list[MapPoint](), list[Row](), set[str | None]()
+    map_points, inputs, found_words = list[MapPoint](), list[Row](), set[str | None]()
     for line, row_id, original, points in read_file_rows(source, source.file, columns, read):
         row_label = _read_label(original, label, source.name, line)
         for text, span, row in points:
             matched = text[slice(*span)].strip() if span else ""
             word = next((word for word in words if re.fullmatch(re.escape(word), matched, re.IGNORECASE)), None)
-            if word is not None or not words:  # a target can be another word
-                present.add(word)
+            # A target can be another word.
+            if word is not None or not words:
+                found_words.add(word)
                 point_label = word if label is None and len(words) > 1 else row_label
                 map_points.append(MapPoint(row_id, text, point_label, span))
                 inputs.append(row)
-    missing = [word for word in words if word not in present]
+    missing = [word for word in words if word not in found_words]
     if not map_points and missing:
         message = f"no row has the word {' or '.join(map(repr, missing))}"
         raise DataError(message, "check its spelling: complete words are matched, ignoring case", file=source.name)
@@ -97,10 +97,10 @@ def _read_complete_text(row: Row) -> _Points:
     return [(text, None, {"text": text})]
 
 
-def _find_words(row: Row, search: re.Pattern[str]) -> _Points:
+def _find_words(row: Row, pattern: re.Pattern[str]) -> _Points:
     is_list = "tokens" in row or isinstance(row["text"], (list, tuple))
     text = " ".join(read_words(row.get("tokens", row.get("text")))) if is_list else UNITS["text"].read(row)
-    spans = [match.span() for match in search.finditer(text)]
+    spans = [match.span() for match in pattern.finditer(text)]
     return [(text, span, {"text": text, "target": list(span)}) for span in spans]
 
 
@@ -109,7 +109,6 @@ def _read_target(row: Row) -> _Points:
     if "tokens" not in row:
         start, end = read_target(row["target"], count=2)
         return [(row["text"], (start, end), row)]
-    # Words are joined by single spaces.
     start = sum(len(word) + 1 for word in words[:target])
     return [(" ".join(words), (start, start + len(words[target])), {"tokens": words, "target": target})]
 
@@ -127,7 +126,7 @@ def _read_label(original: dict[str, Any], label: str | None, file: str, line: in
 # --- Planes ---
 
 MIN_POINTS = 3
-"""Minimum points of a map; two have no arrangement to show."""
+"""Minimum points of a map: the arrangement of two points shows nothing."""
 
 _UMAP_NEIGHBORS = 15  # default of the paper
 
@@ -138,15 +137,15 @@ class Plane(NamedTuple):
     points: np.ndarray
     """(points, 2), float64."""
     explained: tuple[float, float] | None
-    """Fraction of the variance that each of the two principal components explains, or None for UMAP."""
+    """Fraction of the variance that each principal component explains, or None for UMAP."""
 
 
 def project(vectors: np.ndarray, method: str = "pca", seed: int = 42) -> Plane:
-    """Compute points in a plane for vectors, which are scaled to length 1, so that distances follow the cosine.
+    """Project vectors, scaled to length 1, to a plane, in which distances then correspond to cosines.
 
     Args:
         vectors: (points, dimension), at least two.
-        method: ``pca``, or ``umap`` (McInnes et al. 2018), which keeps neighbors together and no distances.
+        method: ``pca``, or ``umap`` (McInnes et al. 2018), which preserves neighbors but not distances.
         seed: Seed of UMAP.
 
     Raises:
@@ -157,7 +156,7 @@ def project(vectors: np.ndarray, method: str = "pca", seed: int = 42) -> Plane:
 
 
 def check_method(method: str) -> None:
-    """Check, before anything is computed, that a method's package is installed.
+    """Check that the package of a projection method is installed.
 
     Raises:
         UnavailableError: If it is not installed.
@@ -170,22 +169,20 @@ def check_method(method: str) -> None:
 def align(planes: Sequence[Plane]) -> list[Plane]:
     """Rotate or mirror each plane except the last so that its points are as near as possible to the next plane's.
 
-    Principal components have no sign, and can change their order between layers. Without this, points would jump if
-    only the axes differ. This solves the orthogonal Procrustes problem (Schönemann 1966), which keeps the distances
-    within a plane.
+    Otherwise, points would jump between layers, because principal components have no sign and can swap their order.
+    The solution of the orthogonal Procrustes problem (Schönemann 1966) keeps the distances within a plane.
     """
     aligned = list(planes)
     for index in range(len(aligned) - 2, -1, -1):
-        points, goal = aligned[index].points, aligned[index + 1].points
-        # The product of the singular vectors of points.T @ goal, (2, 2), is the rotation that brings the points nearest
-        # to the goal.
-        left_vectors, _, right = np.linalg.svd(points.T @ goal)
-        aligned[index] = aligned[index]._replace(points=points @ (left_vectors @ right))
+        points, target = aligned[index].points, aligned[index + 1].points
+        # The singular vectors of points.T @ target, (2, 2), give the rotation that brings the points nearest to target.
+        left_vectors, _, right_vectors = np.linalg.svd(points.T @ target)
+        aligned[index] = aligned[index]._replace(points=points @ (left_vectors @ right_vectors))
     return aligned
 
 
 def _pca(vectors: np.ndarray) -> Plane:
-    """Compute the first two principal components; components that few or flat vectors lack are zeros."""
+    """Compute the first two principal components; missing components of few vectors are zeros."""
     from sklearn.decomposition import PCA
 
     model = PCA(min(2, *vectors.shape), svd_solver="covariance_eigh")
@@ -198,7 +195,7 @@ def _pca(vectors: np.ndarray) -> Plane:
 
 
 def _umap(vectors: np.ndarray, seed: int) -> np.ndarray:
-    # UMAP warns that a seed means one thread, and numba has warnings, too.
+    # UMAP warns that a seed disables threads, and numba warns of other things.
     with warnings.catch_warnings(action="ignore"):
         try:
             from umap import UMAP
@@ -212,7 +209,7 @@ def _umap(vectors: np.ndarray, seed: int) -> np.ndarray:
 # --- Separation of labels ---
 
 MAX_COMPARED = 4000
-"""Maximum points that are compared with each other; a sample of this size is drawn from more points."""
+"""Maximum points to compare with each other; larger sets are sampled."""
 
 
 @dataclass(frozen=True)
@@ -222,10 +219,12 @@ class Separation:
     points: int
     """Number of compared points with a label."""
     silhouette: float | None
-    """Mean silhouette by label (Rousseeuw 1987), from -1 to 1, by Euclidean distance; None with one label, or one per
-    point."""
+    """Mean silhouette of the labels (Rousseeuw 1987) by Euclidean distance, from -1 to 1.
+
+    It is undefined (None) for one label, or for one label per point.
+    """
     nearest: float | None
-    """Fraction of points whose nearest other point, by cosine, has their label; None as above."""
+    """Fraction of points whose nearest other point, by cosine, has the same label; None as for `silhouette`."""
     interval: tuple[float, float] | None
     """The 95% interval of `nearest` (Wilson)."""
 
@@ -240,12 +239,12 @@ def separate(vectors: np.ndarray, labels: Sequence[str]) -> Separation:
     """Compute the separation of labels.
 
     Args:
-        vectors: (points, dimension); they have length 1 before they are compared.
+        vectors: (points, dimension); they are scaled to length 1.
         labels: Labels, one per point.
     """
-    count, different = len(labels), len(set(labels))
-    # The silhouette is not defined for one label, or if no two points share a label.
-    if not 2 <= different < count:
+    count, label_count = len(labels), len(set(labels))
+    # The silhouette is undefined for a single label, or if all labels differ.
+    if not 2 <= label_count < count:
         return Separation(count, None, None, None)
     from sklearn.metrics import silhouette_score
 
@@ -253,9 +252,9 @@ def separate(vectors: np.ndarray, labels: Sequence[str]) -> Separation:
     id_by_label = {label: label_id for label_id, label in enumerate(dict.fromkeys(labels))}
     label_ids = np.array([id_by_label[label] for label in labels])
     nearest, _ = find_nearest(vectors, vectors, np.arange(count))
-    hits = int((label_ids[nearest] == label_ids).sum())
+    matches = int((label_ids[nearest] == label_ids).sum())
     silhouette = float(silhouette_score(vectors, label_ids))
-    return Separation(count, silhouette, hits / count, wilson_interval(hits, count))
+    return Separation(count, silhouette, matches / count, wilson_interval(matches, count))
 
 
 # --- Layers ---
@@ -273,7 +272,7 @@ class MappedLayer:
 
 
 def read_layers(choice: str, count: int | None) -> list[int]:
-    """Read which layers are drawn, in ascending order; if the count is unknown, ``all`` and ``last`` are empty.
+    """Return the indices of the layers to draw, ascending, or an empty list for ``all`` or ``last`` of unknown layers.
 
     >>> read_layers("0,3", 6), read_layers("last", 6)
     ([0, 3], [6])
@@ -287,17 +286,17 @@ def read_layers(choice: str, count: int | None) -> list[int]:
         layers = sorted({int(layer) for layer in choice.split(",")})
     except ValueError:
         raise UsageError(f"--layers {choice}", "all, last, or numbers such as 0,3,6") from None
-    wrong = next((layer for layer in layers if layer < 0 or (count is not None and layer > count)), None)
-    if wrong is not None:
+    missing_layer = next((layer for layer in layers if layer < 0 or (count is not None and layer > count)), None)
+    if missing_layer is not None:
         last = "" if count is None else f" to {count}"
-        raise UsageError(f"--layers {choice}: no layer {wrong}", f"0 (the embeddings){last}")
+        raise UsageError(f"--layers {choice}: no layer {missing_layer}", f"0 (the embeddings){last}")
     return layers
 
 
 def measure_layers(
     vectors: LayerVectors, layers: Sequence[int], labels: Sequence[str | None], method: str, seed: int
 ) -> tuple[list[Plane], list[MappedLayer]]:
-    """Compute the plane of each layer, turned to match the next one's, and the separation of labels there.
+    """Compute the aligned plane of each layer, and the separation of labels at each layer.
 
     Args:
         vectors: Vectors of all layers.
@@ -306,17 +305,17 @@ def measure_layers(
         method: Method of `project`.
         seed: Seed of UMAP, and of the points that are compared.
     """
-    planes, measured = [], []
+    planes, mapped_layers = [], []
     sample = choose_points(labels, seed)
     sampled_labels = [str(labels[index]) for index in sample.tolist()]
     with stage("drawing layers", len(layers)):
-        for done, layer in enumerate(layers, 1):
+        for count, layer in enumerate(layers, 1):
             layer_vectors = vectors.at(layer)
             planes.append(project(layer_vectors, method, seed))
             separation = separate(layer_vectors[sample], sampled_labels) if sampled_labels else None
-            measured.append(MappedLayer(layer, planes[-1].explained, separation))
-            get_progress().update(done, {"layer": layer})
-    return align(planes), measured
+            mapped_layers.append(MappedLayer(layer, planes[-1].explained, separation))
+            get_progress().update(count, {"layer": layer})
+    return align(planes), mapped_layers
 
 
 def describe_layer(layer: MappedLayer) -> str:
@@ -327,10 +326,10 @@ def describe_layer(layer: MappedLayer) -> str:
     return ", ".join(parts)
 
 
-def layer_rows(measured: Sequence[MappedLayer]) -> list[dict[str, str]]:
+def layer_rows(layers: Sequence[MappedLayer]) -> list[dict[str, str]]:
     """Return measurements as rows of a table."""
     rows = []
-    for layer in measured:
+    for layer in layers:
         row = {"layer": str(layer.layer)}
         if layer.explained is not None:
             row |= {"1st component": f"{layer.explained[0]:.1%}", "2nd component": f"{layer.explained[1]:.1%}"}

@@ -1,4 +1,4 @@
-"""The error of each answer of a stored run, for every task family that scores its rows."""
+"""Errors of the answers of a stored run, for every task family that scores its rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bertkit.reports.text import is_finite
 from bertkit.storage.disk import offload_to_disk
 from bertkit.tasks import RowScores
 
-_EPS = 1e-6  # difference of equal means that are summed in another order
+_EPS = 1e-6  # equal means can differ if they are summed in another order
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RowAnswer:
     gold: str
     predicted: str
     error: float
-    """0 for a right answer; else 1, or the number of errors, or the size of the error."""
+    """0 for a correct answer; otherwise 1, the number of errors, or the size of the error."""
     confidence: float | None
     """Confidence in the wrong answer, or None if the model reports none."""
     words: int
@@ -42,14 +42,14 @@ class Outcomes:
     """Errors of the answers of a run."""
 
     rate_name: str
-    """Name of the rate, such as ``share of wrong rows``."""
+    """Name of `rate`, such as ``share of wrong rows``."""
     errors: np.ndarray
     """Error of each unit, (units,)."""
     decisions: np.ndarray
-    """Number of answers of each unit, (units,)."""
+    """Number of decisions in each unit, such as one per word, (units,)."""
     units: Units
     answers: Sequence[RowAnswer]
-    """An answer per unit."""
+    """One answer per unit."""
 
     @property
     def rate(self) -> float:
@@ -60,11 +60,11 @@ class Outcomes:
 def find_outcomes(scorer: StoredPredictionScorer, run: StoredRun, rows: Sequence[Row]) -> Outcomes:
     """Find the error of each answer of a run.
 
-    The error is, in this order: the errors that the task family counts; the score of a query; whether the row is right,
-    by the family or by its labels; the size of the difference of two numbers.
+    The error is the first of these that the predictions allow: the number of errors, as counted by the task family; 1
+    minus the score of a query; 0 or 1 for correct and wrong rows; the absolute difference of two numbers.
 
     Raises:
-        DataError: If the stored predictions do not contain any of these.
+        DataError: If the stored predictions allow none of these.
     """
     row_scores = scorer.compare(run, rows)
     task = scorer.task
@@ -75,7 +75,6 @@ def find_outcomes(scorer: StoredPredictionScorer, run: StoredRun, rows: Sequence
     )
     units = group_rows(scorer, rows, SystemScores([run.predictions], [row_scores]))
     decisions = np.ones(len(units) or len(rows))
-    # Try the most exact measure first: counts of the task family, then a score per unit, then right or wrong.
     if task.count_errors is not None:
         errors, decisions = (np.asarray(counts, dtype=float) for counts in task.count_errors(row_scores))
         names = {"entities": "errors per gold or predicted entity", "tags": "share of wrong tags"}
@@ -94,12 +93,12 @@ def find_outcomes(scorer: StoredPredictionScorer, run: StoredRun, rows: Sequence
 def _judge_rows(
     scorer: StoredPredictionScorer, row_scores: RowScores, examples: Sequence[Example]
 ) -> tuple[str, np.ndarray]:
-    """Return the error of each row: 1 or 0, or the size of the error of a number."""
+    """Return the name of the rate and the error of each row: 0 or 1, or the absolute error of a number."""
     if all(example.correct is not None for example in examples):
         return "share of wrong rows", np.array([float(not example.correct) for example in examples])
-    wrong = [gold != predicted for example in examples for _, gold, predicted in find_labeled([example], scorer.labels)]
-    if len(wrong) == len(examples):
-        return "share of wrong rows", np.array(wrong, dtype=float)
+    is_wrong = [gold != predicted for _, gold, predicted in find_labeled(examples, scorer.labels)]
+    if len(is_wrong) == len(examples):
+        return "share of wrong rows", np.array(is_wrong, dtype=float)
     if all(is_finite(example.gold, example.predicted) for example in examples):
         pairs = np.array([(example.gold, example.predicted) for example in examples], dtype=float)
         return "mean size of the error", np.abs(pairs[:, 1] - pairs[:, 0])
@@ -107,19 +106,19 @@ def _judge_rows(
 
 
 def _score_units(scorer: StoredPredictionScorer, row_scores: RowScores) -> tuple[str, np.ndarray]:
-    """Return 1 minus the score of each unit, by a metric that is the mean over units.
+    """Return the name of the rate and 1 minus the score of each unit, by a metric that is a mean over units.
 
     Raises:
         DataError: If there is no such metric.
     """
-    total = scorer.score(row_scores)
-    # A unit has a score only if the metric is a mean over units. F1 is not: it differs from the mean of its units.
-    per_unit = [scorer.score(select_units(row_scores, np.array([unit]))) for unit in range(count_units(row_scores))]
-    for metric in dict.fromkeys([scorer.recipe.best_metric, *total]):
-        scores = np.array([scores[metric] for scores in per_unit])
-        if not is_lower_better(metric) and abs(scores.mean() - total[metric]) < _EPS and scores.max(initial=0) <= 1:
-            return f"1 - {metric}", 1 - scores
-    message = f"no metric of this run is a mean over its rows ({', '.join(total)})"
+    scores = scorer.score(row_scores)
+    # Units have a score only if the metric is a mean over units, which F1, for example, is not.
+    unit_scores = [scorer.score(select_units(row_scores, np.array([unit]))) for unit in range(count_units(row_scores))]
+    for metric in dict.fromkeys([scorer.recipe.best_metric, *scores]):
+        values = np.array([unit[metric] for unit in unit_scores])
+        if not is_lower_better(metric) and abs(values.mean() - scores[metric]) < _EPS and values.max(initial=0) <= 1:
+            return f"1 - {metric}", 1 - values
+    message = f"no metric of this run is a mean over its rows ({', '.join(scores)})"
     raise DataError(message, "add such a metric to `metrics`, e.g. accuracy, and run `bertkit eval`")
 
 
@@ -150,10 +149,10 @@ def _describe_answer(
 
 
 SORTS: dict[str, Callable[[RowAnswer], Any]] = {
-    # Answers without a confidence come last: their key 1.0 exceeds every negated confidence.
+    # 1.0 sorts answers without a confidence last, because negated confidences are not positive.
     "confidence": lambda answer: (1.0 if answer.confidence is None else -answer.confidence, -answer.error),
     "length": lambda answer: (-answer.words, -answer.error),
     "error": lambda answer: -answer.error,
     "label": lambda answer: (answer.gold, -(answer.confidence or 0), -answer.error),
 }
-"""Order of wrong rows -> key to sort answers by."""
+"""Name of an order -> sort key of an answer."""

@@ -1,4 +1,4 @@
-"""Tasks of probes: the labels of a recipe's rows, or tasks that are made from the rows themselves.
+"""Tasks of probes: labels of a recipe, or built-in tasks whose labels are computed from the rows.
 
 Length, bigram shift and tree depth come from Conneau et al. 2018 ("What you can cram into a single vector"); relations
 are an edge probe of Tenney et al. 2019.
@@ -31,33 +31,33 @@ from bertkit.vectors.units import UNITS
 _MIN_ROWS = {"training": 10, "held-out": 2}
 
 Combination = Literal["alone", "difference", "edge"]
-"""How vectors become features: ``u`` alone; ``|u - v|`` and ``u * v`` of two texts; ``u``, ``v``, ``u * v`` of words.
+"""Features of an item: ``u`` alone; ``|u - v|`` and ``u * v`` for two texts; ``u``, ``v`` and ``u * v`` for two words.
 
-The order of two texts does not matter; the edge probe knows which word is the dependent.
+The features of two texts do not depend on their order. The edge probe needs the order of the dependent and its head.
 """
 
 Control = Literal["types", "shuffled"]
-"""Kind of a control task: a random label per group, or the labels shuffled within each group."""
+"""Kind of control task: one random label per group, or labels shuffled within each group."""
 
 
 @dataclass(frozen=True)
 class ProbeItems:
-    """Items of one split, in the order of their rows, with the addresses of their vectors."""
+    """Labeled items of one split, in the order of their rows, such as texts, words or pairs of words."""
 
     rows: list[Row]
     unit: str
-    """Unit of a vector, as `bertkit.analysis.layer_vectors.LayerReader.read` takes it."""
+    """Unit of a vector; see `bertkit.analysis.layer_vectors.LayerReader.read`."""
     addresses: np.ndarray
-    """(items, vectors, 2): index in `rows` and index of the word for each vector."""
+    """Row index and word index of each vector of an item, (items, vectors, 2)."""
     labels: Sequence[Any]
-    """Names, or numbers for regression."""
+    """Label names, or numbers for regression."""
     groups: Sequence[str] = ()
-    """Property that can predict the label without the text: the word itself, or the length; empty for none."""
+    """Group of each item, such as its word or length, which may predict the label; empty without groups."""
     combination: Combination = "alone"
 
     @property
     def owners(self) -> np.ndarray:
-        """Row of each item, (items,), ascending; items of one row are drawn together."""
+        """Row index of each item, ascending, (items,); items of one row are drawn together."""
         return np.asarray(self.addresses[:, 0, 0])
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class ProbeItems:
         return len(self.labels)
 
     def select(self, indices: np.ndarray) -> ProbeItems:
-        """Return some of the items."""
+        """Return the items with some indices."""
         labels = [self.labels[index] for index in indices.tolist()]
         groups = [self.groups[index] for index in indices.tolist()] if len(self.groups) else []
         return replace(self, addresses=self.addresses[indices], labels=labels, groups=groups)
@@ -73,7 +73,7 @@ class ProbeItems:
 
 @dataclass(frozen=True)
 class ProbeTask:
-    """A task of probes: items to learn from, others to score, and the metric."""
+    """Task of probes: training items, test items and the metric."""
 
     name: str
     about: str
@@ -83,15 +83,15 @@ class ProbeTask:
     """Name of a function of `bertkit.metrics.registry`."""
     is_regression: bool = False
     group_name: str = ""
-    """Name of `ProbeItems.groups`: ``word``, ``length``, or empty."""
+    """Kind of `ProbeItems.groups`: ``word``, ``length``, or empty."""
     control: Control = "shuffled"
     notes: list[str] = field(default_factory=list)
 
     def check(self) -> None:
-        """Check that there are labels to learn and rows to score.
+        """Check that there are at least two labels, and enough rows.
 
         Raises:
-            DataError: If there are too few.
+            DataError: If there are too few labels or rows.
         """
         labels = sorted({str(label) for label in self.train.labels})
         if len(labels) < 2:
@@ -105,25 +105,23 @@ class ProbeTask:
                 )
 
 
-def one_per_row(
+def make_row_items(
     rows: list[Row], unit: str, labels: Sequence[Any], groups: Sequence[str] = (), words: Sequence[int] = ()
 ) -> ProbeItems:
-    """Return an item per row; `words` are the indices of the target words in rows of words."""
-    # (rows, 2), and with an axis for the single vector of each item (rows, 1, 2).
-    places = np.stack([np.arange(len(rows)), words if len(words) else np.zeros(len(rows), dtype=int)], axis=1)
-    return ProbeItems(rows, unit, places[:, None], labels, groups)
+    """Return one item per row; `words` are the indices of the target words, if rows have target words."""
+    addresses = np.stack([np.arange(len(rows)), words if len(words) else np.zeros(len(rows), dtype=int)], axis=1)
+    return ProbeItems(rows, unit, addresses[:, None], labels, groups)
 
 
-def one_per_word(
-    texts: Sequence[Sequence[str]], places: Sequence[Any], labels: Sequence[Any], combination: Combination = "alone"
+def make_word_items(
+    texts: Sequence[Sequence[str]], positions: Sequence[Any], labels: Sequence[Any], combination: Combination = "alone"
 ) -> ProbeItems:
-    """Return an item per word of texts, which are lists of words, or an item per edge between two words.
+    """Return one item per word, or one per edge between two words; texts are lists of words.
 
-    A place is the index of a text and the index of a word in it; an edge has two of them, and its first word is its
-    group.
+    A position is (text index, word index); an edge has two positions. The group of an item is its first word.
     """
-    # The shape is explicit, because an empty list of places would lose its last axes.
-    addresses = np.array(places, dtype=np.int64).reshape(-1, 2 if combination == "edge" else 1, 2)
+    # Without an explicit shape, an empty list would have only one axis.
+    addresses = np.array(positions, dtype=np.int64).reshape(-1, 2 if combination == "edge" else 1, 2)
     groups = [texts[text][word].lower() for text, word in addresses[:, 0].tolist()]
     return ProbeItems([{"tokens": words} for words in texts], "word", addresses, labels, groups, combination)
 
@@ -138,12 +136,12 @@ def _is_needed(split: str) -> bool:
 def choose_rows(splits: Mapping[str, Split], limit: int) -> tuple[list[Row], list[Row], list[str]]:
     """Return training rows, held-out rows and notes about them.
 
-    Rows are drawn by a hash of the input of a model. So the order of a file does not matter, and two tasks on the same
-    words have the same rows. A training row that is held out too is left out.
+    Rows are drawn by a hash of their inputs, so the order of the file does not matter, and two tasks on the same texts
+    draw the same rows. Training rows that are also held out are left out.
 
     Args:
         splits: ``train`` and a validation split.
-        limit: Maximum training rows; held-out rows are half as many.
+        limit: Maximum number of training rows; the maximum of held-out rows is half of it.
 
     Raises:
         DataError: If one of the two splits is missing.
@@ -153,17 +151,17 @@ def choose_rows(splits: Mapping[str, Split], limit: int) -> tuple[list[Row], lis
         message = f"probes need training rows and held-out rows; there is {', '.join(splits) or 'no split'}"
         raise DataError(message, "name them, e.g. --set 'data.files={train: a.jsonl, validation: b.jsonl}'")
 
-    def draw(split: Split, count: int, left_out: Collection[bytes]) -> tuple[list[Row], list[bytes], int]:
+    def draw(split: Split, count: int, excluded_digests: Collection[bytes]) -> tuple[list[Row], list[bytes], int]:
         digests = list(map(_digest_input, split.rows))
-        available = [index for index, digest in enumerate(digests) if digest not in left_out]
-        # Take the rows with the lowest digests, then restore the order of the file.
+        available = [index for index, digest in enumerate(digests) if digest not in excluded_digests]
+        # Draw the rows with the lowest digests, in the order of the file.
         indices = sorted(sorted(available, key=digests.__getitem__)[:count])
         return [split.rows[index] for index in indices], [digests[index] for index in indices], len(available)
 
     held_out, digests, _ = draw(validation, max(limit // 2, 1), ())
     train, _, available = draw(splits["train"], limit, set(digests))
     overlap = len(splits["train"].rows) - available
-    notes = [f"training rows whose text is held out too, left out: {overlap:,}"] if overlap else []
+    notes = [f"training rows left out, because their text is also held out: {overlap:,}"] if overlap else []
     return train, held_out, notes
 
 
@@ -176,7 +174,7 @@ def _digest_input(row: Row) -> bytes:
 
 
 def _read_features(value: object, count: int) -> list[dict[str, str]]:
-    """Read features as CoNLL-U writes them, ``Number=Sing|Person=3``; ``_`` means no features."""
+    """Read the features of words in the format of CoNLL-U, ``Number=Sing|Person=3``; ``_`` means no features."""
     pairs = [str(text or "_").split("|") for text in read_column(value, count, "feats")]
     return [dict(pair.split("=", 1) for pair in word_pairs if "=" in pair) for word_pairs in pairs]
 
@@ -186,16 +184,16 @@ _READERS: Mapping[str, Callable[[Any, int], list[Any]]] = {
     "deprel": lambda value, count: list(map(str, read_column(value, count, "deprel"))),
     "feats": _read_features,
 }
-"""Column -> function that reads its value in a row with a number of words."""
+"""Column -> function that reads its value, given the number of words in the row."""
 
 
 @dataclass(frozen=True)
 class BuiltInTask:
-    """A task that is made from the rows themselves."""
+    """Task whose labels are computed from the rows."""
 
     about: str
     make: Callable[[Rows, Rows, int], ProbeItems]
-    """Makes items of rows, given the training rows and the index of the split."""
+    """Function that makes items, given the rows of a split, the training rows and the index of the split."""
     columns: tuple[str, ...] = ()
     """Columns that rows must have, in addition to their words."""
     group_name: str = ""
@@ -203,13 +201,13 @@ class BuiltInTask:
 
 
 def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None = None) -> ProbeTask:
-    """Read rows, and make one of `BUILT_IN` from them.
+    """Read rows, and make a built-in task from them.
 
     Args:
-        name: Name of the task.
+        name: Name in `BUILT_IN`.
         recipe: Recipe with a data section.
-        limit: Maximum training rows.
-        metric: Metric as `read_recipe_task` takes it.
+        limit: Maximum number of training rows.
+        metric: Metric; see `choose_metric`.
 
     Raises:
         DataError: If rows lack a column.
@@ -231,7 +229,7 @@ def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None
 
 
 def _read_columns(row: Row, columns: Sequence[str]) -> Row | None:
-    """Check and return the words of a row and its other columns, or None if it has no words."""
+    """Read and check the words of a row and its other columns; return None for a row without words."""
     words = UNITS["word"].read(row)
     checked = {name: _READERS[name](row[name], len(words)) for name in columns}
     return {"tokens": words, **checked} if words else None
@@ -242,18 +240,18 @@ def _list_words(rows: Rows) -> list[list[str]]:
 
 
 def _label_texts(texts: Sequence[Sequence[str]], labels: Sequence[str], groups: Sequence[str] = ()) -> ProbeItems:
-    return one_per_row([{"text": " ".join(words)} for words in texts], "text", labels, groups)
+    return make_row_items([{"text": " ".join(words)} for words in texts], "text", labels, groups)
 
 
-def _bin_sizes(sizes: Sequence[int], train_sizes: Sequence[int]) -> list[str]:
-    """Return the name of each size's bin; bins hold about equally many training rows."""
+def _bin_sizes(values: Sequence[int], train_sizes: Sequence[int]) -> list[str]:
+    """Return the name of each value's bin; bins have about equal numbers of training rows."""
     bins = quantile_bins(train_sizes)
 
-    def name_bin(size: int) -> str:
-        first, last = next((ends for ends in bins if size <= ends[1]), bins[-1])
+    def name_bin(value: int) -> str:
+        first, last = next((bounds for bounds in bins if value <= bounds[1]), bins[-1])
         return f"{first}" if first == last else f"{first} to {last}"
 
-    return list(map(name_bin, sizes))
+    return list(map(name_bin, values))
 
 
 def _bin_lengths(rows: Rows, train: Rows) -> list[str]:
@@ -265,19 +263,18 @@ def _length(rows: Rows, train: Rows, _: int) -> ProbeItems:
 
 
 def _depth(rows: Rows, train: Rows, _: int) -> ProbeItems:
-    """Bin the depths of trees; the length of the text is the group, because depth depends on it."""
+    """Label each text with the bin of its tree's depth; its group is its length, on which depth depends."""
     depths, train_depths = ([compute_depth(row["head"]) for row in split_rows] for split_rows in (rows, train))
     return _label_texts(_list_words(rows), _bin_sizes(depths, train_depths), _bin_lengths(rows, train))
 
 
 def _shift(rows: Rows, _: Rows, split: int) -> ProbeItems:
-    """Swap two neighboring words in one half of the texts."""
+    """Swap two neighboring words in half of the texts, so that the accuracy of a constant answer is one half."""
     rng = np.random.default_rng([0, split])
     texts = [words for words in _list_words(rows) if len(set(words)) > 1]
-    # Half of the texts are swapped, so that a constant answer is right half of the time.
-    swapped = rng.permutation(len(texts)) < len(texts) // 2
-    texts = [_swap_neighbors(words, rng) if swap else words for words, swap in zip(texts, swapped, strict=True)]
-    return _label_texts(texts, ["swapped" if swap else "as it is" for swap in swapped])
+    is_swapped = rng.permutation(len(texts)) < len(texts) // 2
+    texts = [_swap_neighbors(words, rng) if swap else words for words, swap in zip(texts, is_swapped, strict=True)]
+    return _label_texts(texts, ["swapped" if swap else "unchanged" for swap in is_swapped])
 
 
 def _swap_neighbors(words: Sequence[str], rng: np.random.Generator) -> list[str]:
@@ -287,18 +284,18 @@ def _swap_neighbors(words: Sequence[str], rng: np.random.Generator) -> list[str]
 
 
 def _relations(rows: Rows, _: Rows, __: int) -> ProbeItems:
-    """Return each word with its head; the label is their relation, without its subtype."""
+    """Return the edges from words to their heads, labeled with their relations without subtypes."""
     edges = [(index, word, head - 1) for index, row in enumerate(rows) for word, head in enumerate(row["head"]) if head]
     labels = [rows[index]["deprel"][word].partition(":")[0] for index, word, _ in edges]
-    places = [((index, word), (index, head)) for index, word, head in edges]
-    return one_per_word(_list_words(rows), places, labels, "edge")
+    positions = [((index, word), (index, head)) for index, word, head in edges]
+    return make_word_items(_list_words(rows), positions, labels, "edge")
 
 
 def _tense(rows: Rows, _: Rows, __: int) -> ProbeItems:
-    """Return the words that have a tense."""
+    """Return the words that have a tense, labeled with it."""
     features = [(index, word, values) for index, row in enumerate(rows) for word, values in enumerate(row["feats"])]
     tenses = {(index, word): values["Tense"] for index, word, values in features if "Tense" in values}
-    return one_per_word(_list_words(rows), list(tenses), list(tenses.values()))
+    return make_word_items(_list_words(rows), list(tenses), list(tenses.values()))
 
 
 BUILT_IN: Mapping[str, BuiltInTask] = {
@@ -315,9 +312,9 @@ BUILT_IN: Mapping[str, BuiltInTask] = {
 # --- Labels of recipes ---
 
 LABEL_METRICS = ("accuracy", "f1_macro", "f1_weighted", "balanced_accuracy", "matthews_correlation")
-"""Metrics of probes of labels: those without a positive class."""
+"""Metrics for probes of labels: the classification metrics without a positive class."""
 REGRESSION_METRICS = tuple(name for name in REGRESSION if not is_lower_better(name))
-"""Metrics of probes of numbers."""
+"""Metrics for probes of numbers."""
 
 _UNITS: Mapping[tuple[tuple[str, ...], str], str] = {
     (("tokens",), "tags"): "word",
@@ -325,16 +322,16 @@ _UNITS: Mapping[tuple[tuple[str, ...], str], str] = {
     (("text",), "label"): "text",
     (("text", "text_pair"), "label"): "text",
 }
-"""Canonical columns of a task family -> unit that has a label; other families have no labels that a vector predicts."""
+"""Inputs and gold column of a task family -> unit that has a label; probes do not support other families."""
 
 
 def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> ProbeTask:
-    """Read the rows of a recipe, and make a task of their labels.
+    """Read the rows of a recipe, and make a task of predicting their labels.
 
     Args:
         recipe: Recipe of the rows and labels.
-        limit: Maximum training rows.
-        metric: Metric of `LABEL_METRICS` or `REGRESSION_METRICS`; by default the first such metric of the recipe.
+        limit: Maximum number of training rows.
+        metric: Metric in `LABEL_METRICS` or `REGRESSION_METRICS`; by default, the first such metric of the recipe.
 
     Raises:
         RecipeError: If the recipe's task family does not label texts or words, or a row has several labels.
@@ -345,7 +342,7 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
     unit = _UNITS.get((task.COLUMNS.inputs, gold))
     if unit is None or recipe.options.get("multi_label"):
         reason = "has several labels per row" if unit else f"belongs to the family {recipe.task}"
-        message = f"{recipe.name} {reason}, and probes read one label of a text, a pair or a word"
+        message = f"{recipe.name} {reason}, but probes need one label per text, pair or word"
         raise RecipeError(message, "name a recipe of text classification, regression, tags or senses")
     metric = choose_metric(metric, [recipe.best_metric, *recipe.metrics], is_regression=not task.HAS_LABEL_NAMES)
     splits = read_task_splits(recipe, task, _is_needed)
@@ -362,22 +359,22 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
     return ProbeTask(*about, train, test, metric, is_regression=not task.HAS_LABEL_NAMES, notes=notes, **groups)
 
 
-def choose_metric(metric: str | None, offered: Sequence[str], *, is_regression: bool) -> str:
-    """Return the requested metric, or the first offered metric that probes have.
+def choose_metric(metric: str | None, recipe_metrics: Sequence[str], *, is_regression: bool) -> str:
+    """Return the requested metric, or else the first metric of the recipe that probes support.
 
     Raises:
-        RecipeError: If probes of such labels do not have it.
+        RecipeError: If probes of such labels do not support the requested metric.
     """
     allowed = REGRESSION_METRICS if is_regression else LABEL_METRICS
     if metric is None:
-        return next((name for name in offered if name in allowed), allowed[0])
+        return next((name for name in recipe_metrics if name in allowed), allowed[0])
     if metric not in allowed:
         raise RecipeError(f"--metric {metric} does not apply to this task", f"choose one of: {', '.join(allowed)}")
     return metric
 
 
 def _label_rows(rows: list[Row], unit: str, *, is_named: bool) -> ProbeItems:
-    """Return an item per labeled word, target word, text or pair of texts."""
+    """Return one item per labeled word, target word, text or pair of texts."""
     if unit == "word":
         tags = {
             (index, word): tag
@@ -385,18 +382,18 @@ def _label_rows(rows: list[Row], unit: str, *, is_named: bool) -> ProbeItems:
             for word, tag in enumerate(row["tags"])
             if tag is not None
         }
-        return one_per_word(_list_words(rows), list(tags), list(tags.values()))
+        return make_word_items(_list_words(rows), list(tags), list(tags.values()))
     if unit == "target":
         targets = [int(row["target"]) for row in rows]
         inputs = _pick_columns(rows, "tokens", "target")
-        return one_per_row(inputs, unit, [row["sense"] for row in rows], [str(row["word"]) for row in rows], targets)
+        return make_row_items(inputs, unit, [row["sense"] for row in rows], [str(row["word"]) for row in rows], targets)
     labels = [row["label"] for row in rows]
     if not rows or "text_pair" not in rows[0]:
-        return one_per_row(_pick_columns(rows, "text"), "text", labels)
+        return make_row_items(_pick_columns(rows, "text"), "text", labels)
     if is_named:
-        return one_per_row(_pick_columns(rows, "text", "text_pair"), "pair", labels)
-    # Regression, such as text similarity, compares the vectors of two texts that are read separately. All first texts
-    # come before all second ones: with two rows, the addresses are [[[0, 0], [2, 0]], [[1, 0], [3, 0]]].
+        return make_row_items(_pick_columns(rows, "text", "text_pair"), "pair", labels)
+    # Regression of a pair, such as text similarity, compares the vectors of both texts, so each text is a separate row.
+    # All first texts come first: with two pairs, the addresses are [[[0, 0], [2, 0]], [[1, 0], [3, 0]]].
     texts = [{"text": row[column]} for column in ("text", "text_pair") for row in rows]
     indices = np.arange(2 * len(rows)).reshape(2, -1).T
     addresses = np.stack([indices, np.zeros_like(indices)], axis=2)

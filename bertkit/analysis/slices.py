@@ -26,14 +26,14 @@ _NEGATION = re.compile(
     re.IGNORECASE,
 )
 _DIGIT = re.compile(r"\d")
-_MAX_CASED = 0.5  # a text with more capitalized words is a title, in which capitals do not show names
-_MANY_NEW = 2  # new words; texts with more are in one slice
+_MAX_CAPITALIZED = 0.5  # fraction of words; capitals in a title do not mark names
+_TOP_BIN = 2  # texts with two or more new words are one slice
 _MAX_IDS = 20
 
 
 @dataclass(frozen=True)
 class ComparedSlice:
-    """A slice of the units, compared with the rest."""
+    """A slice of the units, compared with all other units."""
 
     by: str
     value: str
@@ -43,11 +43,11 @@ class ComparedSlice:
     difference: float
     interval: tuple[float, float] | None
     p: float | None
-    """None if the slice is not tested, because it has too few rows or errors to differ significantly."""
+    """p value of the test; None if the slice has too few rows or errors to be tested."""
     p_holm: float | None
     is_beyond_chance: bool
     ids: list[str]
-    """Ids of the first few wrong rows in it."""
+    """Ids of the first wrong rows of the slice."""
 
 
 def find_slices(
@@ -64,7 +64,7 @@ def find_slices(
         scorer: Scorer of the run.
         rows: All rows.
         units: Indices of the rows of each unit.
-        known_words: Words of the training rows, in lower case; without them, a word is new if it occurs once.
+        known_words: Words of the training rows, in lower case; by default, the words that occur in two texts.
         extra: Name of a column -> its value in each row.
     """
     columns = scorer.task.COLUMNS
@@ -72,7 +72,7 @@ def find_slices(
     texts = offload_to_disk(" ".join(_join_texts(rows[index], columns) for index in indices) for indices in units)
     new_words = map(len, _find_new_words(texts, known_words))
     name = "new words" if known_words is not None else "words that occur once"
-    groups[name] = _group_units(f"{_MANY_NEW} or more" if count >= _MANY_NEW else str(count) for count in new_words)
+    groups[name] = _group_units(f"{_TOP_BIN} or more" if count >= _TOP_BIN else str(count) for count in new_words)
     checks: dict[str, Callable[[str], object]]
     checks = {"negation": _NEGATION.search, "names": _has_names, "numbers": _DIGIT.search}
     for name, check in checks.items():
@@ -84,11 +84,11 @@ def find_slices(
 
 
 def compare_groups(outcomes: Outcomes, groups: Groups) -> list[ComparedSlice]:
-    """Compare each group of units with the rest; the smallest corrected p comes first, untested groups come last.
+    """Compare each group of units with all other units, sorted by corrected p value; untested groups come last.
 
     Args:
         outcomes: Errors of the answers.
-        groups: Groups as `find_slices` returns them.
+        groups: Groups from `find_slices`.
     """
     entries = [(by, value, members) for by, values in groups.items() for value, members in values.items()]
     member_arrays = [np.array(members, dtype=int) for *_, members in entries]
@@ -96,10 +96,10 @@ def compare_groups(outcomes: Outcomes, groups: Groups) -> list[ComparedSlice]:
     slices = []
     for (by, value, members), result in zip(entries, compared, strict=True):
         if result is not None:
-            wrong = (outcomes.answers[unit].id for unit in members if outcomes.errors[unit] > 0)
+            wrong_ids = (outcomes.answers[unit].id for unit in members if outcomes.errors[unit] > 0)
             rates = result.units, result.rate, result.rest, result.difference, result.interval
             tests = result.p, result.p_holm, result.is_beyond_chance
-            slices.append(ComparedSlice(by, shorten(str(value), 40), *rates, *tests, list(islice(wrong, _MAX_IDS))))
+            slices.append(ComparedSlice(by, shorten(str(value), 40), *rates, *tests, list(islice(wrong_ids, _MAX_IDS))))
     return sorted(slices, key=lambda part: (part.p is None, part.p_holm or 0.0, part.p or 0.0))
 
 
@@ -121,7 +121,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def _find_new_words(texts: Sequence[str], known_words: Collection[str] | None) -> Iterator[set[str]]:
-    """Yield the words of each text that are not known; without known words, the words that no other text has."""
+    """Yield the words of each text that are not known; by default, words that occur in several texts are known."""
     if known_words is None:
         counts = Counter(word for text in texts for word in set(_split_words(text)))
         known_words = {word for word, count in counts.items() if count > 1}
@@ -129,16 +129,16 @@ def _find_new_words(texts: Sequence[str], known_words: Collection[str] | None) -
 
 
 def _has_names(text: str) -> bool:
-    """Return whether a word match a sentence has a capital letter, in a text that is not written in capitals."""
+    """Return whether a text, unless most words are capitalized, has a capitalized word within a sentence."""
     words = _WORD.findall(text)
     capitalized = sum(word[:1].isupper() for word in words)
-    # A capital after a word or a comma, not at the beginning of a sentence; "I" is not a name.
+    # A word other than "I" is within a sentence if a word, a comma or a semicolon precedes it.
     match = re.search(r"[\w,;]\s+(?!I\b)[A-Z][\w]", text)
-    return match is not None and capitalized < _MAX_CASED * max(len(words), 1)
+    return match is not None and capitalized < _MAX_CAPITALIZED * max(len(words), 1)
 
 
 def _group_units(names: Iterable[str]) -> dict[str, Sequence[int]]:
-    """Group units by the name of each; if all have the same name, there is nothing to compare."""
+    """Group units by their names, or return an empty dictionary if all units have the same name."""
     groups: dict[str, array[int]] = {}
     for unit, name in enumerate(names):
         groups.setdefault(name, array("q")).append(unit)
@@ -151,7 +151,7 @@ def _group_by_gold_lists(rows: Sequence[Row], units: Units, gold: str) -> dict[s
     for unit, indices in enumerate(units):
         value = rows[indices[0]].get(gold)
         if isinstance(value, list):
-            # B-PER and I-PER, and the prefixes of other schemes, are the type PER.
+            # B-PER, I-PER and tags of other schemes, such as E-PER, have the type PER.
             items = {re.sub(r"^[BIESL]-", "", name) for name in value if isinstance(name, str) and name != "O"}
             for name in items or ("none",):
                 groups.setdefault(name, array("q")).append(unit)

@@ -1,4 +1,4 @@
-"""Syntactic heads of words, as CoNLL-U files and the datasets of Universal Dependencies have them."""
+"""Syntactic heads of words in CoNLL-U files and datasets of Universal Dependencies."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _NO_HEAD = frozenset({"_", "None", "", None})
 
 @dataclass(frozen=True)
 class ParsedRow:
-    """A row of a file: a text, or words, which can have syntactic heads."""
+    """A row of a file: a text, or words with or without syntactic heads."""
 
     content: str | list[str]
     heads: Sequence[int] = ()
-    """Position of the word that each word depends on, from 1; 0 for the root and for words without a head."""
+    """Position of each word's head, from 1; 0 for the root and for words without a head."""
     relations: Sequence[str] = ()
     """Relation of each word to its head."""
 
@@ -29,7 +29,7 @@ def parse_row(record: Record, column: str, file: str) -> ParsedRow:
     """Read the words of a row with their syntactic heads, or its text if it has no words.
 
     Raises:
-        DataError: If the row has neither, or its heads and relations do not fit its words.
+        DataError: If the row has neither words nor a text, or its heads and relations do not match its words.
     """
     line, values = record
     words = values.get("tokens" if column == "text" else column)
@@ -46,30 +46,30 @@ def parse_row(record: Record, column: str, file: str) -> ParsedRow:
 def read_heads(value: object, count: int) -> list[int]:
     """Read the head of each word: the position of a word from 1, or 0 for the root and for words without a head.
 
-    Multiword tokens, such as ``don't`` before ``do`` and ``n't``, have no head, and the heads in a file do not count
-    them. The returned heads do, so that a head is a position in the row.
+    Multiword tokens, such as ``don't`` before ``do`` and ``n't``, have no head. Heads in a file count words without
+    multiword tokens; the returned heads are positions in the row, which includes them.
 
     Raises:
-        DataError: If there is not one head per word, or the heads form a circle.
+        DataError: If there is not one head per word, or the heads form a cycle.
 
     Examples:
-        The first word is a multiword token. So head 2 in the file is the third word.
+        The first word is a multiword token, so head 2 in the file is the third word of the row.
 
         >>> read_heads(["_", 2, 0, 2], 4)
         [0, 3, 0, 3]
     """
-    raw = read_column(value, count, "head")
-    counted = [position for position, head in enumerate(raw, 1) if head not in _NO_HEAD]
+    values = read_column(value, count, "head")
+    word_positions = [position for position, head in enumerate(values, 1) if head not in _NO_HEAD]
     try:
-        positions = [int(raw[position - 1]) for position in counted]
+        file_heads = [int(values[position - 1]) for position in word_positions]
     except (TypeError, ValueError):
-        positions = [-1]
-    if not all(0 <= head <= len(counted) for head in positions):
-        message = f"{str(raw)[:60]} are not the heads of {count} words"
+        file_heads = [-1]
+    if not all(0 <= head <= len(word_positions) for head in file_heads):
+        message = f"{str(values)[:60]} are not the heads of {count} words"
         raise DataError(message, "number words from 1; the root has head 0", column="head")
     heads = [0] * count
-    for position, head in zip(counted, positions, strict=True):
-        heads[position - 1] = counted[head - 1] if head else 0
+    for position, head in zip(word_positions, file_heads, strict=True):
+        heads[position - 1] = word_positions[head - 1] if head else 0
     compute_depth(heads)
     return heads
 
@@ -78,24 +78,23 @@ def compute_depth(heads: Sequence[int]) -> int:
     """Return the number of words on the longest path from a root to a word.
 
     Raises:
-        DataError: If the heads form a circle.
+        DataError: If the heads form a cycle.
 
     >>> compute_depth([2, 0, 2, 3])
     3
     """
-    # A path without a circle has at most as many words as the row. Index 0 is above all roots and has depth 0.
+    # Index 0 is the parent of all roots, with depth 0.
     depths = [0] * (len(heads) + 1)
     for word in range(1, len(heads) + 1):
-        # Walk up to the first word whose depth is known. Then all words of the path get theirs, so that each word is
-        # visited once.
+        # Walk up to a word whose depth is known, then set the depths of the path, so that each word is visited once.
         path = []
         while word and not depths[word]:
             path.append(word)
             if len(path) > len(heads):
-                raise DataError("heads that go in a circle", "correct the row", column="head")
+                raise DataError("the heads form a cycle", "correct the row", column="head")
             word = heads[word - 1]
-        for above in reversed(path):
-            depths[above] = depths[heads[above - 1]] + 1
+        for node in reversed(path):
+            depths[node] = depths[heads[node - 1]] + 1
     return max(depths)
 
 

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
 
 _LIMITS = (128, 256, 512)
-_BATCH = 256  # texts
+_BATCH_SIZE = 256
 
 
 @dataclass(frozen=True)
-class TokenizerFacts:
+class TokenizerInfo:
     """Properties of a tokenizer."""
 
     model: str
     type: str
     """Algorithm, such as ``WordPiece``."""
     vocabulary: int
-    """Number of tokens that it knows."""
+    """Number of tokens."""
     max_tokens: int | None
     """Maximum tokens that the model reads, or None if no file of the tokenizer states it."""
 
@@ -37,7 +37,7 @@ class TokenizerFacts:
 class TextTokenizer:
     """The tokenizer of a model."""
 
-    facts: TokenizerFacts
+    info: TokenizerInfo
     tokenizer: Tokenizer
     unknown_id: int | None
     has_segments: bool
@@ -52,17 +52,17 @@ class Token:
     segment: int
     is_special: bool
     start: int | None
-    """Its first character in its text."""
+    """Offset of the first character in the text."""
     end: int | None
-    """Its last character + 1."""
+    """Offset after the last character."""
     word: int | None
-    """Index of its word, from 0 in each text, as the tokenizer splits words."""
+    """Index of the word in the text, as the tokenizer splits words."""
     text: str
-    """Its characters."""
+    """Characters of the token."""
 
 
 @dataclass(frozen=True)
-class TextTokens(TokenizerFacts):
+class TextTokens(TokenizerInfo):
     """The tokens of a text, or of a pair of texts, as a model reads them."""
 
     words: int
@@ -71,7 +71,7 @@ class TextTokens(TokenizerFacts):
 
 
 @dataclass(frozen=True)
-class TextFigures(TokenizerFacts):
+class TextFigures(TokenizerInfo):
     """Measurements of the texts of a file. Lengths are in tokens, including special tokens."""
 
     texts: int
@@ -79,11 +79,11 @@ class TextFigures(TokenizerFacts):
     fertility: float
     """Tokens per word."""
     coverage: float
-    """Fraction of words that are one token."""
+    """Fraction of words that are a single token."""
     unknown_rate: float
-    """Fraction of tokens that are the unknown token."""
+    """Fraction of tokens that are unknown tokens."""
     vocabulary_seen: float
-    """Fraction of the vocabulary that occurs."""
+    """Fraction of the vocabulary that occurs in the texts."""
     tokens: int
     """Number of tokens, without special tokens."""
     mean_length: float
@@ -108,19 +108,19 @@ def load_text_tokenizer(folder: Path, name: str) -> TextTokenizer:
     if tokenizer is None:
         tokenizer = configure_for_plain_text(read_tokenizer(folder).backend_tokenizer)
     config, settings = read_json(folder / "config.json"), read_json(folder / "tokenizer_config.json")
-    stated = settings.get("model_max_length")
+    limit = settings.get("model_max_length")
     # transformers writes 10^30 for "no limit".
-    bounds = [int(stated)] if isinstance(stated, (int, float)) and stated < 1e9 else []
-    if isinstance(positions := config.get("max_position_embeddings"), int) and positions > 0:
+    limits = [int(limit)] if isinstance(limit, (int, float)) and limit < 1e9 else []
+    if isinstance(num_positions := config.get("max_position_embeddings"), int) and num_positions > 0:
         padding, architecture = config.get("pad_token_id"), find_architecture(str(config.get("model_type")))
-        # RoBERTa counts positions from the position after its padding token.
-        first = padding + 1 if isinstance(padding, int) and architecture.positions_follow_padding_id else 0
-        bounds.append(positions - first)
+        # The first position of RoBERTa is the id of its padding token + 1.
+        offset = padding + 1 if isinstance(padding, int) and architecture.positions_follow_padding_id else 0
+        limits.append(num_positions - offset)
     # A model with one segment, such as RoBERTa, has no embedding for a second one.
     has_segments = config.get("type_vocab_size", 2) != 1
     algorithm, vocabulary = type(tokenizer.model).__name__, int(tokenizer.get_vocab_size())
-    facts = TokenizerFacts(name, algorithm, vocabulary, min(bounds, default=None))
-    return TextTokenizer(facts, tokenizer, _find_unknown(tokenizer), has_segments)
+    info = TokenizerInfo(name, algorithm, vocabulary, min(limits, default=None))
+    return TextTokenizer(info, tokenizer, _find_unknown(tokenizer), has_segments)
 
 
 def _find_unknown(tokenizer: Tokenizer) -> int | None:
@@ -137,42 +137,42 @@ def tokenize_text(tokenizer: TextTokenizer, text: str, pair: str | None = None) 
     tokens = _list_tokens(tokenizer.tokenizer.encode(text, pair), (text, pair or ""), tokenizer.has_segments)
     words = len(find_words(text)) + len(find_words(pair or ""))
     unknown = sum(token.id == tokenizer.unknown_id for token in tokens)
-    return TextTokens(**vars(tokenizer.facts), words=words, unknown=unknown, tokens=tokens)
+    return TextTokens(**vars(tokenizer.info), words=words, unknown=unknown, tokens=tokens)
 
 
 def _list_tokens(encoding: Encoding, texts: tuple[str, str], has_segments: bool) -> list[Token]:
     columns = (encoding.tokens, encoding.ids, encoding.type_ids, encoding.sequence_ids, encoding.offsets)
     tokens = []
-    for token, token_id, segment, side, (start, end), word in zip(*columns, encoding.word_ids, strict=True):
-        place = (None, None, word, "") if side is None else (start, end, word, texts[side][start:end])
-        tokens.append(Token(token, token_id, segment if has_segments else 0, side is None, *place))
+    for token, token_id, segment, index, (start, end), word in zip(*columns, encoding.word_ids, strict=True):
+        location = (None, None, word, "") if index is None else (start, end, word, texts[index][start:end])
+        tokens.append(Token(token, token_id, segment if has_segments else 0, index is None, *location))
     return tokens
 
 
 def measure_texts(tokenizers: Sequence[TextTokenizer], texts: Iterable[str]) -> list[TextFigures]:
-    """Measure how tokenizers split texts, which are read once."""
-    counts = [(tokenizer, Splitting(), list[int]()) for tokenizer in tokenizers]
-    remaining = iter(texts)
-    while batch := list(islice(remaining, _BATCH)):
-        for tokenizer, splitting, lengths in counts:
+    """Measure how tokenizers split texts; the texts are read once for all tokenizers."""
+    totals = [(tokenizer, Splitting(), list[int]()) for tokenizer in tokenizers]
+    texts = iter(texts)
+    while batch := list(islice(texts, _BATCH_SIZE)):
+        for tokenizer, splitting, lengths in totals:
             special = tokenizer.tokenizer.num_special_tokens_to_add(is_pair=False)
             encodings = tokenizer.tokenizer.encode_batch(batch, add_special_tokens=False)
             for text, encoding in zip(batch, encodings, strict=True):
                 splitting.add(text, encoding.ids, encoding.offsets, tokenizer.unknown_id)
                 lengths.append(len(encoding.ids) + special)
-    return [_sum_up(*count) for count in counts]
+    return [_summarize(*total) for total in totals]
 
 
-def _sum_up(tokenizer: TextTokenizer, splitting: Splitting, counted: Sequence[int]) -> TextFigures:
+def _summarize(tokenizer: TextTokenizer, splitting: Splitting, token_counts: Sequence[int]) -> TextFigures:
     import numpy as np
 
-    lengths = np.array(counted or [0])
-    limits = sorted({*_LIMITS, tokenizer.facts.max_tokens or _LIMITS[0]})
+    lengths = np.array(token_counts or [0])
+    limits = sorted({*_LIMITS, tokenizer.info.max_tokens or _LIMITS[0]})
     return TextFigures(
-        **vars(tokenizer.facts),
+        **vars(tokenizer.info),
         texts=splitting.texts,
         **splitting.figures(),
-        vocabulary_seen=len(splitting.seen) / max(tokenizer.facts.vocabulary, 1),
+        vocabulary_seen=len(splitting.seen) / max(tokenizer.info.vocabulary, 1),
         tokens=splitting.tokens,
         mean_length=float(lengths.mean()),
         median_length=int(np.quantile(lengths, 0.5, method="higher")),

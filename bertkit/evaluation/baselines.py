@@ -85,10 +85,9 @@ def read_baselines(info: CheckpointInfo) -> Mapping[str, Any] | None:
     A published model comes without their file, because the file contains words of the training rows.
     """
     # Another task family, as in a zero-shot test of the same model, has other baselines.
-    run_task = info.record.get("identity", {}).get("recipe", {}).get("task")
-    file = info.folder / BASELINES_FILE
-    if "baselines" not in info.record or run_task != info.recipe.task:
+    if "baselines" not in info.record or info.run_recipe.get("task") != info.recipe.task:
         return None
+    file = info.folder / BASELINES_FILE
     try:
         state: Mapping[str, Any] | None = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError):
@@ -201,11 +200,10 @@ def _doubt_positive_label(gold: Sequence[Any], output: EvalOutput, label: str | 
     scores = describe_positive_label(output.scores, label)
     if not scores or output.context.recipe.labels or 2 * count <= len(gold):
         return []
-    setting = shlex.quote(f"labels=[{list_names(reversed(output.context.labels))}]")
+    labels, metrics = output.context.labels, scores[0].partition(":")[0]
+    setting = shlex.quote(f"labels=[{list_names(reversed(labels))}]")
     frequency = f"{format_fraction(count, len(gold))} rows have the label {label!r}"
-    metrics = scores[0].partition(":")[0]
-    other_label = output.context.labels[0]
-    return [f"{frequency}, for which {metrics} are computed: --set {setting} computes them for {other_label!r}."]
+    return [f"{frequency}, for which {metrics} are computed: --set {setting} computes them for {labels[0]!r}."]
 
 
 def find_warnings(

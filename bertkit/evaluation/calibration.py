@@ -48,7 +48,7 @@ class SavedCalibration:
     gold: str = ""
     """Probability of each gold label."""
     folds: list[dict[str, Any]] = field(default_factory=list)
-    """For each fold, the digests of its ``rows``, 16 digits each, and the ``options`` fitted to the other folds.
+    """Folds with the digests of their ``rows``, 16 digits each, and the ``options`` fitted to the other folds.
 
     Digests are stored as text, because separate objects take several times the memory. A calibration on the Hub has no
     folds.
@@ -197,7 +197,7 @@ def choose_thresholds(
 
 
 def check_fraction(name: str, value: float | None) -> None:
-    """Check that the value of an option is None or between 0 and 1.
+    """Check that the value of an option, if given, is between 0 and 1.
 
     Raises:
         UsageError: If it is not.

@@ -84,7 +84,7 @@ class CheckpointInfo:
         return tuple(member.folder for member in self.members)
 
     def in_precision(self, precision: str | None) -> CheckpointInfo:
-        """Return this checkpoint with another precision in its recipe, or unchanged if `precision` is None."""
+        """Return this checkpoint with a precision in its recipe; None keeps the recipe's."""
         if precision is None:
             return self
         members = tuple(member.in_precision(precision) for member in self.members)
@@ -118,7 +118,7 @@ class CheckpointInfo:
         """Load the model and its tokenizer.
 
         Args:
-            machine: Device and precision; by default, those of its run, or else the precision of its weights.
+            machine: Device and precision; by default, the precision of its run or else of its weights.
             inference: Whether only outputs are computed and no loss, so that faster modules can replace transformers'.
             calibrated: Whether to apply the temperature and the thresholds in the model folder.
 
@@ -155,13 +155,12 @@ class CheckpointInfo:
         """Add the options that its run has tuned and log them; warn if the maximum length differs from training."""
         limit = int(context.tokenizer.model_max_length)
         max_length = min(self.recipe.training.max_length, limit)
-        run_length = min(self._run_recipe.get("training", {}).get("max_length", max_length), limit)
+        run_length = min(self.run_recipe.get("training", {}).get("max_length", max_length), limit)
         if run_length != max_length:
             log.info(f"trained with max_length {run_length}, used with {max_length}")
         tuned_options = self._keep_unset(self.record.get("tuned", {}))
         if tuned_options:
-            described = ", ".join(f"{name} {value:.4g}" for name, value in tuned_options.items())
-            log.info(f"as tuned in its run: {described}")
+            log.info("as tuned in its run: " + ", ".join(f"{name} {tuned_options[name]:.4g}" for name in tuned_options))
         return with_options(context, self._find_long_text() | tuned_options)
 
     def _keep_unset(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,11 +183,11 @@ class CheckpointInfo:
         context = self._set_up(TaskContext(self.recipe, tokenizer, self.labels, True, True))
         # The graph contains the head, so options of the head cannot change after the export.
         for name, exported, requested in _changed_head_options(export.options, context.recipe.options):
-            message = f"it was exported with options.{name} {exported}, and the recipe has {requested}"
+            message = f"the model was exported with options.{name} {exported}, but the recipe has {requested}"
             raise ModelError(message, "use the recipe.yaml of its folder, or export it again", file=self.folder)
         if (device := requested_device()) not in ("auto", "cpu"):
             message = f"--device {device}: exported models are computed on the CPU"
-            raise UsageError(message, "leave it out", file=self.folder)
+            raise UsageError(message, "leave out --device", file=self.folder)
         description = f"CPU, {export.backend}: {export.precision} (as exported)"
         log.info(description)
         machine = ComputeConfig("cpu", export.precision, available_threads().number, description)
@@ -200,12 +199,13 @@ class CheckpointInfo:
         Calibrations of members are not applied, because the ensemble has its own.
         """
         # All members use the hardware settings of the first, so that they differ only in their weights.
-        first = self.members[0].load(machine, inference=inference, calibrated=False)
-        others = (member.load(first.machine, inference=inference, calibrated=False) for member in self.members[1:])
+        settings = {"inference": inference, "calibrated": False}
+        first = self.members[0].load(machine, **settings)
+        other_members = [member.load(first.machine, **settings) for member in self.members[1:]]
         tuned_options = [member.record.get("tuned", {}) for member in self.members]
         means = {name: fmean(options[name] for options in tuned_options) for name in tuned_options[0]}
         context = with_options(first.context, self._keep_unset(means))
-        return replace(first, context=context, members=(first, *others))
+        return replace(first, context=context, members=(first, *other_members))
 
     def _detect_hardware(self) -> ComputeConfig:
         # With a faster precision than its run's, scores would differ in the last digits.
@@ -221,7 +221,7 @@ class CheckpointInfo:
         """Return the long-text options of its run, unless the recipe sets them; log the value in effect."""
         if "long_text" not in self.task.OPTIONS or not self.record:
             return {}
-        run_options = self._run_recipe.get("options", {})
+        run_options = self.run_recipe.get("options", {})
         run_value, requested = run_options.get("long_text", "head"), self.recipe.options.get("long_text")
         if requested not in (None, run_value):
             log.info(f"trained with long_text {run_value}, used with {requested}")
@@ -232,10 +232,11 @@ class CheckpointInfo:
 
     def restore_limit(self, recipe: Recipe) -> Recipe:
         """Return a recipe for a model made from this one, with ``data.limit`` as in training, not as in scoring."""
-        return recipe.replace("data", limit=self._run_recipe.get("data", {}).get("limit"))
+        return recipe.replace("data", limit=self.run_recipe.get("data", {}).get("limit"))
 
     @property
-    def _run_recipe(self) -> dict[str, Any]:
+    def run_recipe(self) -> dict[str, Any]:
+        """Recipe of its run; empty for a plain Hugging Face folder."""
         recipe: dict[str, Any] = self.record.get("identity", {}).get("recipe", {})
         return recipe
 
@@ -306,7 +307,7 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> CheckpointInfo:
         export = read_export(folder)
         # A graph has no class name that would show its head, so the manifest states the task family.
         if export.task not in (recipe.task, task.EXPORTED_AS):
-            message = f"it was exported for {export.task}, and the recipe {recipe.name} is for {recipe.task}"
+            message = f"the model was exported for {export.task}, but the recipe {recipe.name} is for {recipe.task}"
             raise ModelError(message, "use the recipe.yaml of its folder", file=folder)
         config, record = read_json_object(folder / "config.json") if task.HAS_LABEL_NAMES else {}, export.record
     else:

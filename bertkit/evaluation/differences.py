@@ -117,7 +117,7 @@ def find_changes(scorer: StoredPredictionScorer, rows: Rows, systems: Systems, e
     fractions = list(count_correct_units(scores, first.row_scores[0], scorer.task.METRICS))
     slice_metric = "accuracy" if "accuracy" in fractions else (fractions or [metric])[0]
     effects = _mean_effects(scorer, {metric, slice_metric}, tested_units, pairs)
-    won, lost = _split_effects(effects[metric])
+    wins, losses = _split_effects(effects[metric])
     # 2. Count wins and losses per slice, and describe the rows with the largest effects.
     units = group_rows(scorer, rows, first)
     groups = slice_values(scorer, rows, units, extra)
@@ -128,10 +128,10 @@ def find_changes(scorer: StoredPredictionScorer, rows: Rows, systems: Systems, e
         metric=metric,
         changed=len(changed),
         judged=len(tested_units),
-        won=len(won),
-        lost=len(lost),
-        won_rows=[describe(units[unit][0]) for unit in won[:max_shown] if len(units)],
-        lost_rows=[describe(units[unit][0]) for unit in lost[:max_shown] if len(units)],
+        won=len(wins),
+        lost=len(losses),
+        won_rows=[describe(units[unit][0]) for unit in wins[:max_shown] if len(units)],
+        lost_rows=[describe(units[unit][0]) for unit in losses[:max_shown] if len(units)],
         slice_metric=slice_metric,
         slices=[*_slice_units(scorer, slice_metric, groups, systems, outcome), *entity_slices],
     )
@@ -186,9 +186,9 @@ def _mean_effects(
 
 def _split_effects(effects: Mapping[int, float]) -> tuple[list[int], list[int]]:
     """Return the won units and the lost units, each with the largest effects first."""
-    won = sorted((unit for unit in effects if effects[unit] > _ROUNDING), key=lambda unit: -effects[unit])
-    lost = sorted((unit for unit in effects if effects[unit] < -_ROUNDING), key=lambda unit: effects[unit])
-    return won, lost
+    wins = sorted((unit for unit in effects if effects[unit] > _ROUNDING), key=lambda unit: -effects[unit])
+    losses = sorted((unit for unit in effects if effects[unit] < -_ROUNDING), key=lambda unit: effects[unit])
+    return wins, losses
 
 
 def slice_values(scorer: StoredPredictionScorer, rows: Rows, units: Units, extra: Extra) -> Groups:
@@ -238,8 +238,8 @@ def _slice_units(
         for value, units in values.items():
             parts = [[select_units(run, np.array(units)) for run in system.row_scores] for system in systems]
             scores = _mean_scores(scorer, metric, parts)
-            won, lost = (len(unit_set.intersection(units)) for unit_set in outcome)
-            slices.append(Slice(by, shorten(str(value), 40), len(units), *scores, won, lost))
+            wins, losses = (len(unit_set.intersection(units)) for unit_set in outcome)
+            slices.append(Slice(by, shorten(str(value), 40), len(units), *scores, wins, losses))
     return slices
 
 
@@ -259,9 +259,9 @@ def _slice_entities(scorer: StoredPredictionScorer, metric: str, systems: System
         errors = [np.mean([count_errors(run)[0] for run in system], axis=0) for system in type_scores]
         has_type = np.any([count_errors(run)[1] > 0 for system in type_scores for run in system], axis=0)
         if has_type.any():
-            won, lost = (int((gained > _ROUNDING).sum()) for gained in (errors[0] - errors[1], errors[1] - errors[0]))
+            wins, losses = (int((gains > _ROUNDING).sum()) for gains in (errors[0] - errors[1], errors[1] - errors[0]))
             scores = _mean_scores(scorer, metric, type_scores)
-            slices.append(Slice("entities", name, int(has_type.sum()), *scores, won, lost))
+            slices.append(Slice("entities", name, int(has_type.sum()), *scores, wins, losses))
     return slices
 
 
@@ -297,7 +297,7 @@ def _count_answers(values: Sequence[Any]) -> str:
     answers = Counter(shorten(as_text(value), MAX_ANSWER) for value in values)
     if len(values) == 1:
         return next(iter(answers))
-    if len(answers) > 3:  # such as numbers
+    if len(answers) > 3:
         return f"{len(answers)} answers, such as {next(iter(answers))}"
     return ", ".join(f"{answer} ({count})" for answer, count in answers.most_common())
 

@@ -58,8 +58,8 @@ class WorseGate:
         return list(self.metrics) or [scorer.recipe.best_metric]
 
 
-class GatedDifference(NamedTuple):
-    """Difference that a gate tests, or None if there are too few units for a test."""
+class GateTest(NamedTuple):
+    """Difference that a gate tests; without a difference, there are too few units for a test."""
 
     group: str
     name: str
@@ -89,13 +89,13 @@ def judge_scores(
         is_maximum = is_lower_better(name)
         requirement = f"at {'most' if is_maximum else 'least'} {bound:g}"
         # With confidence, the complete interval must pass, so compare its worse end with the bound.
-        tested_value = interval and interval[is_maximum] if gates.use_interval and name != "size_mb" else value
+        end = interval and interval[is_maximum] if gates.use_interval and name != "size_mb" else value
         # A gate without a measurement fails; otherwise, a broken measurement would pass unnoticed.
-        if value is None or tested_value is None:
+        if value is None or end is None:
             problem = "not measured" if value is None else f"{score_text(value)} has no interval"
             cases.append(Case(group, name, "failed", f"{problem}, and {requirement} is required"))
             continue
-        is_reached = tested_value <= bound if is_maximum else tested_value >= bound
+        is_reached = end <= bound if is_maximum else end >= bound
         measurement = f"{score_text(value)}{f' (95% CI {score_text(interval)})' if interval else ''}"
         confidence = " with confidence" if gates.use_interval else ""
         text = f"{measurement}, {'' if is_reached else 'not '}{requirement}{confidence}"
@@ -117,9 +117,7 @@ def judge_seeds(gates: GateConfig, summary: SeedsSummary) -> list[Case]:
 
 def model_bytes(folder: Path) -> int:
     """Return the size of a model on disk: its weights, or all files of an exported model."""
-    if is_exported(folder):
-        return count_bytes(folder)
-    return get_weight_bytes(folder)
+    return count_bytes(folder) if is_exported(folder) else get_weight_bytes(folder)
 
 
 def judge_result(gates: GateConfig, result: EvalResult, folders: Sequence[Path] = ()) -> EvalResult:
@@ -160,9 +158,7 @@ def judge_systems(
         return []
     first, *rivals = systems
     metrics, units = gate.choose_metrics(scorer, systems[first]), count_units(systems[first].row_scores[0])
-    tests = [
-        GatedDifference(name, metric, metric, units, differences[name][metric]) for name in rivals for metric in metrics
-    ]
+    tests = [GateTest(name, metric, metric, units, differences[name][metric]) for name in rivals for metric in metrics]
     # Compute only the tested metrics in each resample of each slice.
     if set(metrics) <= set(scorer.recipe.metrics):
         scorer = replace(scorer, recipe=scorer.recipe.model_copy(update={"metrics": metrics}))
@@ -180,13 +176,13 @@ def judge_systems(
                 ]
                 by_metric = compare_systems(scorer, *parts)
             slice_tests += [
-                GatedDifference(f"{name}, {by}", f"{value}: {metric}", metric, len(members), by_metric.get(metric))
+                GateTest(f"{name}, {by}", f"{value}: {metric}", metric, len(members), by_metric.get(metric))
                 for metric in metrics
             ]
     return judge_worse(tests, gate) + judge_worse(slice_tests, gate)
 
 
-def judge_worse(tests: Sequence[GatedDifference], gate: WorseGate) -> list[Case]:
+def judge_worse(tests: Sequence[GateTest], gate: WorseGate) -> list[Case]:
     """Judge differences by a gate; p values are corrected for the number of tests."""
     # Skipped slices are left out of the correction, which they would make stricter without a reason.
     differences = [test.difference for test in tests if test.difference is not None]

@@ -28,8 +28,8 @@ TOLERANCE = 1e-4
 SHAPES = ((1, 2), (1, 11), (3, 32), (2, 128), (1, 512))
 """Shapes (texts, tokens) of the batches whose outputs are compared."""
 _TIMED_SHAPES = ((1, 16), (1, 128), (8, 128), (32, 16))
-_SINGLE_ROWS = 32  # rows that are timed one at a time
-_BATCHED_ROWS = 512  # rows that are timed in batches
+_SINGLES = 32  # rows that are timed one at a time
+_BATCHED = 512  # rows that are timed in batches
 
 Arrays = Mapping[str, Any]
 Compute = Callable[[Arrays], Arrays]
@@ -47,7 +47,7 @@ class Parity:
     latency: list[dict[str, Any]] = field(default_factory=list)
     """``texts``, ``tokens``, milliseconds of ``torch`` and of the ``exported`` graph, and ``times_as_fast``.
 
-    ``spread`` is the fraction by which the slowest round took longer. ``times_as_fast`` is None if rounds disagree.
+    ``spread`` is the fraction by which the slowest round took longer. If rounds disagree, ``times_as_fast`` is empty.
     """
     split: str = ""
     rows: int = 0
@@ -61,10 +61,10 @@ class Parity:
     ece: dict[str, Any] | None = None
 
 
-def random_texts(shape: tuple[int, ...], inputs: Sequence[str], vocabulary_size: int) -> dict[str, Any]:
+def random_texts(shape: tuple[int, ...], inputs: Sequence[str], vocab_size: int) -> dict[str, Any]:
     """Draw token ids, padded to random lengths; the shape is (texts, tokens) or (rows, texts, tokens)."""
     draw = np.random.default_rng(0)
-    ids = draw.integers(vocabulary_size // 2, vocabulary_size, shape)
+    ids = draw.integers(vocab_size // 2, vocab_size, shape)
     lengths = draw.integers(2, shape[-1] + 1, shape[:-1])
     lengths.reshape(-1)[0] = shape[-1]
     mask = (np.arange(shape[-1]) < lengths[..., None]).astype(np.int64)
@@ -97,26 +97,26 @@ def _drop_padding(values: np.ndarray, batch: Arrays) -> np.ndarray:
 
 
 def tabulate_latency(
-    model: Compute, graph: Compute, inputs: Sequence[str], vocabulary_size: int, max_tokens: int
+    model: Compute, graph: Compute, inputs: Sequence[str], vocab_size: int, max_tokens: int
 ) -> list[dict[str, Any]]:
     """Return the times of both for batches of texts of one length; see `Parity.latency`."""
     shapes = [(texts, tokens) for texts, tokens in _TIMED_SHAPES if tokens <= max_tokens]
-    batches = [random_texts(shape, inputs, vocabulary_size) for shape in shapes]
+    batches = [random_texts(shape, inputs, vocab_size) for shape in shapes]
     # Without padding, both compute the same number of tokens.
     for batch in batches:
         batch["attention_mask"] = np.ones_like(batch["attention_mask"])
-    model_times, graph_times = time_interleaved([model, graph], batches)
+    model_time, graph_time = time_interleaved([model, graph], batches)
     return [
         {
             "texts": texts,
             "tokens": tokens,
-            "torch": round(1000 * model_times.seconds[index], 2),
-            "exported": round(1000 * graph_times.seconds[index], 2),
-            "spread": round(max(model_times.spread(this_shape), graph_times.spread(this_shape)), 3),
-            "times_as_fast": compute_speedup(model_times, graph_times, this_shape),
+            "torch": round(1000 * model_time.seconds[index], 2),
+            "exported": round(1000 * graph_time.seconds[index], 2),
+            "spread": round(max(model_time.spread(part), graph_time.spread(part)), 3),
+            "times_as_fast": compute_speedup(model_time, graph_time, part),
         }
         for index, (texts, tokens) in enumerate(shapes)
-        for this_shape in (slice(index, index + 1),)
+        for part in (slice(index, index + 1),)
     ]
 
 
@@ -136,10 +136,9 @@ def compare_scores(before: Checkpoint, after: Checkpoint, split: Split) -> dict[
     flips = {}
     if task.HAS_LABEL_NAMES:
         flips["model"] = _count_flips(first, second)
-    if task.HAS_LABEL_NAMES and isinstance(after.model, ExportedModel) and after.model.export.precision == "int8":
-        flips["alone"] = _count_flips(score_split(after, split, features=second.features, alone=True), second)
-    has_gates = bool(after.context.recipe.gates.limits)
-    intervals = find_intervals(task, second).bounds if has_gates else {}
+        if isinstance(after.model, ExportedModel) and after.model.export.precision == "int8":
+            flips["alone"] = _count_flips(score_split(after, split, features=second.features, alone=True), second)
+    intervals = find_intervals(task, second).bounds if after.context.recipe.gates.limits else {}
     return {"scores": scores, "flips": flips, "intervals": intervals, "ece": measure_ece(task, second, split.rows)}
 
 
@@ -165,10 +164,10 @@ def measure_latency(models: Sequence[tuple[Checkpoint, EvalOutput]]) -> list[Inf
     """
     features = models[-1][1].features
     count = len(features)
-    timed_rows = range(0, count, max(1, count // _BATCHED_ROWS))
-    lengths = get_lengths(features)[list(timed_rows)].tolist()
-    batches = [[timed_rows[index] for index in batch] for batch in sorted_batches(lengths)]
-    single_rows = [[index] for index in range(0, count, max(1, count // _SINGLE_ROWS))]
+    rows = range(0, count, max(1, count // _BATCHED))
+    lengths = get_lengths(features)[list(rows)].tolist()
+    batches = [[rows[index] for index in batch] for batch in sorted_batches(lengths)]
+    singles = [[index] for index in range(0, count, max(1, count // _SINGLES))]
 
     def read(checkpoint: Checkpoint, features: Features, collate: Collator, indices: Sequence[int]) -> None:
         checkpoint.use_machine()
@@ -179,4 +178,4 @@ def measure_latency(models: Sequence[tuple[Checkpoint, EvalOutput]]) -> list[Inf
         partial(read, checkpoint, evaluation.features, checkpoint.task.collator(checkpoint.context))
         for checkpoint, evaluation in models
     ]
-    return measure_speed(runs, single_rows, batches, len(timed_rows))
+    return measure_speed(runs, singles, batches, len(rows))

@@ -48,12 +48,13 @@ _NO_LOGIT = -500.0
 
 @dataclass(frozen=True)
 class EvalResult:
-    """Scores of a checkpoint on one split, None if undefined, with their intervals and baselines."""
+    """Result of a checkpoint on one split: scores with their intervals, baselines and warnings."""
 
     recipe: str
     model: str
     split: str
     scores: dict[str, float | None]
+    """Metric -> score, or None if the score is undefined."""
     rows: int
     seconds: float
     intervals: dict[str, Interval] = field(default_factory=dict)
@@ -298,13 +299,13 @@ def explain_undefined(
 
 
 def find_positive_label(task: Task, recipe: Recipe, labels: Sequence[str]) -> str | None:
-    """Return the second of two labels, for which f1, precision and recall are computed; None for other tasks."""
+    """Return the second of two labels, for which f1, precision and recall are computed, or None for other tasks."""
     names = recipe.labels or list(labels)
     return names[1] if set(CLASSIFICATION) <= set(task.METRICS) and len(names) == 2 else None
 
 
 def measure_ece(task: Task, output: EvalOutput, rows: Rows) -> dict[str, Any] | None:
-    """Compute the expected calibration error with its interval; None without a gate on it or gold probabilities."""
+    """Return the expected calibration error with its interval, or None without a gate on it or gold probabilities."""
     if "ece" not in output.context.recipe.gates.limits or task.gold_probabilities is None:
         return None
     from bertkit.metrics.reliability import describe_calibration
@@ -320,10 +321,7 @@ def find_intervals(task: Task, output: EvalOutput) -> Intervals:
     """
     # A resample only indexes the arrays in `row_scores`; no text is compared again.
     return intervals.find_intervals(
-        task.METRICS,
-        output.scores,
-        output.row_scores,
-        lambda row_scores: task.score(dict(row_scores), output.context),
+        task.METRICS, output.scores, output.row_scores, lambda row_scores: task.score(dict(row_scores), output.context)
     )
 
 

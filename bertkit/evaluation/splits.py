@@ -140,14 +140,14 @@ def resolve_overlap(info: CheckpointInfo, splits: Mapping[str, Split], on_overla
     """
     if on_overlap not in get_args(OnOverlap):
         raise UsageError(f"on_overlap is {on_overlap!r}", did_you_mean(on_overlap, get_args(OnOverlap)))
-    training_digests = read_digests(info.folder)
-    if training_digests is None:
+    known_digests = read_digests(info.folder)
+    if known_digests is None:
         if info.record or (info.folder / checkpoints.MANIFEST).is_file():
             log.info(f"{info.folder} was pushed without its training rows, so overlap with the scored rows is unknown")
         return dict(splits)
     gold, data = info.task.COLUMNS.gold, info.record.get("identity", {}).get("data", {})
     fingerprints = {fingerprint for name, fingerprint in data.items() if is_validation(name)}
-    marked_splits = {name: mark_training_rows(split, gold, training_digests) for name, split in splits.items()}
+    marked_splits = {name: mark_training_rows(split, gold, known_digests) for name, split in splits.items()}
     return {name: _resolve_overlap(split, on_overlap, fingerprints) for name, split in marked_splits.items()}
 
 
@@ -161,7 +161,7 @@ def _resolve_overlap(split: Split, on_overlap: OnOverlap, fingerprints: Collecti
         subject = f"{similar_count:,} of them " if similar_count < len(training_rows) else ""
         message += f" ({subject}if case and whitespace are ignored)"
     drop_hint = "" if len(training_rows) == count else "leave these out (--on-overlap drop), "
-    remedy = f"score others (--data FILE), {drop_hint}or have their scores marked (--on-overlap mark)"
+    remedy = f"score other rows (--data FILE), {drop_hint}or mark them (--on-overlap mark)"
     is_error = on_overlap == "error" and len(training_rows) > (_MAX_RECURRING * count if is_predefined else 0)
     if (is_error and split.fingerprint() not in fingerprints) or (on_overlap == "drop" and not drop_hint):
         raise DataError(message, remedy, **split.locate(min(training_rows))._asdict())
@@ -232,11 +232,11 @@ def _fold_texts(value: object) -> Any:
     return normalize(value) if isinstance(value, str) else value
 
 
-def mark_training_rows(split: Split, gold: str, training_digests: Digests) -> Split:
+def mark_training_rows(split: Split, gold: str, known_digests: Digests) -> Split:
     """Mark the rows of a split that are training rows, also if they differ in case or whitespace."""
     digests = digest_training_rows(split.rows, gold)
     # Column 0 has the digests of exact rows, column 1 the digests of folded texts.
-    is_same, is_alike = (np.isin(digests[:, column], training_digests[:, column]) for column in (0, 1))
+    is_same, is_alike = (np.isin(digests[:, column], known_digests[:, column]) for column in (0, 1))
     matches = np.flatnonzero(is_same | is_alike).tolist()
     return replace(split, training_rows=frozenset(matches), normalized_overlap_count=int((~is_same & is_alike).sum()))
 
@@ -254,9 +254,9 @@ def write_training_rows(folder: Path, digests: Digests) -> None:
 def unique_digests(digests: Digests) -> Digests:
     """Return sorted digests without repetition, several times faster than `numpy.unique` of rows."""
     # [[2, 1], [1, 5], [2, 1]] is sorted to [[1, 5], [2, 1], [2, 1]]; a row is new if it differs from the previous row.
-    sorted_digests = digests[np.lexsort((digests[:, 1], digests[:, 0]))]
-    is_new = np.append(True, (sorted_digests[1:] != sorted_digests[:-1]).any(axis=1))[: len(sorted_digests)]
-    return np.asarray(sorted_digests[is_new])
+    rows = digests[np.lexsort((digests[:, 1], digests[:, 0]))]
+    is_new = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))[: len(rows)]
+    return np.asarray(rows[is_new])
 
 
 def read_digests(folder: Path) -> Digests | None:

@@ -30,8 +30,8 @@ from bertkit.storage.runs import RunRecord
 from bertkit.tasks import Answer, Prediction, Predictions, RowScores, Task, load_task
 from bertkit.tokens.features import Rows, TaskContext
 
-_EVAL_REMEDY = "`bertkit eval --output DIR` writes it again"
-_FILE_REMEDY = "`bertkit compare RUN RUN --data FILE` scores runs on a file that no run was trained on"
+_REMEDY = "`bertkit eval --output DIR` writes it again"
+_DATA_REMEDY = "`bertkit compare RUN RUN --data FILE` scores runs on a file that no run was trained on"
 _ROUNDING = 1e-6  # relative
 
 
@@ -109,7 +109,7 @@ class StoredPredictionScorer:
                 adapter.validate_python(value, strict=True)
             except ValidationError as error:
                 message = f"the prediction {shorten(repr(value))}: {error.errors()[0]['msg']}"
-                raise DataError(message, _EVAL_REMEDY, file=run.file, row=row) from None
+                raise DataError(message, _REMEDY, file=run.file, row=row) from None
             names = labels_to_strs(value) if self.task.HAS_LABEL_NAMES else []
             if unknown_names := [name for name in names if name not in labels]:
                 message = (
@@ -145,9 +145,7 @@ def _report_missing_keys(run: StoredRun, task: str) -> Iterator[None]:
         if str(key).startswith("_"):
             message = f"the scores of {task} depend on more than the stored predictions"
             raise DataError(message, "`bertkit eval` scores each model separately", file=run.file) from None
-        raise DataError(
-            f"the prediction has no {key!r}, which {task} needs", _EVAL_REMEDY, file=run.file, row=row
-        ) from None
+        raise DataError(f"the prediction has no {key!r}, which {task} needs", _REMEDY, file=run.file, row=row) from None
 
 
 # --- Reading ---
@@ -198,7 +196,7 @@ def _read_run(name: str, folder: Path, record: RunRecord, split: str | None) -> 
         raise DataError(f"the run has no predictions of split {selected!r}", remedy, file=folder)
     file = folder / predictions_file(selected)
     if file.is_file() and not is_complete(file, record.get("predictions", {}).get(file.name)):
-        raise DataError("the file of predictions does not match its checksum", _EVAL_REMEDY, file=file)
+        raise DataError("the file of predictions does not match its checksum", _REMEDY, file=file)
     return StoredRun(name, file, {**record, "split": selected}, _read_predictions(file), str(folder))
 
 
@@ -207,7 +205,7 @@ def _read_predictions(file: Path) -> Predictions:
         with file.open(encoding="utf-8", newline="\n") as lines:
             predictions = offload_to_disk(_parse_records(lines, file))
     except FileNotFoundError:
-        raise DataError("the file of predictions is missing", _EVAL_REMEDY, file=file) from None
+        raise DataError("the file of predictions is missing", _REMEDY, file=file) from None
     except UnicodeDecodeError:
         raise DataError("not a file of predictions", "name a file from `bertkit eval --output`", file=file) from None
     if not predictions:
@@ -229,7 +227,7 @@ def _parse_records(lines: Iterable[str], file: Path) -> Iterator[Prediction]:
             message = "not a file of predictions, which has a JSON object with `prediction` in each line"
             raise DataError(message, "name a run folder, or a file from `bertkit eval --output`", file=file)
         message = "not a stored prediction" if isinstance(record, dict) else "the line is damaged"
-        raise DataError(message, _EVAL_REMEDY, file=file, row=row)
+        raise DataError(message, _REMEDY, file=file, row=row)
 
 
 # --- Scoring ---
@@ -280,7 +278,7 @@ def _check_run(run: StoredRun, recipe: Recipe, first: StoredRun) -> None:
     names = [sorted(record.get("labels") or []) for record in (identity, reference)]
     if names[0] != names[1]:
         labels = " and ".join(shorten(", ".join(part)) for part in names)
-        raise DataError(f"{run.name} and {first.name} have different labels ({labels})", _FILE_REMEDY)
+        raise DataError(f"{run.name} and {first.name} have different labels ({labels})", _DATA_REMEDY)
     if run.record["split"] != first.record["split"]:
         message = f"{run.name} has predictions of {run.record['split']}, {first.name} of {first.record['split']}"
         raise DataError(message, "name a split that both have: --split SPLIT")
@@ -354,7 +352,7 @@ def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> Data
         message = f"{len(keys):,} rows, and {reference.name} has {len(reference_keys):,}"
         if len(keys) == len(reference_keys):
             message = f"rows recur with other counts than in {reference.name}"
-        return DataError(message, _FILE_REMEDY, file=run.file)
+        return DataError(message, _DATA_REMEDY, file=run.file)
     # 2. A row has another gold value, or is missing in the reference.
     inputs, reference_inputs = (_digest_rows(stored_run, task, gold=False) for stored_run in (run, reference))
     if inputs[index] in reference_inputs:
@@ -365,7 +363,7 @@ def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> Data
     else:
         common_count = sum((Counter(keys) & Counter(reference_keys)).values())
         message = f"not a row of {reference.name}: {common_count:,} of {len(keys):,} rows are the same"
-    return DataError(message, _FILE_REMEDY, file=run.file, row=index + 1)
+    return DataError(message, _DATA_REMEDY, file=run.file, row=index + 1)
 
 
 def read_column(column: str, scorer: StoredPredictionScorer, run: StoredRun, rows: Rows) -> list[Any]:

@@ -55,7 +55,7 @@ class SweepSummary:
     selection: Selection | None = None
     """Estimated score of the best trial on other rows; ``chosen`` has the order of ``trials``."""
     no_selection: str | None = None
-    """Reason why `selection` is None."""
+    """Reason for a missing `selection`."""
     expected_best: list[float] | None = None
     """Expected best score of 1, 2, ... trials of a random search."""
     importance: dict[str, float | None] = field(default_factory=dict)

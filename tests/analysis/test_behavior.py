@@ -113,7 +113,7 @@ def test_words_may_be_added_to_a_list_whose_tags_stay():
     assert plan.changed[0]["tokens"] == ["Anna", "left", "It", "rained", "."]
     old = {"prediction": ["B", "O"]}
     for tags, is_failure in ((["B", "O", "O", "O", "O"], False), (["O", "O", "B", "O", "O"], True)):
-        trial = behavior._judge_change(plan, row, plan.changed[0], old, {"prediction": tags}, None)
+        trial = behavior._judge_change(plan, row, plan.changed[0], (old, {"prediction": tags}), None)
         assert trial.is_failure == is_failure
 
 

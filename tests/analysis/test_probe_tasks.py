@@ -61,9 +61,9 @@ def test_one_of_two_texts_has_two_neighbors_swapped(make):
     task = make("shift")
     given = {row["text"] for row in make("length").train.rows}
     labels = task.train.labels
-    assert abs(labels.count("swapped") - labels.count("as it is")) <= 1
+    assert abs(labels.count("swapped") - labels.count("unchanged")) <= 1
     for row, label in zip(task.train.rows, labels, strict=True):
-        assert (row["text"] in given) == (label == "as it is")
+        assert (row["text"] in given) == (label == "unchanged")
 
 
 def test_depths_stand_beside_lengths(make):
@@ -92,7 +92,7 @@ def test_tenses_are_those_of_conllu(tmp_path):
 def test_what_rows_lack_is_named(make):
     with pytest.raises(DataError, match="no column 'feats'; there are"):
         make("tense")
-    with pytest.raises(DataError, match=r"heads that go in a circle|words but 2 values"):
+    with pytest.raises(DataError, match=r"the heads form a cycle|words but 2 values"):
         make("depth", head=[2, 1])
     with pytest.raises(DataError, match="is not a list"):
         make("length", tokens=None)
@@ -141,7 +141,7 @@ def test_texts_pairs_and_similar_texts():
 
 @pytest.mark.parametrize("name", ["squad", "choose", "rerank", "similarity-triples"])
 def test_other_families_are_refused(name):
-    with pytest.raises(RecipeError, match=r"belongs to the family .*, and probes read one label"):
+    with pytest.raises(RecipeError, match=r"belongs to the family .*, but probes need one label"):
         read(name)
     with pytest.raises(RecipeError, match="has several labels per row"):
         read("classify", **{"options.multi_label": True})
@@ -168,7 +168,7 @@ def test_rows_are_drawn_by_content_and_kept_apart():
     train, held_out, notes = choose_rows(splits, 100)
     assert {row["text"] for row in train} == {f"t{number}" for number in range(40)} - {"t3", "t5"}
     assert [row["text"] for row in held_out] == ["t3", "v1", "v2", "t5"]
-    assert notes == ["training rows whose text is held out too, left out: 2"]
+    assert notes == ["training rows left out, because their text is also held out: 2"]
     few, half, _ = choose_rows(splits, 4)
     assert len(few) == 4 and len(half) == 2
     backwards = {name: split(name, [row["text"] for row in one.rows][::-1]) for name, one in splits.items()}

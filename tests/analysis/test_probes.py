@@ -15,8 +15,8 @@ from bertkit.analysis.probes import (
     draw_training_items,
     encode_labels,
     find_center_of_gravity,
+    find_majority,
     find_vectors,
-    most_frequent,
     probe_layers,
 )
 from tests.analysis.made_up_items import make_items, make_task, make_vectors
@@ -90,7 +90,7 @@ def test_labels_that_only_held_out_rows_have_are_counted():
     task = replace(task, test=replace(task.test, labels=["a new one", *task.test.labels[1:]]))
     assert encode_labels(task)[1][0] == 3
     found = probe_layers(task, train, test, max_items=1000)
-    assert "held-out items whose label no training row has, never right: 1" in found.notes
+    assert "held-out items with a label that no training row has, always wrong: 1" in found.notes
     assert found.labels == 3
 
 
@@ -155,7 +155,7 @@ def test_labels_are_shuffled_within_groups():
 
 
 def test_the_most_frequent_label_of_a_word_or_of_all():
-    majority, by_word = most_frequent(np.array([0, 0, 1, 1, 0]), ["a", "a", "b", "b", "b"], ["b", "a", "new"])
+    majority, by_word = find_majority(np.array([0, 0, 1, 1, 0]), ["a", "a", "b", "b", "b"], ["b", "a", "new"])
     assert majority == 0 and by_word.tolist() == [1, 0, 0]
 
 

@@ -25,8 +25,8 @@ def test_heads_are_positions_where_multiword_tokens_have_none():
         (["0"], "2 words but 1 values"),
         (["0", "x"], "are not the heads of 2 words"),
         (["0", "3"], "are not the heads of 2 words"),
-        (["2", "1"], "heads that go in a circle"),
-        (["0", "2"], "heads that go in a circle"),
+        (["2", "1"], "the heads form a cycle"),
+        (["0", "2"], "the heads form a cycle"),
         (3, "is not a list"),
     ],
 )

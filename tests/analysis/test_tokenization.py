@@ -6,7 +6,7 @@ import pytest
 
 from bertkit.analysis.tokenization import (
     TextTokenizer,
-    TokenizerFacts,
+    TokenizerInfo,
     load_text_tokenizer,
     measure_texts,
     tokenize_text,
@@ -23,7 +23,7 @@ def make(**words) -> TextTokenizer:
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.BertProcessing(("[SEP]", 102), ("[CLS]", 101))
-    return TextTokenizer(TokenizerFacts("tiny", "WordPiece", len(vocabulary), 6), tokenizer, 100, True)
+    return TextTokenizer(TokenizerInfo("tiny", "WordPiece", len(vocabulary), 6), tokenizer, 100, True)
 
 
 BANK = {"bank": 2924, "is": 2003, "located": 2284, "in": 1999, "the": 1996, "city": 2103, "of": 1997, "london": 2414}
@@ -61,4 +61,4 @@ def test_figures_of_texts_are_those_by_hand():
 
 
 def test_the_maximal_length_is_the_least_of_those_that_are_named():
-    assert load_text_tokenizer(hub.find_model("demo"), "demo").facts.max_tokens == 128
+    assert load_text_tokenizer(hub.find_model("demo"), "demo").info.max_tokens == 128

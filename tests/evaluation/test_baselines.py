@@ -42,8 +42,9 @@ def test_baselines_are_scored_on_each_split_as_a_model_is():
 
 
 def saved(folder: Path, checksum: str | None = None, name: str = "text_classification") -> SimpleNamespace:
-    record = {"identity": {"recipe": {"task": "text_classification"}}} | ({"baselines": checksum} if checksum else {})
-    return SimpleNamespace(folder=folder, record=record, recipe=SimpleNamespace(task=name))
+    record = {"baselines": checksum} if checksum else {}
+    run_recipe = {"task": "text_classification"}
+    return SimpleNamespace(folder=folder, record=record, run_recipe=run_recipe, recipe=SimpleNamespace(task=name))
 
 
 def test_what_was_fitted_is_read_as_it_was_written_or_not_at_all(tmp_path, caplog):

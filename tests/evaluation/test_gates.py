@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bertkit.evaluation.gates import GatedDifference, WorseGate, judge_scores, judge_seeds, judge_worse
+from bertkit.evaluation.gates import GateTest, WorseGate, judge_scores, judge_seeds, judge_worse
 from bertkit.evaluation.run_sets import SeedsOfSplit, SeedsSummary, SetRun
 from bertkit.evaluation.scoring import EvalResult
 from bertkit.metrics.paired import Difference, judge_difference
@@ -48,14 +48,14 @@ def test_of_an_error_less_is_better():
 
 
 def test_several_are_corrected_and_few_rows_are_not_tested():
-    tested = [GatedDifference("b, kind", str(n), "accuracy", 100, replace(WORSE, p=0.02)) for n in range(3)]
+    tested = [GateTest("b, kind", str(n), "accuracy", 100, replace(WORSE, p=0.02)) for n in range(3)]
     assert [case.outcome for case in judge_worse(tested[:1], WorseGate())] == ["failed"]
-    cases = judge_worse([*tested, GatedDifference("b, kind", "few", "accuracy", 9, None)], WorseGate())
+    cases = judge_worse([*tested, GateTest("b, kind", "few", "accuracy", 9, None)], WorseGate())
     assert [case.outcome for case in cases] == ["passed"] * 3 + ["skipped"]
 
 
 def test_what_too_few_rows_tell_is_passed_or_not_as_is_asked():
-    tested = [GatedDifference("b", "accuracy", "accuracy", 100, WORSE)]
+    tested = [GateTest("b", "accuracy", "accuracy", 100, WORSE)]
     for choice, outcome in (("fail", "failed"), ("pass", "skipped")):
         (case,) = judge_worse(tested, WorseGate(margin=0.1, undecided=choice))
         assert case.outcome == outcome

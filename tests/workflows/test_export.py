@@ -59,10 +59,10 @@ def test_an_exported_model_of_inference_takes_labels_in_words(light_zygote, run,
 def test_another_task_or_head_than_the_exported_one_is_refused(exported, run):
     folder, _ = exported
     ended = run("predict", "squad", "--model", folder, "--row", "question=Who?", "--row", "context=I.")
-    what = "it was exported for text_classification, and the recipe squad is for question_answering"
+    what = "the model was exported for text_classification, but the recipe squad is for question_answering"
     assert (ended.code, ended.last.startswith(f"error: {what} ")) == (4, True), ended.last
     ended = run("predict", "classify", "--model", folder, "--text", TEXT, "--set", "options.multi_label=true")
-    assert (ended.code, "it was exported with options.multi_label None" in ended.last) == (4, True), ended.last
+    assert (ended.code, "the model was exported with options.multi_label None" in ended.last) == (4, True), ended.last
 
 
 def test_an_exported_model_is_not_trained_or_exported_again(exported, run, tmp_path):

@@ -91,7 +91,7 @@ def test_what_cannot_be_packaged_is_refused_before_anything_is_written(exported,
     for arguments, code, message in (
         (("-o", "there"), 2, "exists already, and is kept as it is"),
         (("-o", "out", "--to", "openvino"), 2, "--to openvino, but the model is exported to onnx already"),
-        (("-o", "out", "--recipe", "squad"), 4, "it was exported for text_classification"),
+        (("-o", "out", "--recipe", "squad"), 4, "the model was exported for text_classification"),
     ):
         ended = run("package", exported, *arguments)
         assert (ended.code, message in ended.last) == (code, True), ended.last
