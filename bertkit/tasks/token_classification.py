@@ -324,14 +324,14 @@ def score(row_scores: RowScores, context: TaskContext) -> dict[str, float]:
     return score_table(METRICS, row_scores, context)
 
 
-def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
+def fit_baselines(training_rows: Rows, context: TaskContext) -> dict[str, Any]:
     """Learn the most frequent tag overall and per word."""
-    return dict(zip(_BASELINES, entities.count_tags(training, context.labels), strict=True))
+    return dict(zip(_BASELINES, entities.count_tags(training_rows, context.labels), strict=True))
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Tag every word with the most frequent tag, or with the word's most frequent one; a new word gets the former."""
-    frequent, tag_scores = (learned[name] for name in _BASELINES)
+    frequent, tag_scores = (state[name] for name in _BASELINES)
     return {
         name: [{"prediction": [context.labels[tags.get(word, frequent)] for word in row["tokens"]]} for row in rows]
         for name, tags in zip(_BASELINES, ({}, tag_scores), strict=True)

@@ -332,23 +332,23 @@ def count_errors(row_scores: RowScores) -> tuple[Any, Any]:
     return (is_answered & (row_scores["gold"] != row_scores["predicted"])).sum(axis=1), is_answered.sum(axis=1)
 
 
-def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
+def fit_baselines(training_rows: Rows, context: TaskContext) -> dict[str, Any]:
     """Learn the most frequent answer to each question."""
     counts: dict[str, Counter[str]] = {}
-    for row in training:
+    for row in training_rows:
         for _, question in _questions_to_read(row, context.recipe):
             answer = question.options[row["answers"][question.name]]
             counts.setdefault(question.name, Counter())[answer] += 1
     return {_FREQUENT: {name: [answer for answer, _ in answers.most_common()] for name, answers in counts.items()}}
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Predict the most frequent answer to each question in training, or the first option of a new question."""
     predicted: list[Prediction] = []
     for row in rows:
         answers = {}
         for question in _get_questions(row, context.recipe):
-            ranked = learned[_FREQUENT].get(question.name, ())
+            ranked = state[_FREQUENT].get(question.name, ())
             option = next((question.options.index(answer) for answer in ranked if answer in question.options), 0)
             answers[question.name] = question.value(option)
         predicted.append({"prediction": answers})

@@ -72,9 +72,9 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[
     return contrastive.compare(predictions, _halves(rows), context)
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Rank second halves by chance, and by the words that they share with the first half."""
-    return contrastive.baselines(learned, _halves(rows), context)
+    return contrastive.baselines(state, _halves(rows), context)
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:

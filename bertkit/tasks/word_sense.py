@@ -145,11 +145,11 @@ def precompute(model: Model, features: Mapping[str, Features], context: TaskCont
 
     from bertkit.modeling.heads.taggers import compute_states
 
-    training = features["train"]
+    train_features = features["train"]
     # Sums of unit vectors, shape (senses, hidden size). Scaled to length 1 they are the head's weights, so that a logit
     # is the word's length times the cosine, and the largest logit the nearest sense: no index or search is needed.
     sums = np.zeros((len(context.labels), model.output.in_features))
-    for feature, states in zip(training, compute_states(model, training, run), strict=True):
+    for feature, states in zip(train_features, compute_states(model, train_features, run), strict=True):
         mean = states[feature["positions"]].mean(axis=0)
         sums[feature["labels"][feature["positions"][0]]] += mean / np.linalg.norm(mean)
     lengths = np.linalg.norm(sums, axis=1)
@@ -242,9 +242,9 @@ METRICS: Mapping[str, Metric] = {
 score = partial(score_table, METRICS)
 
 
-def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
+def fit_baselines(training_rows: Rows, context: TaskContext) -> dict[str, Any]:
     """Learn the most frequent sense of each word."""
-    counts = Counter(row["sense"] for row in training)
+    counts = Counter(row["sense"] for row in training_rows)
     # For a word without training rows, predict its first sense.
     return {
         _FREQUENT: [
@@ -254,9 +254,9 @@ def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
     }
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Predict the most frequent sense of each word."""
-    frequent = [context.labels[sense] for sense in learned[_FREQUENT]]
+    frequent = [context.labels[sense] for sense in state[_FREQUENT]]
     senses = {sense.partition("/")[0]: sense for sense in frequent}
     return {_FREQUENT: [{"prediction": senses[row["sense"].partition("/")[0]]} for row in rows]}
 
