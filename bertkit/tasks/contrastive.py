@@ -188,7 +188,7 @@ def baselines(state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dic
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
-    """Report the rank of each row's positive, and the scores of truncated vectors that were trained (Matryoshka)."""
+    """Report the rank of each row's positive, and the scores of truncated (Matryoshka) vectors."""
     answers = list_rank_answers(compare(predictions, rows, context), predictions)
     table = []
     # Kusupati et al. 2022 train vectors whose first components can be used alone. Truncation changes the length of a
