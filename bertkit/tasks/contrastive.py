@@ -87,7 +87,8 @@ def encode_in_format(rows: Rows, context: TaskContext, model_format: str) -> lis
     library_loss = library_losses.find_library_loss(loss)
     is_distinct = library_loss.needs_distinct_texts if library_loss else loss == "mnrl"
     for row, texts_in_row, feature in zip(rows, text_lists, features, strict=True):
-        if is_distinct:  # By the ids, the loss finds equal texts, which are not negatives of each other.
+        # By the ids, the loss finds equal texts, which are not negatives of each other.
+        if is_distinct:
             feature["texts"] = list(map(hash_text, texts_in_row))
         elif loss == "margin_mse" and "margin" in row:
             feature["labels"] = row["margin"]

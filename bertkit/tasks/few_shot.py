@@ -72,7 +72,8 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode each row as one text, or as two texts that are read together; ``labels`` is the label id."""
     # A pair is one input with a separator, as for a classifier, so that its vector can describe how the texts relate.
     pairs = [row["text_pair"] for row in rows] if rows and "text_pair" in rows[0] else None
-    features, ids = texts.encode_rows([[row["text"]] for row in rows], context, pairs=pairs), context.label_ids
+    features = texts.encode_rows([[row["text"]] for row in rows], context, pairs=pairs)
+    ids = context.label_ids
     return add_labels(features, rows, lambda row: ids[row["label"]])
 
 

@@ -50,7 +50,8 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     model = load_late_head(
         folder, modules, dimension and int(dimension), loss, texts_at_once=mini_batch and int(mini_batch)
     )
-    model.config.pad_token_id = context.tokenizer.pad_token_id  # as `load_pretrained` does
+    # `load_pretrained` sets the id, too.
+    model.config.pad_token_id = context.tokenizer.pad_token_id
     return model
 
 

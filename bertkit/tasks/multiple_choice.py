@@ -47,11 +47,13 @@ METRICS: Mapping[str, Metric] = {"accuracy": CLASSIFICATION["accuracy"], EVALUAT
 OPTIONS: Mapping[str, Any] = calibration.OPTIONS
 
 _MAJORITY, _CHOICES = "most frequent position", "choices alone"
-_MAX_ROWS = 2500  # maximum number of rows to fit a baseline to
+# Maximum number of rows to fit a baseline to.
+_MAX_ROWS = 2500
 _MIN_CHANCE = 1e-4
 
 compare, score = compare_values, score_values
-collator = multi_text_collator  # Shapes: (rows, choices, tokens); ``labels`` (rows,).
+# Shapes: (rows, choices, tokens); ``labels`` (rows,).
+collator = multi_text_collator
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -142,7 +144,8 @@ def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContex
 
 def combine(outputs: Outputs, feature: Feature, context: TaskContext) -> dict[str, Any]:
     """Return logits whose probabilities are the mean over several models."""
-    num_choices = len(feature["input_ids"])  # The logits after these belong to padding.
+    # The logits after this number belong to padding.
+    num_choices = len(feature["input_ids"])
     return mean_probabilities([{"logits": output["logits"][:num_choices]} for output in outputs])
 
 

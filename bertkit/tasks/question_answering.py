@@ -60,7 +60,8 @@ _option, score = partial(read_option, OPTIONS), partial(score_table, METRICS)
 combine, targets = mean_logits, span_targets
 
 _NO_ANSWER, _FIRST_SENTENCE, _OTHERS = "no answer", "first sentence", "(others)"
-_NO_SPAN = -1e4  # lower than any sum of two logits
+# Lower than any sum of two logits.
+_NO_SPAN = -1e4
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -204,7 +205,8 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[
     """
     no_answer = bool(_option(context.recipe, "no_answer"))
     golds = [row["answers"]["text"] for row in rows]
-    predicted, best_spans = [record["prediction"] for record in predictions], list(map(_get_best_span, predictions))
+    predicted = [record["prediction"] for record in predictions]
+    best_spans = list(map(_get_best_span, predictions))
     exact, f1 = squad.score_answers(golds, predicted, no_answer=no_answer)
     span_exact, span_f1 = squad.score_answers(golds, best_spans, no_answer=no_answer) if no_answer else (exact, f1)
     return {

@@ -83,7 +83,8 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     problem_type = "multi_label_classification" if _is_pointwise(context) else None
     if not new_head:
         problem_type = read_config(folder).get("problem_type") or problem_type
-    names = placeholder_names(1)  # the label name of a CrossEncoder, whose head is loaded only if names match
+    # This is the label name of a CrossEncoder, whose head is loaded only if the names match.
+    names = placeholder_names(1)
     model = load_pretrained(AUTO_CLASS, folder, context, labels=names, new_head=new_head, problem_type=problem_type)
     if new_head:
         activation = PROBABILITY if _is_pointwise(context) else LOGIT
@@ -134,7 +135,8 @@ def collator(context: TaskContext) -> Collator:
     ``input_ids`` and other keys of a listwise batch have the shape (queries, passages, tokens), and ``labels`` the
     shape (queries, passages). A padded passage has a single token, unlike any real passage, and relevance 0.
     """
-    collate_one, collate_list = padding_collator(context, label_type="float32"), multi_text_collator(context, "float32")
+    collate_one = padding_collator(context, label_type="float32")
+    collate_list = multi_text_collator(context, "float32")
 
     def collate(features: Features) -> Tensors:
         return (collate_list if are_several_texts(features[0]["input_ids"]) else collate_one)(features)

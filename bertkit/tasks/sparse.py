@@ -69,9 +69,11 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     model = load_sparse_head(
         folder, texts.modules_of(folder, context, SPARSE), loss, texts_at_once=mini_batch and int(mini_batch)
     )
-    model.config.pad_token_id = context.tokenizer.pad_token_id  # as `load_pretrained` does
+    # `load_pretrained` sets the id, too.
+    model.config.pad_token_id = context.tokenizer.pad_token_id
     if is_inference_free:
-        model.use_table(torch.ones(model.config.vocab_size), context.tokenizer)  # `precompute` sets the weights
+        # `precompute` sets the weights.
+        model.use_table(torch.ones(model.config.vocab_size), context.tokenizer)
     if get_loading_info(model).new_weights:
         log.info("the model has no masked-language-model head: vectors start from random weights, and need more rows")
     return model
@@ -104,7 +106,8 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     width = 1 + max((int(output["tokens"].max(initial=0)) for output in outputs), default=0)
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
-        count = len(contrastive.list_texts(row))  # Texts after these are padding.
+        # Texts after these are padding.
+        count = len(contrastive.list_texts(row))
         vectors = as_matrix(output["values"][:count], output["tokens"][:count], width)
         scores = (vectors[1:] @ vectors[[0]].T).toarray()[:, 0].tolist()
         # `indptr` counts the values before each row, so its differences are the active dimensions of each text.

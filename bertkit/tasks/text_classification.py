@@ -71,11 +71,13 @@ _option = partial(read_option, OPTIONS)
 Combine = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
 
 AUTO_CLASS = "AutoModelForSequenceClassification"
-_WINDOW_SUFFIX = "ForWindowClassification"  # ends the names of classes with `WindowPooling`
+# End of the names of classes with `WindowPooling`.
+_WINDOW_SUFFIX = "ForWindowClassification"
 # Lists and numpy arrays that were written as text, and are not JSON.
 _UNREAD_LIST = re.compile(r"""(\[|array\().*[,'"\s].*[\])]|[({]\s*['"].*[)}]""", re.DOTALL)
 _MAJORITY = "most frequent label"
-_MAX_LABELS = 20  # maximum for logistic regression, whose time grows with the labels
+# Maximum for logistic regression, whose time grows with the number of labels.
+_MAX_LABELS = 20
 
 score = score_values
 
@@ -101,7 +103,8 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def _read_label(raw_label: Any, recipe: Recipe) -> Any:
     """Return the list of label names if a row can have several labels, otherwise its label."""
-    is_multi, columns, value = _is_multi_label(recipe), recipe.data.columns.get("label"), parse_json(raw_label)
+    is_multi, value = _is_multi_label(recipe), parse_json(raw_label)
+    columns = recipe.data.columns.get("label")
     # 1. Convert each form to a list of names: a column of 0 and 1 per label, JSON, or text with separators.
     if are_columns := isinstance(columns, list) and len(columns) > 1:
         flags = [normalize_label(label_to_str(flag) or "") for flag in value]

@@ -40,7 +40,8 @@ from bertkit.tokens.multi_text import multi_text_collator
 COLUMNS = ColumnSpec(inputs=("text",), gold="label", optional=("text_pair",))
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: Mapping[str, Metric] = {**REGRESSION, EVALUATE_PREFIX: UNDECLARED_METRIC}
-OPTIONS: Mapping[str, Any] = {  # numbers have no votes
+# Windows can vote for a label, but not for a number.
+OPTIONS: Mapping[str, Any] = {
     **truncation.OPTIONS,
     "long_text": Option("head", choices=tuple(name for name in truncation.STRATEGIES if name != "windows_vote")),
 }

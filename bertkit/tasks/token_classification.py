@@ -126,7 +126,8 @@ def _read_spans(row: Row, recipe: Recipe) -> Row | None:
     value = row["spans"]
     if is_missing(value):
         return None
-    offsets, overlapping, skipped_spans = _option(recipe, "offsets"), _option(recipe, "overlapping"), list[TextSpan]()
+    offsets, overlapping = _option(recipe, "offsets"), _option(recipe, "overlapping")
+    skipped_spans = list[TextSpan]()
     spans = read_spans(value, row["text"], offsets=offsets, overlapping=overlapping, left_out=skipped_spans)
     # Do not split at gold spans, because texts to predict have none, and would have other words.
     split_row = _split_words(row, recipe)
@@ -222,7 +223,8 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
 
 def collator(context: TaskContext) -> Collator:
     """Build the padding collator, which also batches the hidden states of a frozen encoder if they are precomputed."""
-    if context.inference:  # Only training stores hidden states.
+    # Only training stores hidden states.
+    if context.inference:
         return padding_collator(context, label_per_token=True)
     from bertkit.modeling.heads.taggers import state_collator
 

@@ -66,7 +66,8 @@ COLUMNS = ColumnSpec(
     lists=("answers",),
     predicted=("decisions",),
 )
-PIPELINE_TAG = "decision"  # transformers has a pipeline with this name.
+# transformers has a pipeline with this name.
+PIPELINE_TAG = "decision"
 TYPES: Mapping[str, Any] = {
     "state": str | list[Any] | dict[str, Any],
     "questions": dict[str, Any],
@@ -80,7 +81,8 @@ METRICS: Mapping[str, Metric] = QUESTIONS
 _ABSOLUTE, _RANKED = "mean_absolute_error", "ranked_probability_score"
 _MAJORITY = "most frequent answer"
 _MAX_QUESTIONS = 100  # in the table of questions
-_MIN_STATE = 4  # tokens of the text that are read with each question
+# Minimum number of tokens of the text that are read with each question.
+_MIN_STATE = 4
 
 
 def _read_questions_option(value: Any) -> Any:
@@ -151,7 +153,8 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
     model = load_pretrained(option_class, folder, context, labels=placeholder_names(1), new_head=new_head)
     config = model.config
-    if new_head:  # An exported graph has no tokenizer and splits sequences by these ids.
+    # An exported graph has no tokenizer and splits sequences by these ids.
+    if new_head:
         config.option_separator = find_template(context.tokenizer, pair=True).between[-1]
         config.option_marker = context.tokenizer.mask_token_id
     if _option(context.recipe, "one_pass") and not takes_positions(config):
@@ -398,6 +401,7 @@ def _questions_to_read(row: Row, recipe: Recipe) -> list[tuple[int, Question]]:
     return [(index, item) for index, item in questions if "answers" not in row or item.name in row["answers"]]
 
 
-@lru_cache(4096)  # Rows usually repeat the questions of other rows.
+# Rows usually repeat the questions of other rows.
+@lru_cache(4096)
 def _read_once(questions: str) -> list[Question]:
     return read_questions(questions)

@@ -63,7 +63,8 @@ OPTIONS: Mapping[str, Option] = {
 
 _option = partial(read_option, OPTIONS)
 _MAJORITY = "most frequent sense"
-_MIN_SCORE = -1e4  # bias of a sense without training rows
+# Bias of a sense without training rows.
+_MIN_SCORE = -1e4
 
 
 def read(row: Row, recipe: Recipe) -> Row:
@@ -185,7 +186,8 @@ def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
     """Return the explainable outputs: the log-odds of each sense among all senses of the word."""
-    word_senses, positions = _list_senses(context)[row["word"].replace("/", "_")], features[0]["positions"]
+    word_senses = _list_senses(context)[row["word"].replace("/", "_")]
+    positions = features[0]["positions"]
 
     def score(outputs: Batch, sense: int) -> Tensor:
         return log_odds(outputs["logits"][:, positions].mean(dim=1)[:, word_senses], sense)

@@ -41,7 +41,8 @@ _TEMPLATE = "give text with {} as a placeholder for the label, such as 'This tex
 _DESCRIPTIONS = "give a text for each label, such as {sports: 'This text is about a match.'}"
 COLUMNS = replace(text_classification.COLUMNS, extra=())
 HAS_LABEL_NAMES: bool = True
-EXPORTED_AS = "text_classification"  # Exported classifiers can run if they have a label for entailment.
+# Exported classifiers can run if they have a label for entailment.
+EXPORTED_AS = "text_classification"
 TYPES = text_classification.TYPES
 METRICS = text_classification.METRICS
 OPTIONS: Mapping[str, Any] = {
@@ -49,7 +50,8 @@ OPTIONS: Mapping[str, Any] = {
     "descriptions": Option({}, read=accept(_are_descriptions, _DESCRIPTIONS)),
 }
 
-_SCALE = 20.0  # factor on cosines before the softmax, as in sentence-transformers' losses
+# Factor on cosines before the softmax, as in the losses of sentence-transformers.
+_SCALE = 20.0
 
 read, compare, score = text_classification.read, text_classification.compare, text_classification.score
 fit_baselines, baselines = text_classification.fit_baselines, text_classification.baselines
@@ -150,7 +152,8 @@ def _load_encoder(folder: Path, context: TaskContext) -> Model:
 
 def _describe_labels(context: TaskContext) -> list[str]:
     """Return a description of each label: from the recipe's ``descriptions``, or the label in the template."""
-    template, custom = read_option(OPTIONS, context.recipe, "hypothesis_template"), _custom_descriptions(context.recipe)
+    custom = _custom_descriptions(context.recipe)
+    template = read_option(OPTIONS, context.recipe, "hypothesis_template")
     return [custom.get(label, template.replace("{}", label)) for label in context.labels]
 
 
