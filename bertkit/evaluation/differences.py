@@ -16,7 +16,7 @@ from bertkit.data.columns import ColumnSpec
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.stored_predictions import StoredPredictionScorer
 from bertkit.metrics.intervals import RowScores, count_units, select_units
-from bertkit.metrics.paired import count_correct_units, find_differing_units, swap_units
+from bertkit.metrics.paired import count_correct, find_differing_units, swap_units
 from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.reliability import quantile_bins, sample_evenly
 from bertkit.metrics.tags import ENTITY_METRICS, count_errors, list_entity_types
@@ -114,7 +114,7 @@ def find_changes(scorer: StoredPredictionScorer, rows: Rows, systems: Systems, e
     tested_units = sample_evenly(changed, MAX_CHANGED)
     # F1 of a slice is undefined if a label is missing; the fraction of correct rows is always defined.
     scores = scorer.score(first.row_scores[0])
-    fractions = list(count_correct_units(scores, first.row_scores[0], scorer.task.METRICS))
+    fractions = list(count_correct(scores, first.row_scores[0], scorer.task.METRICS))
     slice_metric = "accuracy" if "accuracy" in fractions else (fractions or [metric])[0]
     effects = _mean_effects(scorer, {metric, slice_metric}, tested_units, pairs)
     wins, losses = _split_effects(effects[metric])

@@ -72,7 +72,7 @@ def find_baseline_warning(scores: Scores, baselines: Baselines, metric: str) -> 
     return f"The {metric} of {score_text} is no better than the {baseline_text} of a baseline ({name})."
 
 
-def measure_length_accuracy(lengths: Sequence[tuple[int, int]], labels: Sequence[int]) -> float | None:
+def score_by_length(lengths: Sequence[tuple[int, int]], labels: Sequence[int]) -> float | None:
     """Return the accuracy of a decision tree that reads only the two lengths of each pair.
 
     The accuracy is cross-validated over 5 folds: the fraction of pairs whose held-out prediction is correct. Pairs with

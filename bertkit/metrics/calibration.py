@@ -50,7 +50,8 @@ def read_thresholds(value: Any) -> dict[str, float] | None:
 
 FOLDS = 5
 LEVELS = 20  # coverage levels
-MIN_TYPE_DECISIONS = 20  # to fit a separate temperature to a type
+# Minimum number of decisions to fit a separate temperature to a type.
+MIN_TYPE_DECISIONS = 20
 
 Temperature = float | dict[str, float]
 """One temperature for all decisions, or one per type of decision."""
@@ -105,7 +106,8 @@ def temper(probabilities: np.ndarray, temperature: float | np.ndarray) -> np.nda
     """
     if np.all(temperature == 1):
         return probabilities
-    with np.errstate(divide="ignore"):  # log(0) is -inf, and becomes 0 again
+    # log(0) is -inf, which becomes 0 again.
+    with np.errstate(divide="ignore"):
         return softmax(np.log(probabilities) / np.asarray(temperature)[..., None])
 
 
@@ -279,7 +281,8 @@ def find_abstention(confidence: np.ndarray, is_correct: np.ndarray, precision: f
     ranks = {round(len(confidence) * level / LEVELS) for level in range(1, LEVELS)}
     ordered = np.sort(confidence)[::-1]
     thresholds = [0.0, *(float(np.nextafter(ordered[rank - 1], 2)) for rank in sorted(ranks, reverse=True) if rank)]
-    for threshold in thresholds:  # in descending order of coverage
+    # In descending order of coverage.
+    for threshold in thresholds:
         is_answered = confidence >= threshold
         answered, correct = int(is_answered.sum()), int(is_correct[is_answered].sum())
         if answered and binom.cdf(answered - correct, answered, 1 - precision) <= 0.05 / LEVELS:

@@ -16,10 +16,14 @@ Interval = tuple[float, float] | None
 ScoreRows = Callable[[np.ndarray], dict[str, float]]
 """Computes each metric from the rows at some indices."""
 
-_ROUNDING = 1e-9  # resampled scores that differ by less, relative to their size, are the same
-_TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)  # levels of the ends of a 95% interval
-_GROUPS = 200  # More groups barely change the estimate of the jackknife.
-_MIN_DIVISOR = 0.1  # The formula for levels has a pole if rows are very skewed.
+# Resampled scores that differ by less, relative to their size, are equal.
+_ROUNDING = 1e-9
+# Levels of the ends of a 95% interval.
+_TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)
+# More groups barely change the estimate of the jackknife.
+_GROUPS = 200
+# The formula for levels has a pole if rows are very skewed.
+_MIN_DIVISOR = 0.1
 
 
 RowScores = Mapping[str, np.ndarray]
@@ -48,7 +52,7 @@ class Metric:
     With counts, the score has a Wilson interval, which is valid for few rows; otherwise, it has a bootstrap interval.
     """
     to_score: Callable[[float], float] = float
-    """Increasing function that converts the ratio to the score, for example to percent."""
+    """Increasing function that converts the ratio to the score, for example to percent; 1 becomes the highest score."""
     lower_is_better: bool = False
     is_score: bool = True
     """False for a number such as the best threshold, which has no interval and is not compared between models."""

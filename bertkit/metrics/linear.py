@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 _MAX_ROWS = 10_000
 _MAX_WORDS = 10_000
 _MAX_CHARACTERS = 1000  # per text
-_REGULARIZATION = 10  # alpha of ridge regression, 1 / C of logistic regression
-_MAX_TARGET = 10.0  # mean or deviation that a new head learns without scaling
+# Regularization of ridge regression, and 1 / C of logistic regression.
+_ALPHA = 10
+# Maximum mean or deviation of targets that a new head learns without scaling.
+_MAX_TARGET = 10.0
 _WORD = re.compile(r"\w+")
 
 TFIDF = "linear model over TF-IDF"
@@ -31,7 +33,8 @@ TFIDF = "linear model over TF-IDF"
 _NUM_HASHES = 2**18  # per type of TF-IDF feature
 _MAX_FEATURES = 50_000
 _MAX_WEIGHTS = 5_000_000  # features times outputs
-_MAX_TARGETS = 1_000_000  # rows times outputs, which determines the time of fitting
+# Rows times outputs, which determines the time of fitting.
+_MAX_TARGETS = 1_000_000
 _MAX_TFIDF_CHARACTERS = 10_000  # per text
 _WORDS_AND_PUNCTUATION = r"(?u)\w+|[^\w\s]"
 # Half precision keeps files small.
@@ -97,7 +100,7 @@ def fit_linear(features: Sequence[Features], gold: Sequence[Any]) -> dict[str, A
     classes = sorted(set(gold)) if all(isinstance(value, int) for value in gold) else None
     if not names or len(set(gold)) < 2:
         return None
-    model = Ridge(alpha=_REGULARIZATION) if classes is None else LogisticRegression(C=1 / _REGULARIZATION, max_iter=50)
+    model = Ridge(alpha=_ALPHA) if classes is None else LogisticRegression(C=1 / _ALPHA, max_iter=50)
     # A baseline need not converge to the last digit.
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         model.fit(_as_matrix(features, names), gold)
@@ -193,7 +196,8 @@ def _fit_outputs(matrix: csr_array, targets: np.ndarray) -> tuple[np.ndarray, np
         return model.coef_.reshape(-1, matrix.shape[1]).T, np.atleast_1d(model.intercept_)
     weights, intercept = np.zeros((matrix.shape[1], targets.shape[1])), np.zeros(targets.shape[1])
     for output, target in enumerate(targets.T):
-        if target.min() == target.max():  # no row has the label, or all rows have it
+        # No row has the label, or all rows have it.
+        if target.min() == target.max():
             intercept[output] = 2 * target[0] - 1
             continue
         classifier = LinearSVC(random_state=0).fit(matrix, target)

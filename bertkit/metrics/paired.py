@@ -22,7 +22,8 @@ from bertkit.metrics.intervals import (
 )
 
 LEVEL = 0.05  # significance level of two-sided tests
-POWER = 0.8  # probability that a test finds a true difference
+# Probability that a test finds a true difference.
+POWER = 0.8
 
 Runs = Sequence[RowScores]
 """Arrays of the runs of a system that differ in their seed."""
@@ -118,7 +119,8 @@ def find_differing_units(first: RowScores, second: RowScores) -> np.ndarray:
     """Return the indices of the units at which any array of the two systems differs. Shape: (differing units,)."""
     differs = np.zeros(count_units(first), dtype=bool)
     for name, values in first.items():
-        is_nan = values != values  # NaN equals NaN here
+        # Two NaN values are equal.
+        is_nan = values != values
         unequal = (values != second[name]) & ~(is_nan & (second[name] != second[name]))
         differs |= unequal.reshape(len(unequal), -1).any(axis=1)
     return np.flatnonzero(differs)
@@ -176,12 +178,12 @@ def count_discordant(
         Metric -> (losses, wins) of the second system, for metrics that are the fraction of correct units.
     """
     systems = (first, second)
-    first_counts, second_counts = (count_correct_units(names, system, metrics) for system in systems)
+    first_counts, second_counts = (count_correct(names, system, metrics) for system in systems)
     fractions = [name for name in first_counts if name in second_counts]
     losses, wins = dict.fromkeys(fractions, 0), dict.fromkeys(fractions, 0)
     for unit in find_differing_units(first, second) if fractions else ():
         units = [select_units(system, np.array([unit])) for system in systems]
-        before, after = (count_correct_units(fractions, unit_scores, metrics) for unit_scores in units)
+        before, after = (count_correct(fractions, unit_scores, metrics) for unit_scores in units)
         for name in fractions:
             losses[name] += before[name] > after[name]
             wins[name] += after[name] > before[name]
@@ -190,7 +192,7 @@ def count_discordant(
     return {name: (losses[name], wins[name]) for name in fractions if gains[name] == wins[name] - losses[name]}
 
 
-def count_correct_units(names: Iterable[str], row_scores: RowScores, metrics: Collection[str]) -> dict[str, int]:
+def count_correct(names: Iterable[str], row_scores: RowScores, metrics: Collection[str]) -> dict[str, int]:
     """Count the correct units, for each metric that is the fraction of correct units; other metrics are left out."""
     counts = {name: find_metric(metrics, name).counts(row_scores) for name in names}
     units = count_units(row_scores)
@@ -391,15 +393,16 @@ def _describe_difference(scores: Sequence[np.ndarray], resampled: Sequence[np.nd
         interval=(difference - quantile * error, difference + quantile * error),
         p=2 * float(special.stdtr(degrees, -abs(difference) / error)),
         test=_TEST,
-        rows_needed=_find_count_for_error(variance, sum(variance.seeds), difference / detectable, units),
+        rows_needed=_solve_count(variance, sum(variance.seeds), difference / detectable, units),
         detectable=detectable * error,
-        seeds_needed=_find_count_for_error(variance, variance.rows, difference / detectable, max(num_seeds)),
+        seeds_needed=_solve_count(variance, variance.rows, difference / detectable, max(num_seeds)),
     )
 
 
 def _estimate_variance(scores: Sequence[np.ndarray], resampled: Sequence[np.ndarray], units: int) -> _Variance:
     """Estimate the parts of the variance; per system, `scores` are (seeds,), `resampled` are (seeds, resamples)."""
-    correction = units / (units - 1)  # A resample varies less than a sample.
+    # A resample varies less than a sample.
+    correction = units / (units - 1)
     seeds = tuple(float(values.var(ddof=1)) / len(values) for values in scores)
     interaction = 0.0
     for values in resampled:
@@ -411,7 +414,7 @@ def _estimate_variance(scores: Sequence[np.ndarray], resampled: Sequence[np.ndar
     return _Variance(rows, (seeds[0], seeds[1]), interaction)
 
 
-def _find_count_for_error(variance: _Variance, other_part: float, error: float, count: int) -> int | None:
+def _solve_count(variance: _Variance, other_part: float, error: float, count: int) -> int | None:
     """Return how many rows (or seeds) lower the standard error to `error`, or None if no number suffices.
 
     Args:

@@ -34,7 +34,8 @@ from bertkit.recipe.records import Recipe
 T = TypeVar("T")
 
 
-_POSITIVE_LABEL_METRICS = ("f1", "precision", "recall")  # scores of the second of two labels
+# Scores of the second of two labels.
+_POSITIVE_LABEL_METRICS = ("f1", "precision", "recall")
 
 
 def describe_positive_label(metrics: Iterable[str], label: str | None) -> list[str]:
@@ -204,7 +205,8 @@ def _correlate(name: str, gold: np.ndarray, predicted: np.ndarray) -> float:
         return math.nan
     from scipy import stats
 
-    with warnings.catch_warnings(action="ignore"):  # Nearly constant values cause warnings.
+    # Nearly constant values cause warnings.
+    with warnings.catch_warnings(action="ignore"):
         return float(getattr(stats, name)(gold, predicted).statistic)
 
 
@@ -448,7 +450,8 @@ def _compute_with_evaluate(name: str, gold: list[Any], predicted: list[Any]) -> 
     try:
         scores = metric.compute(references=gold, predictions=predicted)
         return {key: float(value) for key, value in scores.items() if isinstance(value, (int, float, np.number))}
-    except Exception as error:  # A script can raise any error, and scipy raises a ValueError for a single row.
+    # A script can raise any error, and scipy raises a ValueError for a single row.
+    except Exception as error:
         if isinstance(error, ValueError) and not Path(name).exists():
             message = f"the metric evaluate:{name} rejects these {len(gold):,} rows: {error}"
             raise DataError(message, "score more rows, or use another metric") from None

@@ -159,7 +159,7 @@ def confusion_table(
     columns = ([name if name in frequent else rest for name in values] for values in (gold, predicted))
     counts = Counter(zip(*columns, strict=True))
     names += [rest] * (len(labels) > len(names))
-    return [(name, {predicted_name: counts[name, predicted_name] for predicted_name in names}) for name in names]
+    return [(name, {column: counts[name, column] for column in names}) for name in names]
 
 
 def quantile_bins(values: Sequence[int], bins: int = 6) -> list[tuple[int, int]]:

@@ -60,7 +60,8 @@ def score_rankings(
         if ideal_gains.size and ideal_gains[-1] < 0:
             raise ValueError(f"relevance {ideal_gains[-1]:g} in query {query} is below 0")
         if ideal_gains.size:
-            ranks = np.flatnonzero(gains) + 1  # ranks of relevant documents, from 1
+            # Ranks of relevant documents, from 1.
+            ranks = np.flatnonzero(gains) + 1
             # In the example at the top, `gains` is [0, 1, 0, 0], `ideal_gains` [1, 1], `ranks` [2] and `precisions`
             # [0.5]. One of two relevant documents is not ranked, so recall is at most 1/2, and MAP is 0.5 / 2.
             precisions = np.arange(1, len(ranks) + 1) / ranks
@@ -133,7 +134,8 @@ ACTIVE_DIMENSIONS: Mapping[str, Metric] = {
 
 
 _MAX_ROWS = 10_000  # per ranking; the time is quadratic
-_BLOCK = 512  # anchors whose scores are in memory at a time
+# Number of anchors whose scores are in memory at a time.
+_BLOCK = 512
 
 ScorePairs = Callable[[Any, Any], Any]
 """Returns the scores of anchors with positives, given the row indices of both. Shape: (anchors, positives)."""
@@ -157,7 +159,8 @@ def _rank_block(rows: Sequence[Mapping[str, Any]], start: int, score: ScorePairs
     first: dict[str, int] = {}
     first_rows = np.array([first.setdefault(row["positive"], index) for index, row in enumerate(rows)])
     candidates = np.array(sorted(first.values()))
-    columns = np.searchsorted(candidates, first_rows)  # column of each row's positive
+    # Column of each row's positive.
+    columns = np.searchsorted(candidates, first_rows)
     columns_by_anchor: dict[str, set[int]] = {}
     for row, column in zip(rows, columns.tolist(), strict=True):
         columns_by_anchor.setdefault(row["anchor"], set()).add(column)

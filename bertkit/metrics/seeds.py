@@ -11,7 +11,8 @@ import numpy as np
 
 from bertkit.metrics.intervals import Interval
 
-_MIN_DEGREES = 2  # With two degrees of freedom, Student's quantile is already 4.3.
+# With two degrees of freedom, Student's quantile is already 4.3.
+_MIN_DEGREES = 2
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,8 @@ def rank_sum(first: np.ndarray, second: np.ndarray) -> float:
     """
     from scipy.stats import mannwhitneyu
 
-    if len(np.unique(np.concatenate([first, second]))) == 1:  # the variance of the ranks is 0
+    # The variance of the ranks is 0.
+    if len(np.unique(np.concatenate([first, second]))) == 1:
         return 1.0
     return float(mannwhitneyu(first, second, alternative="greater", method="asymptotic").pvalue)
 

@@ -16,7 +16,8 @@ from bertkit.errors import DataError
 from bertkit.metrics.intervals import Metric, RowScores, to_percent
 from bertkit.recipe.sections import Row
 
-_ROUNDING = 1e-9  # sums of F1 that differ by less are equal
+# Sums of F1 that differ by less are equal.
+_ROUNDING = 1e-9
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -95,12 +96,12 @@ def find_best_threshold(
     odds, total_gains = null_odds[order], np.cumsum(gains[order])
     # Questions with equal odds are answered together.
     total_gains[:-1][odds[:-1] == odds[1:]] = -np.inf
-    without_answers, best_gain = float((~has_answer).sum()), float(total_gains.max())
+    # Sum of the scores if no question is answered.
+    null_total, best_gain = float((~has_answer).sum()), float(total_gains.max())
     if best_gain <= _ROUNDING:
-        return without_answers / len(scores), float(odds[0]) - 1
+        return null_total / len(scores), float(odds[0]) - 1
     # Sums of F1 that should be equal can differ in the last digit; without a tolerance, the threshold would be random.
-    is_best = total_gains >= best_gain - _ROUNDING
-    return (without_answers + best_gain) / len(scores), float(odds[np.argmax(is_best)])
+    return (null_total + best_gain) / len(scores), float(odds[np.argmax(total_gains >= best_gain - _ROUNDING)])
 
 
 def _declare_mean(column: str, has_answer: bool | None = None) -> Metric:

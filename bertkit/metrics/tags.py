@@ -36,13 +36,13 @@ def find_spans(tags: Sequence[str]) -> list[Span]:
     """
     spans: list[Span] = []
     for word, tag in enumerate(tags):
-        entity_type = tag[2:]
+        label = tag[2:]
         if tag == "O":
             continue
-        if tag[0] == "I" and spans and spans[-1][0] == entity_type and spans[-1][2] == word:
-            spans[-1] = (entity_type, spans[-1][1], word + 1)
+        if tag[0] == "I" and spans and spans[-1][0] == label and spans[-1][2] == word:
+            spans[-1] = (label, spans[-1][1], word + 1)
         else:
-            spans.append((entity_type, word, word + 1))
+            spans.append((label, word, word + 1))
     return spans
 
 
@@ -52,7 +52,7 @@ def find_strict_spans(tags: Sequence[str]) -> list[Span]:
     >>> find_strict_spans(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
     [('PER', 0, 2), ('LOC', 4, 5)]
     """
-    return [(entity_type, start, end) for entity_type, start, end in find_spans(tags) if tags[start][0] == "B"]
+    return [(label, start, end) for label, start, end in find_spans(tags) if tags[start][0] == "B"]
 
 
 def list_entity_types(labels: Sequence[str]) -> list[str]:
@@ -119,10 +119,10 @@ def describe_entities(
     """
     entities = []
     spans = find_spans(tags)
-    for (_, first, stop), (entity_type, start, end) in zip(spans, locate_spans(spans, offsets), strict=True):
+    for (_, first, stop), (label, start, end) in zip(spans, locate_spans(spans, offsets), strict=True):
         word_probabilities = [value for value in probabilities[first:stop] if value is not None]
         mean = float(np.mean(word_probabilities)) if word_probabilities else None
-        entity = {"type": entity_type, "text": text[start:end], "start": start, "end": end, "probability": mean}
+        entity = {"type": label, "text": text[start:end], "start": start, "end": end, "probability": mean}
         entities.append(entity)
     return entities
 
@@ -149,7 +149,8 @@ def tag_spans(offsets: Sequence[tuple[int, int]], spans: Iterable[tuple[int, int
     ['B-LOC', 'I-LOC', 'O']
     """
     tags, starts, ends = ["O"] * len(offsets), [start for start, _ in offsets], [end for _, end in offsets]
-    next_word = 0  # first word after the words of earlier spans
+    # First word after the words of earlier spans.
+    next_word = 0
     for start, end, label in spans:
         # In the example, the words start at [0, 4, 8] and end at [3, 8, 9]. The first word that ends after character 0
         # is word 0, and the first that starts at or after character 6 is word 2, so words 0 and 1 have the tag.
@@ -166,7 +167,7 @@ def locate_spans(spans: Iterable[Span], offsets: Sequence[tuple[int, int]]) -> l
     >>> locate_spans([("LOC", 1, 3)], [(0, 3), (4, 8), (8, 9)])
     [('LOC', 4, 9)]
     """
-    return [(entity_type, offsets[first][0], offsets[stop - 1][1]) for entity_type, first, stop in spans]
+    return [(label, offsets[first][0], offsets[stop - 1][1]) for label, first, stop in spans]
 
 
 def format_spans(spans: Iterable[Span], text: str) -> str:
@@ -175,7 +176,7 @@ def format_spans(spans: Iterable[Span], text: str) -> str:
     >>> format_spans([("PER", 0, 12)], "Ada Lovelace wrote"), format_spans([], "a")
     ('Ada Lovelace (PER)', 'none')
     """
-    return ", ".join(f"{text[start:end]} ({entity_type})" for entity_type, start, end in spans) or "none"
+    return ", ".join(f"{text[start:end]} ({label})" for label, start, end in spans) or "none"
 
 
 def count_errors(row_scores: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -206,12 +207,10 @@ def describe_wrong_words(
     The confidence is the highest probability of a wrong tag, or None if no wrong tag has a probability.
     """
     entries = zip(words, gold, tags, probabilities, strict=True)
-    wrong = [
-        (word, gold_tag, tag, value or 0.0) for word, gold_tag, tag, value in entries if gold_tag not in (None, tag)
-    ]
+    wrong = [entry for entry in entries if entry[1] not in (None, entry[2])]
     gold_text = " ".join(f"{word}/{gold_tag}" for word, gold_tag, *_ in wrong)
     predicted_text = " ".join(f"{word}/{tag}" for word, _, tag, _ in wrong)
-    return gold_text, predicted_text, not wrong, max((value for *_, value in wrong), default=None) or None
+    return gold_text, predicted_text, not wrong, max((value or 0.0 for *_, value in wrong), default=None) or None
 
 
 def find_labeled_spans(gold: Sequence[str | None], tags: Sequence[str]) -> list[Span]:
@@ -238,11 +237,11 @@ def count_outcomes(gold: Iterable[Span], predicted: Iterable[Span]) -> Counter[s
     counts = Counter[str]({"right": len(correct)})
     # Sort by words, because the order of a set of texts differs between processes.
     unpaired = sorted(gold_spans - correct, key=lambda span: span[1:])
-    for entity_type, start, end in sorted(predicted_spans - correct, key=lambda span: span[1:]):
+    for label, start, end in sorted(predicted_spans - correct, key=lambda span: span[1:]):
         overlapping = [span for span in unpaired if span[1] < end and start < span[2]]
         # Prefer an entity with the same words, then an entity with the same type.
         same_words = [span for span in overlapping if span[1:] == (start, end)]
-        candidates = same_words or [span for span in overlapping if span[0] == entity_type] or overlapping
+        candidates = same_words or [span for span in overlapping if span[0] == label] or overlapping
         if not candidates:
             counts["spurious"] += 1
             continue
@@ -251,7 +250,7 @@ def count_outcomes(gold: Iterable[Span], predicted: Iterable[Span]) -> Counter[s
         if same_words:
             counts["wrong type"] += 1
         else:
-            counts["wrong boundary" if partner[0] == entity_type else "wrong both"] += 1
+            counts["wrong boundary" if partner[0] == label else "wrong both"] += 1
     counts["missed"] = len(unpaired)
     return +counts
 
@@ -264,11 +263,11 @@ def count_spans(pairs: Sequence[tuple[Sequence[Span], Sequence[Span]]], types: S
     # One row with the gold spans PER (0, 2) and LOC (4, 5), and the predicted spans PER (0, 2) and LOC (4, 6), has the
     # counts [[[1, 1, 1], [0, 1, 1]]]: the person is correct, and the location has a wrong end.
     counts = np.zeros((len(pairs), len(types), 3), dtype=np.int32)
-    columns = {entity_type: index for index, entity_type in enumerate(types)}
+    columns = {label: index for index, label in enumerate(types)}
     for row, (gold, predicted) in enumerate(pairs):
         for kind, spans in enumerate((set(gold) & set(predicted), gold, predicted)):
-            for entity_type, _, _ in spans:
-                counts[row, columns[entity_type], kind] += 1
+            for label, _, _ in spans:
+                counts[row, columns[label], kind] += 1
     return counts
 
 
@@ -445,18 +444,18 @@ def normalize_tags(tags: Sequence[str | None], words: Sequence[str], scheme: str
         return list(tags)
     if scheme != "auto":
         tags = [f"{tag}-{ENTITY}" if tag and len(tag) == 1 and tag in "BIESLU" else tag for tag in tags]
-    for index, tag in enumerate(tags):
+    for i, tag in enumerate(tags):
         if error := _find_tag_error(tag or "O", scheme):
-            raise DataError(f"word {index + 1} {words[index]!r}: the tag {tag!r} {error[0]}", error[1], column="tags")
+            raise DataError(f"word {i + 1} {words[i]!r}: the tag {tag!r} {error[0]}", error[1], column="tags")
     filled_tags = [tag or "O" for tag in tags]
     if scheme == "auto" and not all(map(is_entity_tag, filled_tags)):
         return list(tags)
-    invalid_index = None if scheme == "iob1" else find_invalid_tag(tags, scheme)
-    if invalid_index is not None:
-        position = f"after {filled_tags[invalid_index - 1]}" if invalid_index else "at the beginning"
-        if scheme == "bioes" and invalid_index == len(tags) - 1 and filled_tags[-1][0] in "BI":
-            position = "at the end"
-        problem = f"word {invalid_index + 1} {words[invalid_index]!r}: {filled_tags[invalid_index]} {position}"
+    index = None if scheme == "iob1" else find_invalid_tag(tags, scheme)
+    if index is not None:
+        context = f"after {filled_tags[index - 1]}" if index else "at the beginning"
+        if scheme == "bioes" and index == len(tags) - 1 and filled_tags[-1][0] in "BI":
+            context = "at the end"
+        problem = f"word {index + 1} {words[index]!r}: {filled_tags[index]} {context}"
         name, remedy = "IOB2", "--set options.scheme=iob1 reads such tags"
         if scheme == "bioes":
             name, remedy = "BIOES", "correct it, or --set options.scheme=iob2 if the tags are IOB2"

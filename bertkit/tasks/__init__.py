@@ -1,9 +1,9 @@
-"""Task families: one module per family, and what such a module must offer.
+"""Task families: one module per family, and the protocol that such a module implements.
 
-A family turns rows into features, a model's outputs into predictions, and predictions into scores. Its module
-imports torch and transformers only inside functions, so that a recipe and its rows can be checked without them.
+A family converts rows to features, a model's outputs to predictions, and predictions to scores. Its module imports
+torch and transformers only inside functions, so that a recipe and its rows can be checked without them.
 
-A custom family can import everything that it needs from here (`__all__`); these names are stable.
+A custom family can import everything that it needs from this module (`__all__`); these names are stable.
 """
 
 from __future__ import annotations
@@ -137,44 +137,44 @@ class TaskReport:
     """One per row, or None if the gold value and ``prediction`` can be shown unchanged."""
     warnings: list[str] = field(default_factory=list)
     entity_verdicts: list[tuple[float, bool]] | None = None
-    """Probability of each predicted entity and whether it is correct; None if a row is one answer."""
+    """Probability of each predicted entity, and whether the entity is correct; None if a row is one answer."""
 
 
 class TaskDefaults(Protocol):
     """Optional members of a task family; `load_task` fills in a default for each missing member."""
 
     HAS_LABEL_NAMES: bool
-    """Whether gold values are label names, or lists of them; False by default."""
+    """Whether gold values are label names, or lists of label names; False by default."""
     TYPES: Mapping[str, Any]
     """Column of a row, or `prediction` -> its type; other columns are texts, or lists of texts."""
     EXPORTED_AS: str | None
-    """The family whose exported models this one reads too."""
+    """Another family, whose exported models this family can run."""
     PIPELINE_TAG: str | None
-    """The Hub's name of the task, on the card; by default, it follows from the class of the model."""
+    """The Hub's name of the task, for the model card; by default, it follows from the class of the model."""
     combine: Callable[[Sequence[Output], Feature, TaskContext], Output] | None
     """Combines the outputs of several models for one feature into one output of the ensemble."""
     find_labels: Callable[[Path, Recipe], Sequence[str]] | None
-    """Returns the label names of a model folder, of a family that takes models trained for something else."""
+    """Returns the label names for a model folder, if the family runs models that were trained for other tasks."""
     find_truncated_answers: Callable[[Sequence[Feature], Sequence[Row], TaskContext], Sequence[int]] | None
-    """Returns the indices of the rows whose gold value no feature has, or no prediction can have."""
+    """Returns the indices of the rows whose gold value is in no feature, or cannot be predicted."""
     find_row_warnings: Callable[[Sequence[Row], Recipe], list[str]] | None
-    """Describes what is odd about the rows of a split, such as gold values that no model can predict."""
+    """Returns warnings about the rows of a split, such as gold values that no model can predict."""
     check_training: Callable[[Split, Recipe], None] | None
     """Raises DataError if the training rows do not suit an option, such as the loss."""
     count_errors: Callable[[RowScores], tuple[Any, Any]] | None
-    """Counts the errors and the decisions of each row, of a family whose rows have several answers each."""
+    """Counts the errors and the decisions of each row, if rows have several answers."""
     gold_probabilities: Callable[[Sequence[Prediction], Sequence[Row], TaskContext], Any] | None
     """Returns the decisions of predictions with their probabilities and gold values; see docs/own-task.md."""
     targets: Callable[[Prediction, Sequence[Output], Sequence[Feature], Row, TaskContext], list[Any]] | None
-    """Returns the numbers that `bertkit explain` explains, or None to explain the logits of the head."""
+    """Returns the outputs that `bertkit explain` explains; by default, these are the logits of the head."""
     fit_baselines: Callable[[Sequence[Row], TaskContext], dict[str, Any]]
-    """Learns from training rows what `baselines` needs, as JSON that is kept with the run; labels by their ids."""
+    """Fits baselines to training rows; returns the state for `baselines` as JSON, with label ids instead of names."""
     precompute: Callable[[Model, Mapping[str, Sequence[Feature]], TaskContext, RunModule], bool]
-    """Computes once what training needs of the features of each split; returns whether nothing is left to train."""
+    """Computes values from the features of each split before training; returns whether nothing is left to train."""
     fit_head: Callable[[Model, Sequence[Feature], TaskContext, RunModule], None] | None
     """Fits the head to the features of the training rows before each evaluation; no gradient reaches such a head."""
     tune: Callable[[Sequence[Prediction], Sequence[Row], TaskContext], dict[str, Any]]
-    """Chooses the options that are best set on validation rows; they are kept in the run's record."""
+    """Returns the options that are tuned on validation rows; they are stored in the run's record."""
     details: Callable[[Sequence[Prediction], Sequence[Row], TaskContext], TaskReport]
     """Collects the additional results to report with the scores."""
 
@@ -183,22 +183,22 @@ class Task(TaskDefaults, Protocol):
     """A task family: three constants and eight functions, and any members of `TaskDefaults`."""
 
     COLUMNS: ColumnSpec
-    """Canonical columns of a row; rows to predict need not have the gold one."""
+    """Canonical columns of a row; rows to predict can lack the gold column."""
     OPTIONS: Mapping[str, Any]
     """Keys that a recipe may set under ``options``, each with an Option or only its default."""
 
     @property
-    def METRICS(self) -> Collection[str]:  # a constant of the module, which is a table or names only
-        """Metrics that a recipe may list: a table name -> `Metric`, or names that only `score` knows.
+    def METRICS(self) -> Collection[str]:  # a constant of the module
+        """Metrics that a recipe can list: a table name -> `Metric`, or only names, which `score` computes.
 
-        Every family also takes metrics of the `evaluate` package and your own, without an interval unless this lists
-        `EVALUATE_PREFIX`.
+        A recipe can also list custom metrics and metrics of the `evaluate` package. They have intervals only if this
+        lists `EVALUATE_PREFIX`.
         """
 
     def read(self, row: Row, recipe: Recipe) -> Row | None:
         """Check a row's canonical values and convert them to this family's types.
 
-        Return None to leave out a row with a gold column that has nothing to learn or to score.
+        Return None to leave out a row whose gold column has nothing to learn or to score.
 
         Raises:
             DataError: If a value is wrong; the caller adds file and line.
@@ -222,10 +222,10 @@ class Task(TaskDefaults, Protocol):
     def score(self, row_scores: RowScores, context: TaskContext) -> dict[str, float]:
         """Compute the recipe's metrics; called once on all rows, and a thousand times on resampled ones."""
 
-    def baselines(self, learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
-        """Predict the rows without reading their input, or with a part of it: name of a baseline -> predictions.
+    def baselines(self, state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
+        """Predict the rows by simple methods: name of a baseline -> predictions.
 
-        The first reads nothing; one that reads a part of the input is called "... alone". A model must beat them all.
+        The first baseline reads no input. A baseline that reads only a part of the input is called "... alone".
         """
 
 
@@ -270,7 +270,7 @@ def encode_columns(batch: Mapping[str, Any], indices: Sequence[int], context: Ta
                 rows[index] = row
     features, row_indices = load_task(context.recipe).encode([*rows.values()], context), [*rows]
     for feature in features:
-        # `encode` counts the rows of the batch that have labels.
+        # `encode` returns indices of the rows that have labels; convert them to indices of the dataset.
         feature["row"] = row_indices[feature["row"]]
     return {name: [feature[name] for feature in features] for name in (features[0] if features else ())}
 
@@ -300,15 +300,14 @@ score_values = partial(score_table, VALUES)
 """Computes the recipe's metrics of ``predicted`` against ``gold``; all of `CLASSIFICATION` and `REGRESSION`."""
 
 
-# The protocols above are the lists of members: a function that is added there is required, or gets its default, at
-# once.
+# The members are read from the protocols above: functions of `Task` are required, members of `TaskDefaults` are not.
 _FUNCTIONS = tuple(name for name, value in vars(Task).items() if not name.startswith("_") and callable(value))
 _CONSTANTS = ("COLUMNS", "METRICS", "OPTIONS")
 _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(TaskDefaults.__annotations__),
     "HAS_LABEL_NAMES": False,
     "TYPES": {},
-    "fit_baselines": lambda training, context: {},
+    "fit_baselines": lambda training_rows, context: {},
     "precompute": lambda model, features, context, run: False,
     "tune": lambda predictions, rows, context: {},
     "details": lambda predictions, rows, context: TaskReport(),
@@ -341,11 +340,11 @@ def load_family(recipe: Recipe) -> Task:
     """
     # 1. Import the module. A name that does not come with bertkit is code of the user, which must be trusted.
     required = (*_FUNCTIONS, *_CONSTANTS)
-    if recipe.task in (shipped := task_names()):
+    if recipe.task in (names := task_names()):
         module = import_module(f"{__name__}.{recipe.task}")
     else:
-        page, trusted = "docs/own-task.md", recipe.trusted
-        module = load_module("task family", recipe.task, shipped, required, page, trusted)
+        page = "docs/own-task.md"
+        module = load_module("task family", recipe.task, names, required, page, recipe.trusted)
     task = cast(Task, module)
     # 2. Set missing members in the module itself, so that callers need not check which members a family has.
     for name, default in _DEFAULTS.items():
@@ -364,23 +363,23 @@ def load_family(recipe: Recipe) -> Task:
     return _with_library_metrics(task)
 
 
-class _ScoredByLibraries(dict[str, np.ndarray]):
-    """Predictions next to gold values, with the scores that libraries have computed for all rows."""
+class _LibraryRowScores(dict[str, np.ndarray]):
+    """Arrays of a task family, with the scores of library metrics on all rows as an attribute."""
 
     scores: Mapping[str, float] = MappingProxyType({})
 
 
 def _with_library_metrics(task: Task) -> Task:
-    """Return a task family that also computes metrics of the `evaluate` package and your own.
+    """Return a task family that also computes custom metrics and metrics of the `evaluate` package.
 
-    They get the gold values and the predictions of all rows, without words that have no tag. They are computed once,
-    because a thousand resamples of such metrics would take hours: so resampled rows have no such score.
+    These metrics read the gold values and predictions of all rows, without unlabeled words. They are computed only
+    once, because a thousand resamples would take hours, so they have no interval.
     """
 
     def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> RowScores:
-        # The scores are an attribute, because resampling indexes each array by rows. A resample is a plain dictionary,
-        # so it has none of these scores, and the metric has no interval.
-        row_scores = _ScoredByLibraries(task.compare(predictions, rows, context))
+        # The scores are an attribute, because resampling indexes each array by rows. A resample is a plain dictionary
+        # without the attribute, so it has no score of these metrics.
+        row_scores = _LibraryRowScores(task.compare(predictions, rows, context))
         pairs = [
             _drop_unlabeled_words(row[task.COLUMNS.gold], record["prediction"])
             for row, record in zip(rows, predictions, strict=True)
@@ -412,7 +411,7 @@ def with_options(context: TaskContext, options: Mapping[str, Any]) -> TaskContex
 
 
 def get_input_columns(task: Task, recipe: Recipe) -> dict[str, bool]:
-    """Return the columns of a row to predict, and of each whether it must be there; none that the run did not read."""
+    """Return column -> whether it is required, for the input columns that the run reads."""
     columns, data = task.COLUMNS, recipe.data
     names = [name for name in columns.names if name not in (columns.gold, "id")]
     return {
@@ -423,8 +422,8 @@ def get_input_columns(task: Task, recipe: Recipe) -> dict[str, bool]:
 
 
 def next_commands(task: Task, recipe: Recipe, folder: str) -> list[str]:
-    """Return the commands that a user may want to run after a training, for a terminal and for the report."""
-    # The name alone would be read as the recipe.
+    """Return the commands that a user may want to run after training, for the terminal and for the report."""
+    # Without "./", a folder with the name of a recipe would be read as the recipe.
     run, names = shlex.quote(f"./{folder}" if folder in recipe_names() else folder), recipe.metrics
     code = " --trust-remote-code" if "." in recipe.task else ""
     trust = " --trust-remote-code" if code or any(map(runs_code, names)) else ""
@@ -434,14 +433,14 @@ def next_commands(task: Task, recipe: Recipe, folder: str) -> list[str]:
         f"open {run}/report.html",
         f"bertkit predict {run} {example_row(task, recipe)}{code}",
         f"bertkit eval {run}{other_rows}{trust}",
-        # Without gold values, answers cannot be wrong row by row.
+        # Without gold values, no row is wrong.
         *([f"bertkit errors {run}{trust}"] if task.COLUMNS.gold else []),
         f"bertkit push {run} YOUR_NAME/{shlex.quote(recipe.name)}",
     ]
 
 
 def example_row(task: Task, recipe: Recipe) -> str:
-    """Write the options of `bertkit predict` that stand for one row, with dots for the values."""
+    """Return the options of `bertkit predict` for one row, with "..." as each value."""
     columns = task.COLUMNS
     mapped = [name for name in columns.optional if name in recipe.data.columns]
     inputs = [columns.fallback_columns.get(name, name) for name in (*columns.inputs, *mapped)]
@@ -452,5 +451,5 @@ def example_row(task: Task, recipe: Recipe) -> str:
 
 
 def drop_private_keys(prediction: Prediction) -> Prediction:
-    """Return a prediction without the keys that begin with ``_``: the record that is written to disk."""
+    """Return the record that is written to disk: a prediction without the keys that start with ``_``."""
     return {name: value for name, value in prediction.items() if not name.startswith("_")}

@@ -1,4 +1,4 @@
-"""Train an encoder whose vectors match texts that belong together, from pairs and optional negatives.
+"""Train an encoder whose vectors are similar for texts that belong together, from pairs and optional negatives.
 
 The other positives of a batch serve as negatives (Henderson et al. 2017, section 4.4), so rows need no score.
 """
@@ -54,12 +54,12 @@ def read(row: Row, recipe: Recipe) -> Row:
     """Check the texts, and read negatives and margins as lists; empty negatives at the end are dropped.
 
     Raises:
-        DataError: If a value is not text, a negative is empty, or there is not one margin per negative.
+        DataError: If a value is not text, a negative is empty, or the numbers of margins and negatives differ.
     """
     check_texts(row, "anchor", "positive")
     if "negative" in row:
         row = {**row, "negative": read_texts([] if row["negative"] is None else row["negative"], "negative", first=1)}
-    # Hofstätter et al. (2020) learn the differences of a teacher's scores, which need a negative in each row.
+    # MarginMSE (Hofstätter et al. 2020) learns a teacher's difference of scores, so each row needs a negative.
     if get_loss_name(recipe) == "margin_mse":
         for column in ("negative", "margin"):
             if not row.get(column):
@@ -75,19 +75,20 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
-    """Encode anchor, positive and negatives; ``texts`` has an id for each, and ``labels`` the margins to learn."""
+    """Encode anchor, positive and negatives; ``texts`` has the id of each text, and ``labels`` the margins."""
     return encode_in_format(rows, context, DENSE)
 
 
 def encode_in_format(rows: Rows, context: TaskContext, model_format: str) -> list[Feature]:
-    """Encode rows for a model of one format of sentence-transformers."""
+    """Encode rows as `encode` does, for a model in one of the formats of sentence-transformers."""
     text_lists = [list_texts(row) for row in rows]
     features = texts.encode_rows(text_lists, context, _ROLES, model_format=model_format)
     loss = get_loss_name(context.recipe)
     library_loss = library_losses.find_library_loss(loss)
     is_distinct = library_loss.needs_distinct_texts if library_loss else loss == "mnrl"
     for row, texts_in_row, feature in zip(rows, text_lists, features, strict=True):
-        if is_distinct:  # A text of the batch must not be a negative of its anchor.
+        # By the ids, the loss finds equal texts, which are not negatives of each other.
+        if is_distinct:
             feature["texts"] = list(map(hash_text, texts_in_row))
         elif loss == "margin_mse" and "margin" in row:
             feature["labels"] = row["margin"]
@@ -95,12 +96,12 @@ def encode_in_format(rows: Rows, context: TaskContext, model_format: str) -> lis
 
 
 def collator(context: TaskContext) -> Collator:
-    """Build the collator: batches of shape (rows, texts, tokens), and ``labels`` of shape (rows, negatives)."""
+    """Build the collator. Shapes: (rows, texts, tokens); ``labels`` (rows, negatives)."""
     return multi_text_collator(context, "float32")
 
 
 def precompute(model: Model, features: Mapping[str, Features], context: TaskContext, run: RunModule) -> bool:
-    """Mine hard negatives of the training rows with the model that training starts from, if the recipe requires it.
+    """Mine hard negatives for the training rows with the initial model, if the recipe sets ``mine``.
 
     Raises:
         RecipeError: If the loss learns from margins, which mined negatives do not have.
@@ -113,7 +114,7 @@ def precompute(model: Model, features: Mapping[str, Features], context: TaskCont
     if get_loss_name(context.recipe) != "mnrl":
         raise RecipeError(f"options.mine = {count} needs the loss mnrl", "leave one of them out")
     train = features["train"]
-    # (rows, 2, dimension): mining compares the anchor with the positives of other rows, not with negatives.
+    # Vectors of anchors and positives; mining does not compare negatives. Shape: (rows, 2, dimension).
     pairs = np.stack([texts.normalize(output["vectors"][:2], dot=False) for output in run(model, train)])
     text_ids = [list(map(int, feature["texts"])) for feature in train]
     add_negatives(train, mine_negatives(pairs, text_ids, int(count), margin))
@@ -121,18 +122,18 @@ def precompute(model: Model, features: Mapping[str, Features], context: TaskCont
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
-    """Return the cosine (or dot product) of the anchor with the positive, and with each negative."""
+    """Return the cosine (or dot product) of the anchor with the positive, and with each negative, of each row."""
     dot = texts.uses_dot_product(context, get_loss_name(context.recipe))
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
-        # (texts of the batch, dimension): another row can have more
-        anchor, *rest = texts.normalize(output["vectors"][: len(list_texts(row))], dot=dot)
-        decoded.append(make_record([float(anchor @ text) for text in rest], _vectors=(anchor, rest[0])))
+        # Drop padding, because other rows of the batch can have more texts. Shape: (texts of the batch, dimension).
+        anchor, *candidates = texts.normalize(output["vectors"][: len(list_texts(row))], dot=dot)
+        decoded.append(make_record([float(anchor @ text) for text in candidates], _vectors=(anchor, candidates[0])))
     return decoded
 
 
 def make_record(scores: Sequence[float], **fields: object) -> Prediction:
-    """Return the prediction of a row from the scores of its anchor with positive and negatives, and other fields."""
+    """Return the prediction of a row, given the scores of its positive and negatives, in this order."""
     positive, *negatives = scores
     return {"prediction": positive, **fields} | ({"negative_scores": negatives} if negatives else {})
 
@@ -145,10 +146,7 @@ def targets(
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
-    """Return the ``rank`` of each row's positive among all rows' positives, and whether it beats all ``negatives``.
-
-    The latter is 1 or 0, and NaN for a row without negatives.
-    """
+    """Return ``rank`` and ``beats`` of each row's positive, among the positives of all rows; see `compare_ranks`."""
 
     def rank(anchors: Sequence[np.ndarray], positives: Sequence[np.ndarray]) -> np.ndarray:
         first, second = np.stack(anchors), np.stack(positives)
@@ -160,17 +158,19 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[
 def compare_ranks(
     predictions: Predictions, rank: Callable[[Sequence[Any], Sequence[Any]], np.ndarray]
 ) -> dict[str, Any]:
-    """Return the ``rank`` of each row's positive, and in ``beats`` whether it beats all negatives of the row.
+    """Return the ``rank`` of each row's positive, and whether its score ``beats`` all negatives of the row.
 
     Args:
-        predictions: Records with the vectors of anchor and positive, or with the rank itself, as baselines have it.
+        predictions: Records with the vectors of anchor and positive or, for baselines, with the rank.
         rank: Ranks the positives, given the vectors of all anchors and of all positives.
+
+    Returns:
+        Two arrays of shape (rows,). ``beats`` is 1 or 0, or NaN for a row without negatives.
     """
     if "_rank" in predictions[0]:
         ranks = np.array([record["_rank"] for record in predictions])
     else:
         ranks = rank(*zip(*(record["_vectors"] for record in predictions), strict=True))
-    # NaN instead of False for a row without negatives, which `triple_accuracy` leaves out.
     wins = []
     for record in predictions:
         beaten = [record["prediction"] > score for score in record.get("negative_scores", ())]
@@ -178,33 +178,33 @@ def compare_ranks(
     return {"rank": ranks, "beats": np.array(wins)}
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Rank the positives by chance, and by the words that they share with the anchor."""
     draw = np.random.default_rng(0).random
-    guessed = draw_chance_ranks(len(rows)), [draw(len(list_texts(row)) - 1).tolist() for row in rows]
+    chance = draw_chance_ranks(len(rows)), [draw(len(list_texts(row)) - 1).tolist() for row in rows]
     return {
-        name: [make_record(scores, _rank=rank) for rank, scores in zip(*ranked, strict=True)]
-        for name, ranked in (("chance", guessed), ("shared words", rank_by_words(rows)))
+        name: [make_record(scores, _rank=rank) for rank, scores in zip(*ranks_and_scores, strict=True)]
+        for name, ranks_and_scores in (("chance", chance), ("shared words", rank_by_words(rows)))
     }
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
-    """Report each row's rank as text, and the scores of the first components of the vectors."""
+    """Report the rank of each row's positive, and the scores of truncated (Matryoshka) vectors."""
     answers = list_rank_answers(compare(predictions, rows, context), predictions)
     table = []
-    # Vectors that were trained for it can be shortened (Kusupati et al. 2022, Matryoshka). A shortened vector has
-    # another length, so it is compared by the cosine.
+    # Kusupati et al. 2022 train vectors whose first components can be used alone. Truncation changes the length of a
+    # vector, so truncated vectors are compared by the cosine.
     for count in sorted(read_option(OPTIONS, context.recipe, "dimensions"), reverse=True):
-        shorter = [
+        truncated = [
             {**record, "_vectors": tuple(texts.normalize(vector[:count], dot=False) for vector in record["_vectors"])}
             for record in predictions
         ]
-        table.append({"dimension": str(count), **score(compare(shorter, rows, context), context)})
+        table.append({"dimension": str(count), **score(compare(truncated, rows, context), context)})
     return TaskReport({"by dimension": table} if table else {}, answers=answers)
 
 
 def list_rank_answers(row_scores: Mapping[str, Any], predictions: Predictions) -> list[Answer]:
-    """Return each row's rank as text; rank 1 is right."""
+    """Return the rank of each row's positive as an answer; rank 1 is correct."""
     return [
         Answer("1", str(rank), bool(rank == 1), record["prediction"])
         for rank, record in zip(row_scores["rank"], predictions, strict=True)
@@ -212,7 +212,7 @@ def list_rank_answers(row_scores: Mapping[str, Any], predictions: Predictions) -
 
 
 def list_texts(row: Row) -> list[str]:
-    """List the texts of a row, as its feature has them: anchor, positive, negatives."""
+    """List the texts of a row in the order of its feature: anchor, positive, negatives."""
     return [row["anchor"], row["positive"], *row.get("negative", ())]
 
 
@@ -223,7 +223,7 @@ def get_loss_name(recipe: Recipe) -> str:
 
 def _read_margins(value: Any, count: int) -> list[float]:
     values = value if isinstance(value, (list, tuple)) else [value]
-    # A table has empty cells if a row has fewer negatives than other rows, so empty margins are dropped.
+    # Drop empty margins: in a table, rows with fewer negatives than others have empty cells.
     try:
         margins = [float(margin) for margin in values if margin not in (None, "")]
     except (TypeError, ValueError):

@@ -1,7 +1,7 @@
 """Classify texts, or pairs of texts, from a few examples per label, as SetFit does (Tunstall et al. 2022).
 
-The encoder is trained so that vectors of one label are nearer to each other than to vectors of another label. Logistic
-regression on the vectors of the training rows then predicts the labels.
+The encoder is trained so that vectors of the same label are nearer to each other than to vectors of other labels. Then
+logistic regression is fitted to the vectors of the training rows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read(row: Row, recipe: Recipe) -> Row:
 
     Raises:
         DataError: If a value is not text, or there is not exactly one label.
-        RecipeError: If a setting belongs to another loss.
+        RecipeError: If ``training.label_smoothing`` is set.
     """
     if recipe.training.label_smoothing:
         message = "training.label_smoothing is for the loss of a classifier, which few_shot does not have"
@@ -55,24 +55,25 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
-    """Load an encoder with a linear layer over its vectors, which have length 1."""
+    """Load an encoder with a linear layer over its vectors, which are scaled to length 1."""
     from bertkit.modeling.sentence.head import load_sentence_classifier
     from bertkit.modeling.sentence.losses import VectorLoss
 
     if not new_head:
         return load_sentence_classifier(folder, read_modules(folder), context, new_head=False)
     modules = with_options(texts.resolve_modules(folder, context), pooling=None, normalize=True, prompt=None)
-    # SetFit trains on pairs of texts; this loss compares all pairs of a batch, so no pairs have to be sampled.
+    # SetFit samples pairs of texts; this loss compares all pairs of a batch instead.
     name, scale = (read_option(OPTIONS, context.recipe, key) for key in ("loss", "scale"))
     loss = VectorLoss(name, float(scale))
     return load_sentence_classifier(folder, modules, context, loss, new_head=True)
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
-    """Encode each row as one text, or two that are read together; ``labels`` is the label id."""
-    # A pair is one input with a separator, as for a classifier: its vector describes how the two texts relate.
+    """Encode each row as one text, or as two texts that are read together; ``labels`` is the label id."""
+    # A pair is one input with a separator, as for a classifier, so that its vector can describe how the texts relate.
     pairs = [row["text_pair"] for row in rows] if rows and "text_pair" in rows[0] else None
-    features, ids = texts.encode_rows([[row["text"]] for row in rows], context, pairs=pairs), context.label_ids
+    features = texts.encode_rows([[row["text"]] for row in rows], context, pairs=pairs)
+    ids = context.label_ids
     return add_labels(features, rows, lambda row: ids[row["label"]])
 
 
@@ -90,8 +91,7 @@ def fit_head(model: Model, features: Features, context: TaskContext, run: RunMod
 
 def precompute(model: Model, features: Mapping[str, Features], context: TaskContext, run: RunModule) -> bool:
     """Fit the linear layer once if the encoder is frozen, so that nothing is left to train."""
-    # The import draws from a random generator, so it comes before training seeds them. Otherwise, a resumed run would
-    # draw other numbers.
+    # This import draws random numbers. If it came after training sets the seeds, a resumed run would draw others.
     import sklearn.linear_model  # noqa: F401
 
     if read_option(OPTIONS, context.recipe, "method") != "frozen":

@@ -1,7 +1,7 @@
-"""Train a vector for each token of a text, to find the text that belongs to another (ColBERT).
+"""Train one vector per token, to find the text that belongs to another text (ColBERT; Khattab and Zaharia 2020).
 
-Rows are read as in `contrastive`. The score of two texts is a sum over the tokens of the first: each adds its highest
-similarity to a token of the second (Khattab and Zaharia 2020).
+Rows are read as in `contrastive`. The score of two texts is the sum, over the tokens of the first, of the highest
+similarity to a token of the second.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ read, collator, score, baselines = contrastive.read, contrastive.collator, contr
 
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
-    """Load an encoder with a projection of its tokens; if the folder has a projection, keep it."""
+    """Load an encoder with a projection of its token vectors; a projection in the folder is used."""
     from bertkit.modeling.sentence.late import LateLoss, load_late_head
 
     if not new_head:
@@ -50,7 +50,8 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     model = load_late_head(
         folder, modules, dimension and int(dimension), loss, texts_at_once=mini_batch and int(mini_batch)
     )
-    model.config.pad_token_id = context.tokenizer.pad_token_id  # as `load_pretrained` does
+    # `load_pretrained` sets the id, too.
+    model.config.pad_token_id = context.tokenizer.pad_token_id
     return model
 
 
@@ -60,12 +61,12 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
-    """Return the scores of the anchor with positive and negatives."""
+    """Return the scores of the anchor with the positive and the negatives of each row."""
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
-        # (texts of the batch, tokens, dimension): another row can have more or longer texts
+        # Drop padding, which could be most similar to a token of the anchor; other rows of the batch can have more or
+        # longer texts. Shape: (texts of the batch, tokens, dimension).
         anchor, *candidates = map(drop_padding, output["vectors"][: len(contrastive.list_texts(row))])
-        # Padding must not take part: its vectors could be the most similar ones to a token of the anchor.
         scores = max_sim([anchor], candidates)[0].tolist()
         decoded.append(contrastive.make_record(scores, _vectors=(anchor, candidates[0])))
     return decoded
@@ -80,7 +81,7 @@ def targets(
     from bertkit.modeling.sentence.late import score_texts
 
     def score(outputs: Batch) -> torch.Tensor:
-        # (inputs, 2, tokens, dimension): one input per variant of the row that is explained.
+        # One input per variant of the explained row. Shape: (inputs, 2, tokens, dimension).
         pairs = outputs["vectors"][:, :2].float()
         return torch.cat([score_texts(pair[:1], pair[1:])[0] for pair in pairs])
 
@@ -99,5 +100,5 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
-    """Report each row's rank as text."""
+    """Report the rank of each row's positive."""
     return TaskReport(answers=contrastive.list_rank_answers(compare(predictions, rows, context), predictions))

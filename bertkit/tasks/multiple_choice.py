@@ -1,7 +1,7 @@
-"""Choose the text that continues a context, or answers its question (SWAG; Devlin et al. 2019, section 4.4).
+"""Choose the text that continues a context, or answers a question about it (SWAG; Devlin et al. 2019, section 4.4).
 
-The encoder reads every choice together with the context and makes one logit of it; a softmax runs over the choices.
-Rows may have different numbers of choices.
+The encoder reads each choice together with the context and computes one logit; the softmax is over the choices. Rows
+can have different numbers of choices.
 """
 
 from __future__ import annotations
@@ -46,19 +46,20 @@ TYPES: Mapping[str, Any] = {"prediction": int}
 METRICS: Mapping[str, Metric] = {"accuracy": CLASSIFICATION["accuracy"], EVALUATE_PREFIX: UNDECLARED_METRIC}
 OPTIONS: Mapping[str, Any] = calibration.OPTIONS
 
-_FREQUENT, _CHOICES = "most frequent position", "choices alone"
-_MAX_ROWS = 2500  # maximum number of rows to fit a baseline to
+_MAJORITY, _CHOICES = "most frequent position", "choices alone"
+# Maximum number of rows to fit a baseline to.
+_MAX_ROWS = 2500
 _MIN_CHANCE = 1e-4
 
 compare, score = compare_values, score_values
-# A batch has ``input_ids`` and other keys of shape (rows, choices, tokens), and ``labels`` of shape (rows,).
+# Shapes: (rows, choices, tokens); ``labels`` (rows,).
 collator = multi_text_collator
 
 
 def read(row: Row, recipe: Recipe) -> Row:
     """Check the texts, and read the label as the index of a choice, from 0.
 
-    Blank choices at the end are dropped, so that a table may have as many columns as its longest row needs.
+    Blank choices at the end are dropped, because a table has as many columns of choices as its longest row.
 
     Raises:
         DataError: If there are fewer than two choices, one is blank, or the label does not match any of them.
@@ -82,11 +83,11 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 
 def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
-    """Describe labels that may count choices from 1: the first choice is never right, though it should be by chance."""
+    """Return a warning if labels seem to count from 1: no row has the label 0, which would be unlikely by chance."""
     if not rows or "label" not in rows[0]:
         return []
-    # Probability that no row has the first choice if labels were random: with four choices, 0.75 ** 33 = 0.00008 is the
-    # first below the limit, so 33 rows without a 0 are enough for the warning.
+    # Probability that no random label is 0. With four choices per row, 33 rows are enough for a warning: 0.75 ** 33 =
+    # 0.00008 is below the limit.
     chance = prod(1 - 1 / len(row["choices"]) for row in rows)
     if chance > _MIN_CHANCE or any(row["label"] == 0 for row in rows):
         return []
@@ -94,7 +95,7 @@ def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
 
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
-    """Load an encoder with one logit per choice; choices that a row lacks get no probability."""
+    """Load an encoder with one logit per choice; padded choices get probability 0."""
     from bertkit.modeling.heads.mixins import MaskedChoices, extend_model
 
     labels = make_placeholder_names(2)
@@ -104,7 +105,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
-    """Encode the context with each choice; ``input_ids`` is one list of token ids per choice."""
+    """Encode the context with each choice; ``input_ids`` has one list of token ids per choice."""
     pairs = []
     for row in rows:
         stem = f"{row['stem']} " if row.get("stem") else ""
@@ -113,11 +114,10 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
-    """Return the index and the text of each row's most probable choice, and every choice's probability."""
+    """Return the index and the text of each row's most probable choice, and the probability of each choice."""
     decoded, option = [], partial(read_option, OPTIONS, context.recipe)
     for row, output in zip(rows, outputs, strict=True):
-        # (choices of the batch,): another row can have more, and this row's choices come first.
-        # The logit of a padded choice is the lowest float32, which is far from -inf in float64.
+        # Drop the padded choices at the end: their logit, the lowest float32, is not -inf in float64.
         logits = output["logits"][: len(row["choices"])].astype(np.float64)
         weights = np.exp((logits - logits.max()) / option("temperature"))
         best, probabilities = int(logits.argmax()), weights / weights.sum()
@@ -135,7 +135,7 @@ def targets(
 
 
 def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContext) -> calibration.Decisions:
-    """Return the probabilities of all choices, 0 for those that a row lacks, and the gold choices."""
+    """Return the probabilities of all choices, 0 for padded choices, and the gold choices."""
     padded = np.zeros((len(rows), max(len(row["choices"]) for row in rows)))
     for line, record in zip(padded, predictions, strict=True):
         line[: len(record["choice_probabilities"])] = record["choice_probabilities"]
@@ -143,40 +143,40 @@ def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContex
 
 
 def combine(outputs: Outputs, feature: Feature, context: TaskContext) -> dict[str, Any]:
-    """Combine the outputs of several models for a row to those with the mean of their probabilities."""
-    # The outputs after these belong to padding: the batch had rows with more choices.
-    count = len(feature["input_ids"])  # choices
-    return mean_probabilities([{"logits": output["logits"][:count]} for output in outputs])
+    """Return logits whose probabilities are the mean over several models."""
+    # The logits after this number belong to padding.
+    num_choices = len(feature["input_ids"])
+    return mean_probabilities([{"logits": output["logits"][:num_choices]} for output in outputs])
 
 
-def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
-    """Learn how often each position is right, and which words right and wrong choices have."""
-    frequent = [index for index, _ in Counter(row["label"] for row in training).most_common()]
-    # Logistic regression over single choices: is this choice right, judged by its words and without the context?
-    rows = sample_rows(training, max_rows=_MAX_ROWS)
+def fit_baselines(training_rows: Rows, context: TaskContext) -> dict[str, Any]:
+    """Sort positions by how often they are correct, and fit a model that reads the words of single choices."""
+    positions = [index for index, _ in Counter(row["label"] for row in training_rows).most_common()]
+    # Logistic regression predicts whether a choice is correct from its words, without the context.
+    rows = sample_rows(training_rows, max_rows=_MAX_ROWS)
     words = [find_words(choice) for row in rows for choice in row["choices"]]
-    is_right = [int(index == row["label"]) for row in rows for index in range(len(row["choices"]))]
-    return {_FREQUENT: frequent, _CHOICES: fit_linear(words, is_right)}
+    is_gold = [int(index == row["label"]) for row in rows for index in range(len(row["choices"]))]
+    return {_MAJORITY: positions, _CHOICES: fit_linear(words, is_gold)}
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
-    """Choose the position that is right most often, the longest choice, or the choice with the best words."""
+def baselines(state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
+    """Choose the position that is correct most often, the longest choice, or the choice with the best words."""
     choices_by_name = {
-        _FREQUENT: [next((index for index in learned[_FREQUENT] if index < len(row["choices"])), 0) for row in rows],
+        _MAJORITY: [next((index for index in state[_MAJORITY] if index < len(row["choices"])), 0) for row in rows],
         "longest choice": [max(range(len(row["choices"])), key=lambda n: len(row["choices"][n])) for row in rows],
     }
-    if learned[_CHOICES]:
+    if state[_CHOICES]:
         words = [find_words(choice) for row in rows for choice in row["choices"]]
         # Rows of 2 and 3 choices have scores of shape (5,), which are split at [2].
         scores = np.split(
-            score_linear(learned[_CHOICES], words)[:, 1], np.cumsum([len(row["choices"]) for row in rows])[:-1]
+            score_linear(state[_CHOICES], words)[:, 1], np.cumsum([len(row["choices"]) for row in rows])[:-1]
         )
         choices_by_name[_CHOICES] = [int(row_scores.argmax()) for row_scores in scores]
     return {name: [{"prediction": index} for index in indices] for name, indices in choices_by_name.items()}
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
-    """Report accuracy by number of choices, with the accuracy of guessing, and the answers as text."""
+    """Report accuracy by number of choices, next to the accuracy of guessing, and the answers as text."""
     verdicts: dict[int, list[bool]] = {}
     answers = []
     for row, record in zip(rows, predictions, strict=True):
@@ -185,7 +185,7 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
         answers.append(Answer(row["choices"][gold], row["choices"][predicted], gold == predicted, confidence))
         verdicts.setdefault(len(row["choices"]), []).append(gold == predicted)
     table = [
-        {"choices": f"{n}", "accuracy": float(np.mean(is_right)), "by chance": 1 / n, "rows": len(is_right)}
-        for n, is_right in sorted(verdicts.items())
+        {"choices": f"{n}", "accuracy": float(np.mean(is_correct)), "by chance": 1 / n, "rows": len(is_correct)}
+        for n, is_correct in sorted(verdicts.items())
     ]
     return TaskReport({"by number of choices": table}, answers=answers)

@@ -1,7 +1,7 @@
-"""Score how relevant passages are to a query, to put the best first (cross-encoder; Nogueira and Cho 2019).
+"""Score the relevance of passages to a query, to sort them (cross-encoder; Nogueira and Cho 2019).
 
-The encoder reads query and passage together and makes one logit of them. A row is a query with one passage, and the
-rows of one query are a list, which nDCG, MRR and MAP score as a whole.
+The encoder reads query and passage together and computes one logit. A row is a query with one passage. All rows of a
+query are a ranking, which nDCG, MRR and MAP score.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ METRICS: Mapping[str, Metric] = RERANKING
 OPTIONS: Mapping[str, Any] = {"loss": Option("pointwise", choices=("pointwise", "listwise"))}
 
 score = partial(score_table, METRICS)
-_RANDOM, _GIVEN, _SHARED, _PASSAGES = "random order", "order of the rows", "shared words", "passages alone"
+_RANDOM, _ROW_ORDER, _SHARED, _PASSAGES = "random order", "order of the rows", "shared words", "passages alone"
 
 
 def read(row: Row, recipe: Recipe) -> Row:
-    """Check the texts, and read the relevance as a fraction of the highest: 1, or the end of ``data.label_range``.
+    """Check the texts, and divide the relevance by its maximum: the end of ``data.label_range``, or 1.
 
-    No metric depends on its scale.
+    No metric depends on the scale of the relevance.
 
     Raises:
         DataError: If a value is not text, or the relevance is not a number in the range.
@@ -76,18 +76,19 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
-    """Load an encoder with one output: a reranker of bertkit or the CrossEncoder of sentence-transformers."""
+    """Load an encoder with one output: a reranker of bertkit, or a CrossEncoder of sentence-transformers."""
     from bertkit.modeling.heads.mixins import LOGIT, PROBABILITY, enable_passage_lists, find_activation, set_activation
 
-    # Select the loss of transformers' head, and of a student: for single passages or, if None, for a list of them.
+    # `problem_type` selects the loss, also of a student: pointwise or, if None, listwise.
     problem_type = "multi_label_classification" if _is_pointwise(context) else None
     if not new_head:
         problem_type = read_config(folder).get("problem_type") or problem_type
-    names = make_placeholder_names(1)  # as CrossEncoder writes it, so that a head of its is kept
+    # This is the label name of a CrossEncoder, whose head is loaded only if the names match.
+    names = make_placeholder_names(1)
     model = load_pretrained(AUTO_CLASS, folder, context, labels=names, new_head=new_head, problem_type=problem_type)
     if new_head:
         activation = PROBABILITY if _is_pointwise(context) else LOGIT
-        # It is saved with the model, so other programs truncate at the same length and compute equal scores.
+        # This length is saved with the model, so that other programs truncate equally and compute equal scores.
         context.tokenizer.model_max_length = max_tokens(context)
     else:
         activation = find_activation(folder)
@@ -103,7 +104,7 @@ def _is_pointwise(context: TaskContext) -> bool:
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode query and passage of each row; for the listwise loss, all passages of a query are one feature.
 
-    ``labels`` is a list of one relevance or of all. Without relevance there is no loss, and each row is a feature.
+    ``labels`` has the relevance of each passage of the feature. Without relevance, each row is a feature.
     """
     features = encode_texts([{"text": row["query"], "text_pair": row["passage"]} for row in rows], context)
     if not rows or "relevance" not in rows[0]:
@@ -114,15 +115,14 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
 
 
 def _as_list(features: Features, indices: Sequence[int]) -> Feature:
-    """Put features of one text into one of several: ``input_ids`` is a list of lists, and so on."""
-    # Each text of a list is a pair of the query and a passage. The list counts as the first of its rows.
+    """Join the features of one query: ``input_ids`` and so on are lists of lists, and ``row`` is the first row."""
     first, *_ = passages = [features[index] for index in indices]
     texts = {name: [passage[name] for passage in passages] for name in first if name not in ("row", "labels")}
     return {"row": indices[0], **texts, "labels": [passage["labels"][0] for passage in passages]}
 
 
 def _group_by_query(rows: Rows) -> list[list[int]]:
-    """List the row indices of each query; queries are in the order of their first rows."""
+    """Return the row indices of each query, in the order in which queries first occur."""
     groups: dict[str, list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault(row["query"], []).append(index)
@@ -130,12 +130,13 @@ def _group_by_query(rows: Rows) -> list[list[int]]:
 
 
 def collator(context: TaskContext) -> Collator:
-    """Build the padding collator; it pads lists to equally many passages too.
+    """Build the padding collator, which also pads the number of passages per query for the listwise loss.
 
-    A batch of lists has ``input_ids`` and other keys of shape (queries, passages, tokens), and ``labels`` of shape
-    (queries, passages). A passage that a list lacks is a single token, which no real one is, and is not relevant.
+    ``input_ids`` and other keys of a listwise batch have the shape (queries, passages, tokens), and ``labels`` the
+    shape (queries, passages). A padded passage has a single token, unlike any real passage, and relevance 0.
     """
-    collate_one, collate_list = padding_collator(context, label_type="float32"), multi_text_collator(context, "float32")
+    collate_one = padding_collator(context, label_type="float32")
+    collate_list = multi_text_collator(context, "float32")
 
     def collate(features: Features) -> Tensors:
         return (collate_list if are_several_texts(features[0]["input_ids"]) else collate_one)(features)
@@ -149,9 +150,8 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     groups = _group_by_query(rows) if are_lists else [[index] for index in range(len(rows))]
     decoded: list[dict[str, Any]] = [{} for _ in rows]
     for indices, output in zip(groups, outputs, strict=True):
-        # The last passages of a list can be padding.
+        # Drop padded passages, which come last. In float64, probabilities near 1 still differ.
         logits = output["logits"][: len(indices)].astype(np.float64)
-        # In float64, probabilities near 1 still differ.
         scores = np.exp(-np.logaddexp(0, -logits)) if "probabilities" in output else logits
         for index, value in zip(indices, scores.tolist(), strict=True):
             decoded[index] = {"prediction": value}
@@ -167,9 +167,9 @@ def targets(
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> RowScores:
-    """Score each query's ranking: arrays whose first axis is queries, of those that have a relevant passage.
+    """Score the ranking of each query that has a relevant passage. Shape: (queries with a relevant passage,).
 
-    Among passages with equal scores, the less relevant counts as first; otherwise, equal scores could win.
+    Passages with equal scores are ranked by relevance, the lowest first, so that equal scores never help.
 
     Raises:
         DataError: If no query has a relevant passage.
@@ -177,45 +177,44 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> RowSc
     scores = [record["prediction"] for record in predictions]
     groups = _group_by_query(rows)
     relevance = [{index: rows[index]["relevance"] for index in indices} for indices in groups]
-    # A stable sort alone would reward the order of the rows, which often begins with the relevant passages.
+    # Ranked by scores only, equal scores would keep the order of the rows, which often starts with relevant passages.
     rankings = [sorted(indices, key=lambda index: (-scores[index], rows[index]["relevance"])) for indices in groups]
-    scored = score_rankings(rankings, relevance, recall_cutoffs=())
-    is_scored = ~np.isnan(scored["map"])
-    if not is_scored.any():
+    query_scores = score_rankings(rankings, relevance, recall_cutoffs=())
+    has_relevant = ~np.isnan(query_scores["map"])
+    if not has_relevant.any():
         raise DataError("no query has a relevant passage", "give rows whose relevance is above 0", column="relevance")
-    return {name: values[is_scored] for name, values in scored.items()}
+    return {name: values[has_relevant] for name, values in query_scores.items()}
 
 
-def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
-    """Learn which words relevant passages contain, regardless of the query.
+def fit_baselines(training_rows: Rows, context: TaskContext) -> dict[str, Any]:
+    """Fit a model that predicts relevance from the words of a passage, without the query.
 
     Raises:
-        DataError: If all rows, or all rows of each query, have the same relevance, so nothing can be learned.
+        DataError: If all rows (for the listwise loss, all rows of each query) have the same relevance.
     """
-    # The listwise loss compares the passages of one query, so it learns nothing from a query whose passages are equal.
-    lists = [range(len(training))] if _is_pointwise(context) else _group_by_query(training)
-    if all(len({training[index]["relevance"] for index in indices}) == 1 for indices in lists):
+    # The listwise loss compares the passages of one query, so it learns nothing if they are equally relevant.
+    lists = [range(len(training_rows))] if _is_pointwise(context) else _group_by_query(training_rows)
+    if all(len({training_rows[index]["relevance"] for index in indices}) == 1 for indices in lists):
         message = "all passages are as relevant as the others" + ("" if _is_pointwise(context) else " of their query")
         raise DataError(message, "give passages that are not relevant, too", column="relevance")
-    rows = sample_rows(training)
+    rows = sample_rows(training_rows)
     words = [find_words(row["passage"]) for row in rows]
     return {_PASSAGES: fit_linear(words, [int(row["relevance"] > 0) for row in rows])}
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Rank at random, in the order of the rows, by the query words in a passage, or by the words of passages only.
 
-    The order of the rows usually comes from a first search. If relevant passages always come first, it does not, and
-    is not used as a baseline.
+    The order of the rows is a baseline because it is usually the result of a search. If the passages of each query are
+    sorted by relevance, it is not, and is left out.
     """
     scores = {_RANDOM: np.random.default_rng(0).random(len(rows))}
-    # In a first search, a passage can be more relevant than the one before it: the difference is above 0 somewhere.
     relevance = np.array([row["relevance"] for row in rows])
     if any((np.diff(relevance[indices]) > 0).any() for indices in _group_by_query(rows)):
-        scores[_GIVEN] = -np.arange(len(rows), dtype=np.float64)
+        scores[_ROW_ORDER] = -np.arange(len(rows), dtype=np.float64)
     scores[_SHARED] = np.array([_share_words(row) for row in rows])
-    if learned[_PASSAGES]:
-        scores[_PASSAGES] = score_linear(learned[_PASSAGES], [find_words(row["passage"]) for row in rows])[:, 1]
+    if state[_PASSAGES]:
+        scores[_PASSAGES] = score_linear(state[_PASSAGES], [find_words(row["passage"]) for row in rows])[:, 1]
     return {name: [{"prediction": value} for value in values.tolist()] for name, values in scores.items()}
 
 
@@ -226,16 +225,16 @@ def _share_words(row: Row) -> float:
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
-    """Count queries and their passages, and warn of queries that have no relevant one."""
+    """Count queries and their passages, and warn of queries without a relevant passage."""
     groups = _group_by_query(rows)
-    relevant = [sum(rows[index]["relevance"] > 0 for index in indices) for indices in groups]
-    scored = sum(count > 0 for count in relevant)
+    relevant_counts = [sum(rows[index]["relevance"] > 0 for index in indices) for indices in groups]
+    num_scored = sum(count > 0 for count in relevant_counts)
     table = {
         "queries": f"{len(groups):,}",
-        "with a relevant passage": f"{scored:,}",
+        "with a relevant passage": f"{num_scored:,}",
         "passages per query": len(rows) / len(groups),
-        "relevant ones": sum(relevant) / len(groups),
+        "relevant ones": sum(relevant_counts) / len(groups),
     }
-    missing = len(groups) - scored
-    warnings = [f"{missing:,} of {len(groups):,} queries have no relevant passage and are not scored."]
-    return TaskReport({"queries": [table]}, warnings=warnings if missing else [])
+    num_skipped = len(groups) - num_scored
+    warnings = [f"{num_skipped:,} of {len(groups):,} queries have no relevant passage and are not scored."]
+    return TaskReport({"queries": [table]}, warnings=warnings if num_skipped else [])

@@ -1,6 +1,6 @@
-"""Train an encoder whose vectors measure how similar two texts are, from pairs with a score (a bi-encoder).
+"""Train an encoder whose vectors measure the similarity of two texts, from pairs with a score (bi-encoder).
 
-Each text is read alone (Reimers and Gurevych 2019), so its vector can be kept and compared with millions of others.
+Each text is read alone (Reimers and Gurevych 2019), so its vector can be stored and compared with millions of others.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ fit_baselines, baselines = text_regression.fit_baselines, text_regression.baseli
 
 
 def read(row: Row, recipe: Recipe) -> Row:
-    """Check the texts and read the label as a number; for the cosine loss, it must be a possible cosine.
+    """Check the texts and read the label as a number; for the cosine loss, it must be from -1 to 1.
 
     Raises:
         DataError: If a value is not text, or a label is not a finite number or out of range.
     """
     row = text_regression.read(row, recipe)
-    needs_cosines = _loss(recipe) in ("cosine", "CosineSimilarityLoss") and recipe.data.label_range is None
+    needs_cosines = _get_loss(recipe) in ("cosine", "CosineSimilarityLoss") and recipe.data.label_range is None
     if "label" in row and needs_cosines and abs(row["label"]) > 1:
         message = f"label {row['label']:g} is outside -1 to 1, and the cosine loss learns cosines"
         raise DataError(message, "state the range of your labels: --set data.label_range=[0,5]", column="label")
@@ -58,26 +58,26 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder whose vectors are trained; no weights are added to it."""
-    return texts.load_encoder(folder, context, new_head=new_head, loss=_loss(context.recipe))
+    return texts.load_encoder(folder, context, new_head=new_head, loss=_get_loss(context.recipe))
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     """Encode the two texts; ``labels`` is the score, scaled to 0 to 1 if the recipe has a range.
 
-    ``texts`` has their ids if the loss uses the other texts of a batch as negatives.
+    If other texts of a batch are negatives, as for SimCSE, ``texts`` has the ids of the two texts.
     """
-    # CoSENT only compares which of two pairs is more similar; the cosine loss needs targets that a cosine can reach.
+    # CoSENT only uses the order of the scores; the cosine loss requires scores that a cosine can reach.
     low, high = context.recipe.data.label_range or (0.0, 1.0)
-    pairs, numbered = [[row["text"], row["text_pair"]] for row in rows], _loss(context.recipe) == "simcse"
+    pairs = [[row["text"], row["text_pair"]] for row in rows]
     features = texts.encode_rows(pairs, context)
-    for pair, feature in zip(pairs, features, strict=True):
-        if numbered:
+    if _get_loss(context.recipe) == "simcse":
+        for pair, feature in zip(pairs, features, strict=True):
             feature["texts"] = list(map(hash_text, pair))
     return add_labels(features, rows, lambda row: (row["label"] - low) / (high - low))
 
 
 def collator(context: TaskContext) -> Collator:
-    """Build the collator: batches of shape (rows, 2, tokens)."""
+    """Build the collator. Shape of a batch: (rows, 2, tokens)."""
     return multi_text_collator(context, "float32")
 
 
@@ -98,14 +98,14 @@ def targets(
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
     """Report the scores of truncated vectors, if they were trained for truncation."""
     dimensions = read_option(OPTIONS, context.recipe, "dimensions")
-    # A vector that is cut has another length, so it is compared by the cosine.
+    # Truncation changes the length of a vector, so truncated vectors are compared by the cosine.
     table = []
     for count in sorted(dimensions, reverse=True):
         pairs = [[texts.normalize(item[:count], dot=False) for item in record["_vectors"]] for record in predictions]
-        shorter = [{"prediction": float(first @ second)} for first, second in pairs]
-        table.append({"dimension": str(count), **score(compare(shorter, rows, context), context)})
+        truncated = [{"prediction": float(first @ second)} for first, second in pairs]
+        table.append({"dimension": str(count), **score(compare(truncated, rows, context), context)})
     return TaskReport({"by dimension": table} if table else {})
 
 
-def _loss(recipe: Recipe) -> str:
+def _get_loss(recipe: Recipe) -> str:
     return str(read_option(OPTIONS, recipe, "loss"))

@@ -1,7 +1,7 @@
-"""Train sparse vectors that find the text that belongs to another: one dimension per token, few of them not 0 (SPLADE).
+"""Train sparse vectors to find the text that belongs to another text (SPLADE; Formal et al. 2021, 2022).
 
-Rows are read as in `contrastive`. Vectors are compared by dot products, and their cost in an inverted index is part
-of the loss (Formal et al. 2021, 2022).
+A vector has one dimension per vocabulary entry, and most are 0. Rows are read as in `contrastive`. Vectors are compared
+by dot products, and the loss includes their cost in an inverted index.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ score = partial(score_table, METRICS)
 
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
-    """Load a masked language model, whose head makes the vectors."""
+    """Load a masked language model, whose head computes the vectors."""
     import torch
 
     from bertkit.modeling.sentence.sparse import SparseLoss, load_sparse_head, load_table
@@ -59,23 +59,23 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
         if modules.query_table:
             model.query_table, model.query_tokenizer = load_table(modules.query_table), context.tokenizer
         return model
-    query, document, warmup, mini_batch, is_free = (
+    query_weight, document_weight, warmup, mini_batch, is_inference_free = (
         read_option(OPTIONS, context.recipe, name)
         for name in ("query_weight", "document_weight", "warmup", "mini_batch", "inference_free")
     )
-    # A fixed table has no cost that training could lower.
-    costs = 0.0 if is_free else float(query), float(document)
-    loss = SparseLoss(contrastive.get_loss_name(context.recipe), *costs, float(warmup))
+    # Training cannot lower the cost of queries whose vectors come from a fixed table.
+    weights = 0.0 if is_inference_free else float(query_weight), float(document_weight)
+    loss = SparseLoss(contrastive.get_loss_name(context.recipe), *weights, float(warmup))
     model = load_sparse_head(
         folder, texts.resolve_modules(folder, context, SPARSE), loss, texts_at_once=mini_batch and int(mini_batch)
     )
-    model.config.pad_token_id = context.tokenizer.pad_token_id  # as `load_pretrained` does
-    if is_free:
-        model.use_table(torch.ones(model.config.vocab_size), context.tokenizer)  # `precompute` weighs the tokens
+    # `load_pretrained` sets the id, too.
+    model.config.pad_token_id = context.tokenizer.pad_token_id
+    if is_inference_free:
+        # `precompute` sets the weights.
+        model.use_table(torch.ones(model.config.vocab_size), context.tokenizer)
     if get_loading_info(model).new_weights:
-        log.info(
-            "the model has no head of a masked language model: vectors start from random weights, and need more rows"
-        )
+        log.info("the model has no masked-language-model head: vectors start from random weights, and need more rows")
     return model
 
 
@@ -85,24 +85,29 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
 
 
 def precompute(model: Model, features: Mapping[str, Features], context: TaskContext, run: RunModule) -> bool:
-    """Weigh the tokens of queries by their inverse frequency in the positives of the training rows, as BM25 does."""
+    """Weigh query tokens by their inverse document frequency in the training positives, as BM25 does, if they need it.
+
+    Queries need weights if they are not encoded by the model (``inference_free``).
+    """
     if model.query_table is None:
         return False
     # A token in n of N texts has the weight ln(1 + (N - n + 0.5) / (n + 0.5)) (Robertson and Zaragoza 2009).
-    train, counts = features["train"], np.zeros(model.config.vocab_size)
-    for feature in train:
+    train_features, counts = features["train"], np.zeros(model.config.vocab_size)
+    for feature in train_features:
         counts[np.unique(feature["input_ids"][1])] += 1
-    model.query_table *= model.query_table.new_tensor(np.log1p((len(train) - counts + 0.5) / (counts + 0.5)))
+    idf = np.log1p((len(train_features) - counts + 0.5) / (counts + 0.5))
+    model.query_table *= model.query_table.new_tensor(idf)
     return False
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
-    """Return the dot products of the anchor with positive and negatives, and how many dimensions of two are not 0."""
+    """Return the dot products of the anchor with positive and negatives, and the active dimensions of the first two."""
     # A model can have more outputs than its tokenizer has tokens.
     width = 1 + max((int(output["tokens"].max(initial=0)) for output in outputs), default=0)
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
-        count = len(contrastive.list_texts(row))  # another row of the batch can have more
+        # Texts after these are padding.
+        count = len(contrastive.list_texts(row))
         vectors = as_matrix(output["values"][:count], output["tokens"][:count], width)
         scores = (vectors[1:] @ vectors[[0]].T).toarray()[:, 0].tolist()
         # `indptr` counts the values before each row, so its differences are the active dimensions of each text.
@@ -118,38 +123,40 @@ def targets(
 
     def score(outputs: Batch) -> Tensor:
         values, tokens = outputs["values"].float(), outputs["tokens"]
-        # Multiply all pairs of dimensions, and keep the products with equal tokens: (inputs, most, most)
-        same = tokens[:, 0, :, None] == tokens[:, 1, None, :]
-        return (values[:, 0, :, None] * values[:, 1, None, :] * same).sum(dim=(1, 2))
+        # Multiply all pairs of active dimensions, and keep the products with equal tokens. Shape: (inputs, max, max).
+        is_same = tokens[:, 0, :, None] == tokens[:, 1, None, :]
+        return (values[:, 0, :, None] * values[:, 1, None, :] * is_same).sum(dim=(1, 2))
 
     return [Target("similarity", score, "dot product")]
 
 
 def as_matrix(values: np.ndarray, tokens: np.ndarray, width: int) -> csr_array:
-    """Build a sparse matrix (texts, width) of values and their tokens, (texts, most of any text)."""
+    """Build a sparse matrix of shape (texts, width) from values and their tokens, of shape (texts, max dimensions)."""
     from scipy.sparse import csr_array
 
-    # The values [[0.5, 0.25, 0], [1, 0, 0]] at the tokens [[3, 7, 0], [7, 0, 0]] are a matrix with 0.5 and 0.25 in the
-    # columns 3 and 7 of row 0, and 1 in column 7 of row 1. The rows start at [0, 2, 3]. Their product is 0.25.
-    above = values > 0
-    starts = np.cumsum([0, *above.sum(axis=1)])
-    return csr_array((values[above].astype(np.float64), tokens[above].astype(np.int64), starts), (len(values), width))
+    # The values [[0.5, 0.25, 0], [1, 0, 0]] of the tokens [[3, 7, 0], [7, 0, 0]] are a matrix with 0.5 and 0.25 in the
+    # columns 3 and 7 of row 0, and 1 in column 7 of row 1. `starts` is [0, 2, 3]. The dot product of the rows is 0.25.
+    active = values > 0
+    starts = np.cumsum([0, *active.sum(axis=1)])
+    return csr_array((values[active].astype(np.float64), tokens[active].astype(np.int64), starts), (len(values), width))
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
-    """Return the arrays of `contrastive.compare`, and the active dimensions of each row's anchor and positive."""
+    """Return the arrays of `contrastive.compare`, and the active dimensions of each anchor and positive.
+
+    Active dimensions are NaN for baselines, which have no vectors.
+    """
     from scipy.sparse import vstack
 
     def rank(anchors: Sequence[Any], positives: Sequence[Any]) -> np.ndarray:
         first, second = vstack(anchors, "csr"), vstack(positives, "csr")
         return rank_positives(rows, lambda rows_a, rows_b: (first[rows_a] @ second[rows_b].T).toarray())
 
-    # Baselines have no vectors.
     counts = {name: [record.get(name, np.nan) for record in predictions] for name in ACTIVE_DIMENSIONS}
     active = {name: np.array(values, dtype=np.float64) for name, values in counts.items()}
     return {**contrastive.compare_ranks(predictions, rank), **active}
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
-    """Report each row's rank as text."""
+    """Report the rank of each row's positive."""
     return TaskReport(answers=contrastive.list_rank_answers(compare(predictions, rows, context), predictions))

@@ -1,4 +1,4 @@
-"""Classify a text or a pair of texts: one of two or more classes, or several labels at once.
+"""Classify a text or a pair of texts, with one or several labels per row.
 
 The encoder's pooled output goes through one linear layer (Devlin et al. 2019, section 4.1).
 """
@@ -71,23 +71,25 @@ _option = partial(read_option, OPTIONS)
 Combine = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
 
 AUTO_CLASS = "AutoModelForSequenceClassification"
-_POOLED = "ForWindowClassification"  # end of the names of classes with `WindowPooling`
-# Pattern of lists and numpy arrays that were written as text.
+# End of the names of classes with `WindowPooling`.
+_WINDOW_SUFFIX = "ForWindowClassification"
+# Lists and numpy arrays that were written as text, and are not JSON.
 _UNREAD_LIST = re.compile(r"""(\[|array\().*[,'"\s].*[\])]|[({]\s*['"].*[)}]""", re.DOTALL)
-_FREQUENT = "most frequent label"
-_MAX_LABELS = 20  # maximum for a baseline of words, whose time grows with the labels
+_MAJORITY = "most frequent label"
+# Maximum for logistic regression, whose time grows with the number of labels.
+_MAX_LABELS = 20
 
 score = score_values
 
 
 def read(row: Row, recipe: Recipe) -> Row:
-    """Check the texts and soft labels and, if a row may have several labels, list their names.
+    """Check the texts, the soft labels and the label; if a row can have several labels, return a list of names.
 
-    Several labels are a list, also as text in JSON or Python, text with separators, or a column of 0 and 1 per label.
+    Several labels can be a list, JSON, text with separators, or one column of 0 and 1 per label.
 
     Raises:
-        DataError: If a text is not text, a label is missing, named twice or not a name, there are too many, or
-            probabilities are wrong.
+        DataError: If a text is not text, a label is missing, not a name or repeated, there are several labels for one,
+            or probabilities are wrong.
     """
     check_texts(row, "text", "text_pair")
     if SOFT_LABELS in row:
@@ -100,19 +102,20 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 
 def _read_label(raw_label: Any, recipe: Recipe) -> Any:
-    """Return the names of a label if a row may have several, else the only one."""
-    is_multi, columns, value = _is_multi_label(recipe), recipe.data.columns.get("label"), parse_json(raw_label)
-    # 1. Bring each form to a list of names: a column of 0 and 1 per label, JSON, or text with separators.
+    """Return the list of label names if a row can have several labels, otherwise its label."""
+    is_multi, value = _is_multi_label(recipe), parse_json(raw_label)
+    columns = recipe.data.columns.get("label")
+    # 1. Convert each form to a list of names: a column of 0 and 1 per label, JSON, or text with separators.
     if are_columns := isinstance(columns, list) and len(columns) > 1:
-        marks = [normalize_label(label_to_str(mark) or "") for mark in value]
-        if not {*marks} <= {"0", "1", "false", "true"}:
+        flags = [normalize_label(label_to_str(flag) or "") for flag in value]
+        if not {*flags} <= {"0", "1", "false", "true"}:
             raise DataError(f"the label columns contain {raw_label}", "write 0 or 1 in each column")
-        value = [name for name, mark in zip(columns, marks, strict=True) if mark in ("1", "true")]
+        value = [name for name, flag in zip(columns, flags, strict=True) if flag in ("1", "true")]
     elif isinstance(value, str) and _UNREAD_LIST.fullmatch(value.strip()):
         raise DataError(f"label {value[:60]!r} is a list that is not JSON", 'write ["fear", "joy"]')
     elif isinstance(value, str) and is_multi:
         value = value.split(read_option(OPTIONS, recipe, "separator"))
-    # 2. Check the names. [0, 1, 1] is most likely one mark per label, whose columns the recipe does not name.
+    # 2. Check the names. [0, 1, 1] is most likely one flag per label, although the recipe names no label columns.
     names = labels_to_strs(value)
     if len(set(names)) < len(names):
         raise DataError(
@@ -131,7 +134,7 @@ def _read_label(raw_label: Any, recipe: Recipe) -> Any:
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over its pooled output, one logit per label."""
     is_multi = _is_multi_label(context.recipe)
-    # Abstaining and prediction sets need probabilities that exclude each other; thresholds need ones that do not.
+    # Abstaining and prediction sets require one label per row (softmax); thresholds require independent ones (sigmoid).
     unsupported = ("abstain_below", "set_above") if is_multi else ("thresholds",)
     if name := next((name for name in unsupported if _option(context.recipe, name) is not None), None):
         labels = "one label" if is_multi else "several labels"
@@ -144,24 +147,24 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 
 def choose_head(folder: Path, context: TaskContext, *, new_head: bool) -> str | Callable[[type], type[Model]]:
-    """Return the head over a text, or over the vectors of its windows if ``long_text`` requires it.
+    """Return the head for a text or, if ``long_text`` is ``hierarchical``, for the vectors of its windows.
 
     Raises:
-        ModelError: If the checkpoint's trained head, which is to be run, reads windows and the recipe does not.
+        ModelError: If the checkpoint has a trained head for windows, and the recipe does not read windows.
     """
     if truncation.long_text(context.recipe) == truncation.HIERARCHICAL:
         from bertkit.modeling.heads.base import build_head_class
         from bertkit.modeling.heads.text import WindowPooling
 
-        return partial(build_head_class, WindowPooling, ending=_POOLED)
-    # A head over windows would be loaded as a head for single texts, and lose its attention.
-    if not new_head and (read_config(folder).get("architectures") or [""])[0].endswith(_POOLED):
+        return partial(build_head_class, WindowPooling, ending=_WINDOW_SUFFIX)
+    # Loaded as a head for single texts, a head for windows would lose its attention.
+    if not new_head and (read_config(folder).get("architectures") or [""])[0].endswith(_WINDOW_SUFFIX):
         raise ModelError("its head reads the windows of a text", "--set options.long_text=hierarchical", file=folder)
     return AUTO_CLASS
 
 
 def read_windows(model: Model, context: TaskContext) -> None:
-    """Run a model's head for a text on each of its windows, if ``long_text`` requires it."""
+    """Extend a model to run on each window of a text, if ``long_text`` combines the predictions of windows."""
     if truncation.long_text(context.recipe) in truncation.WINDOWS:
         from bertkit.modeling.heads.mixins import Windows, extend_model
 
@@ -169,7 +172,7 @@ def read_windows(model: Model, context: TaskContext) -> None:
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
-    """Encode the texts; ``labels`` is the label id, or a 0/1 vector over all labels."""
+    """Encode the texts; ``labels`` is the label id, or a 0/1 vector if a row can have several labels."""
     ids = context.label_ids
 
     def get_label(row: Row) -> list[float] | int:
@@ -186,41 +189,39 @@ def collator(context: TaskContext) -> Collator:
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
-    """Choose each row's most probable label (or all that reach a threshold), with every label's probability.
+    """Choose each row's most probable label, or all labels that reach their thresholds, and return all probabilities.
 
-    Of windows, the probabilities are combined. With ``windows_vote``, a label is chosen by most windows.
+    If a text is read in windows, their probabilities are combined. With ``windows_vote``, most windows choose a label.
     """
     is_multi, strategy = _is_multi_label(context.recipe), truncation.long_text(context.recipe)
     to_probabilities = sigmoid if is_multi else softmax
     if strategy in truncation.WINDOWS:
         by_window = [to_probabilities(output["logits"][: int(output["windows"])]) for output in outputs]
-        probabilities = np.stack([truncation.combine_windows(window_row, strategy) for window_row in by_window])
+        probabilities = np.stack([truncation.combine_windows(windows, strategy) for windows in by_window])
         # The maxima over windows can add up to more than 1.
         probabilities /= 1 if is_multi else probabilities.sum(axis=1, keepdims=True)
     else:
         probabilities = to_probabilities(np.array([output["logits"] for output in outputs]))
     # Temperatures are fitted to combined probabilities, so they are applied after the windows are combined.
     temper = calibration.temper_labels if is_multi else calibration.temper
-    temperature, thresholds = _option(context.recipe, "temperature"), _thresholds(context) if is_multi else None
+    temperature, thresholds = _option(context.recipe, "temperature"), _read_thresholds(context) if is_multi else None
     probabilities = temper(probabilities, temperature)
-    selected = choose_labels(probabilities, thresholds)
+    masks = choose_labels(probabilities, thresholds)
     if strategy == "windows_vote":
-        selected = np.stack([vote(temper(row_scores, temperature), thresholds) for row_scores in by_window])
-    names_by_row = [[context.labels[index] for index in np.flatnonzero(is_selected)] for is_selected in selected]
-    decoded = []
-    for names, row_scores in zip(names_by_row, probabilities, strict=True):
-        record = {"probabilities": dict(zip(context.labels, map(float, row_scores), strict=True))}
-        decision = (
-            {} if is_multi else calibration.apply_options(row_scores, context.labels, partial(_option, context.recipe))
-        )
-        decoded.append({"prediction": names if is_multi else names[0], **record, **decision})
+        masks = np.stack([vote(temper(windows, temperature), thresholds) for windows in by_window])
+    names_by_row = [[context.labels[index] for index in np.flatnonzero(mask)] for mask in masks]
+    option, decoded = partial(_option, context.recipe), []
+    for names, values in zip(names_by_row, probabilities, strict=True):
+        by_label = dict(zip(context.labels, map(float, values), strict=True))
+        fields = {} if is_multi else calibration.apply_options(values, context.labels, option)
+        decoded.append({"prediction": names if is_multi else names[0], "probabilities": by_label, **fields})
     return decoded
 
 
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return the explainable outputs: the log-odds of each label; with windows, of their combined probabilities."""
+    """Return the explainable outputs: the log-odds of each label, from the combined probabilities of all windows."""
     strategy = truncation.long_text(context.recipe)
     windows = strategy if strategy in truncation.WINDOWS else ""
     labels = prediction["prediction"] if isinstance(prediction["prediction"], list) else [prediction["prediction"]]
@@ -232,12 +233,12 @@ def targets(
 def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContext) -> calibration.Decisions:
     """Return the probabilities and the gold labels of the rows.
 
-    If a row may have several labels, each label is a separate decision between no and yes.
+    If a row can have several labels, each label is a separate decision between no and yes.
     """
     row_probabilities = (list(record["probabilities"].values()) for record in predictions)
     probabilities = np.fromiter(row_probabilities, dtype=np.dtype((float, len(predictions[0]["probabilities"]))))
-    # Rows of two labels become pairs of no and yes, (rows * labels, 2), with the gold indicator as the label id.
     if _is_multi_label(context.recipe):
+        # Probabilities of no and yes; the gold label id is 0 or 1. Shape: (rows * labels, 2).
         pairs = calibration.as_pairs(probabilities).reshape(-1, 2)
         gold = _indicators([row["label"] for row in rows], context.labels).ravel()
         return calibration.Decisions(pairs, gold, np.repeat(np.arange(len(rows)), len(context.labels)), unit="label")
@@ -246,23 +247,22 @@ def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContex
 
 
 def combine(outputs: Outputs, feature: Feature, context: TaskContext) -> dict[str, Any]:
-    """Combine the outputs of several models for a text to those with the mean of their probabilities."""
-    combine_labels = mean_label_probabilities if _is_multi_label(context.recipe) else mean_probabilities
-    return combine_each(combine_labels, outputs)
+    """Return logits whose probabilities are the mean over several models."""
+    return combine_models(mean_label_probabilities if _is_multi_label(context.recipe) else mean_probabilities, outputs)
 
 
-def combine_each(combine_labels: Combine, outputs: Outputs) -> dict[str, Any]:
-    """Combine the outputs of several models, per window if texts are read in windows."""
+def combine_models(combine_logits: Combine, outputs: Outputs) -> dict[str, Any]:
+    """Combine the outputs of several models for a text; if it is read in windows, combine each window separately."""
     if "windows" not in outputs[0]:
-        return combine_labels(outputs)
+        return combine_logits(outputs)
     count = outputs[0]["windows"]
-    return {**combine_labels([{"logits": output["logits"][: int(count)]} for output in outputs]), "windows": count}
+    return {**combine_logits([{"logits": output["logits"][: int(count)]} for output in outputs]), "windows": count}
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
-    """Return ``gold`` and ``predicted`` as label ids, or as 0/1 indicators if a row may have several labels.
+    """Return ``gold`` and ``predicted`` as label ids, or as 0/1 indicators if a row can have several labels.
 
-    Ids follow the recipe's order, not the checkpoint's, so F1 of two labels is the F1 of the second.
+    Ids follow the order of the recipe's labels, not the checkpoint's, so ``f1`` scores the second label of the recipe.
     """
     names = context.recipe.labels or list(context.labels)
     columns = {"gold": [row["label"] for row in rows], "predicted": [record["prediction"] for record in predictions]}
@@ -272,51 +272,50 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[
     return {column: np.array([ids[name] for name in column_labels]) for column, column_labels in columns.items()}
 
 
-def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
-    """Learn the most frequent label (or each label of more than half of the rows), and a model of the words.
+def fit_baselines(training_rows: Rows, context: TaskContext) -> dict[str, Any]:
+    """Find the most frequent label (or all labels of more than half of the rows), and fit a model of the words.
 
-    For pairs, also learn from a part of them.
+    For pairs, also fit models that read only a part of the input.
     """
     ids = context.label_ids
     is_multi = _is_multi_label(context.recipe)
-    counts = Counter(ids[name] for row in training for name in (row["label"] if is_multi else [row["label"]]))
-    frequent = [label_id for label_id, count in counts.items() if count * 2 > len(training)]
-    learned: dict[str, Any] = {_FREQUENT: sorted(frequent) if is_multi else counts.most_common(1)[0][0]}
-    # Use enough rows for a good model of the words; the time grows with rows times labels.
-    rows = sample_rows(training, get_max_rows(len(context.labels)))
+    counts = Counter(ids[name] for row in training_rows for name in (row["label"] if is_multi else [row["label"]]))
+    majority = [label_id for label_id, count in counts.items() if count * 2 > len(training_rows)]
+    state: dict[str, Any] = {_MAJORITY: sorted(majority) if is_multi else counts.most_common(1)[0][0]}
+    rows = sample_rows(training_rows, get_max_rows(len(context.labels)))
     gold_labels = [row["label"] if is_multi else [row["label"]] for row in rows]
-    learned[TFIDF] = fit_tfidf(rows, _indicators(gold_labels, context.labels))
+    state[TFIDF] = fit_tfidf(rows, _indicators(gold_labels, context.labels))
     if len(context.labels) <= _MAX_LABELS and not is_multi:
-        rows = sample_rows(training)
+        rows = sample_rows(training_rows)
         gold = [ids[row["label"]] for row in rows]
-        learned |= {name: fit_linear(features, gold) for name, features in find_pair_features(rows).items()}
-    return learned
+        state |= {name: fit_linear(features, gold) for name, features in find_pair_features(rows).items()}
+    return state
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
-    """Predict the most frequent label, and by words; for pairs also from either text only, and from common words."""
-    frequent = learned[_FREQUENT]
-    is_multi = isinstance(frequent, list)
-    label: list[str] | str = [context.labels[n] for n in frequent] if is_multi else context.labels[frequent]
-    predicted = {_FREQUENT: [{"prediction": label}] * len(rows)}
-    if words := learned.get(TFIDF):
+def baselines(state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
+    """Predict the most frequent label, and by words; for pairs, also by one text only, and by shared words."""
+    majority = state[_MAJORITY]
+    is_multi = isinstance(majority, list)
+    label: list[str] | str = [context.labels[n] for n in majority] if is_multi else context.labels[majority]
+    predicted = {_MAJORITY: [{"prediction": label}] * len(rows)}
+    if words := state.get(TFIDF):
         scores = score_tfidf(words, rows)
         if is_multi:
-            selected = map(np.flatnonzero, scores > 0)
-            predicted[TFIDF] = [{"prediction": [context.labels[index] for index in indices]} for indices in selected]
+            indices_by_row = map(np.flatnonzero, scores > 0)
+            predicted[TFIDF] = [{"prediction": [context.labels[n] for n in indices]} for indices in indices_by_row]
         else:
-            # A million rows would need as many records. Rows with the same label share one record, which saves memory.
+            # Rows with the same label share one record, which saves the memory of a million records.
             records = [{"prediction": name} for name in context.labels]
             predicted[TFIDF] = [records[label_id] for label_id in scores.argmax(axis=1)]
     for name, features in find_pair_features(rows).items():
-        if model := learned.get(name):
+        if model := state.get(name):
             best = score_linear(model, features).argmax(axis=1)
             predicted[name] = [{"prediction": context.labels[model["classes"][index]]} for index in best]
     return predicted
 
 
-def _thresholds(context: TaskContext) -> np.ndarray:
-    """Return the minimum probability that selects each label, (labels,), by default 0.5."""
+def _read_thresholds(context: TaskContext) -> np.ndarray:
+    """Return the minimum probability of each label, by default 0.5. Shape: (labels,)."""
     thresholds = _option(context.recipe, "thresholds") or {}
     if unknown := next((name for name in thresholds if name not in context.labels), None):
         raise RecipeError(f"options.thresholds names no label {unknown!r}", did_you_mean(unknown, context.labels))
@@ -328,5 +327,5 @@ def _is_multi_label(recipe: Recipe) -> bool:
 
 
 def _indicators(labels: Sequence[Sequence[str]], names: Sequence[str]) -> np.ndarray:
-    """Return 0/1 indicators of shape (rows, labels)."""
+    """Return 0/1 indicators of the labels of each row. Shape: (rows, labels)."""
     return np.array([[int(name in row) for name in names] for row in labels])

@@ -1,4 +1,4 @@
-"""Predict a number for a text or a pair of texts: similarity, stars, age (STS-B: Devlin et al. 2019, section 4.1)."""
+"""Predict a number for a text or a pair of texts, such as stars or similarity (Devlin et al. 2019, section 4.1)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from bertkit.modeling.load import load_pretrained
 from bertkit.recipe.records import Option, Recipe
 from bertkit.recipe.sections import Row
 from bertkit.tasks import Outputs, Prediction, add_labels, compare_values, score_values
-from bertkit.tasks.text_classification import choose_head, combine_each, read_windows
+from bertkit.tasks.text_classification import choose_head, combine_models, read_windows
 from bertkit.tokens import truncation
 from bertkit.tokens.features import Batch, Collator, Feature, Features, Rows, TaskContext, Tensor, padding_collator
 from bertkit.tokens.multi_text import multi_text_collator
@@ -40,7 +40,8 @@ from bertkit.tokens.multi_text import multi_text_collator
 COLUMNS = ColumnSpec(inputs=("text",), gold="label", optional=("text_pair",))
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: Mapping[str, Metric] = {**REGRESSION, EVALUATE_PREFIX: UNDECLARED_METRIC}
-OPTIONS: Mapping[str, Any] = {  # numbers have no votes
+# Windows can vote for a label, but not for a number.
+OPTIONS: Mapping[str, Any] = {
     **truncation.OPTIONS,
     "long_text": Option("head", choices=tuple(name for name in truncation.STRATEGIES if name != "windows_vote")),
 }
@@ -68,17 +69,17 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
-    """Load an encoder with one linear output over its pooled output, trained with the squared error."""
+    """Load an encoder with one linear output over its pooled output, whose loss is the squared error."""
     head = choose_head(folder, context, new_head=new_head)
     model = load_pretrained(head, folder, context, labels=("value",), new_head=new_head, problem_type="regression")
     read_windows(model, context)
-    # Without it, the CrossEncoder of sentence-transformers applies a sigmoid to a single output.
+    # By default, the CrossEncoder of sentence-transformers applies a sigmoid to a single output.
     model.config.sentence_transformers = {"activation_fn": "torch.nn.modules.linear.Identity"}
     return model
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
-    """Encode the texts; ``labels`` is the number itself."""
+    """Encode the texts; ``labels`` is the gold number."""
     return add_labels(truncation.encode_long(rows, context), rows, lambda row: row["label"])
 
 
@@ -89,62 +90,58 @@ def collator(context: TaskContext) -> Collator:
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
-    """Return the model's number for each row; with windows, their mean or maximum."""
-    mode, logits = truncation.long_text(context.recipe), [output["logits"] for output in outputs]
-    if mode in truncation.WINDOWS:
-        counts = [int(output["windows"]) for output in outputs]
-        logits = [
-            truncation.combine_windows(values[:count], mode) for values, count in zip(logits, counts, strict=True)
-        ]
+    """Return the predicted number of each row; with windows, the mean or maximum over windows."""
+    strategy, logits = truncation.long_text(context.recipe), [output["logits"] for output in outputs]
+    if strategy in truncation.WINDOWS:
+        windows = (output["logits"][: int(output["windows"])] for output in outputs)
+        logits = [truncation.combine_windows(values, strategy) for values in windows]
     return [{"prediction": float(values[0])} for values in logits]
 
 
 def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
-    """Return the explainable output: the number; with windows, their combined number."""
+    """Return the explainable output: the predicted number; with windows, the mean or maximum over windows."""
     strategy = truncation.long_text(context.recipe)
 
     def score(outputs: Batch) -> Tensor:
         values = outputs["logits"][..., 0].float()
         if strategy not in truncation.WINDOWS:
             return values
-        # (inputs, windows): the same combination as in `decode`, but with a gradient.
+        # The same combination as in `decode`, but with a gradient. Shape of `values`: (inputs, windows).
         return values.amax(dim=-1) if strategy == "windows_max" else values.mean(dim=-1)
 
     return [Target("value", score, "value")]
 
 
 def combine(outputs: Outputs, feature: Feature, context: TaskContext) -> dict[str, Any]:
-    """Combine the outputs of several models for a text to those with the mean of their numbers."""
-    return combine_each(mean_logits, outputs)
+    """Return the mean of the numbers of several models."""
+    return combine_models(mean_logits, outputs)
 
 
-def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
-    """Learn the mean, and a model of the words; for pairs also of the fraction of common words."""
-    labels = [float(row["label"]) for row in training]
-    # Ridge regression pulls weights to 0, so targets that are far from 0 are standardized.
+def fit_baselines(training_rows: Rows, context: TaskContext) -> dict[str, Any]:
+    """Compute the mean, and fit a model of the words; for pairs, also a model of the fraction of shared words."""
+    labels = [float(row["label"]) for row in training_rows]
+    # Ridge regression shrinks weights toward 0, so targets far from 0 are standardized.
     mean, scale = find_scale(labels)
-    learned: dict[str, Any] = {_MEAN: float(np.mean(labels)), _SCALE: [mean, scale]}
-    rows, targets = (
-        sample_rows(training, get_max_rows(1)),
-        (np.array(sample_rows(labels, get_max_rows(1))) - mean) / scale,
-    )
-    learned[TFIDF] = fit_tfidf(rows, targets[:, None])
+    state: dict[str, Any] = {_MEAN: float(np.mean(labels)), _SCALE: [mean, scale]}
+    rows = sample_rows(training_rows, get_max_rows(1))
+    targets = np.array([float(row["label"]) - mean for row in rows]) / scale
+    state[TFIDF] = fit_tfidf(rows, targets[:, None])
     if pairs := find_pair_features(rows):
-        learned[_SHARED] = fit_linear(pairs[_SHARED], targets.tolist())
-    return learned
+        state[_SHARED] = fit_linear(pairs[_SHARED], targets.tolist())
+    return state
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
-    """Predict the mean, and by words; for pairs also from the fraction of words that both texts have."""
-    predicted = {_MEAN: [{"prediction": learned[_MEAN]} for _ in rows]}
-    mean, scale = learned.get(_SCALE, (0.0, 1.0))
-    if words := learned.get(TFIDF):
-        predicted[TFIDF] = [{"prediction": float(value * scale + mean)} for value in score_tfidf(words, rows)[:, 0]]
-    pairs, model = find_pair_features(rows), learned.get(_SHARED)
+def baselines(state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
+    """Predict the mean, and by words; for pairs, also by the fraction of shared words."""
+    mean, scale = state.get(_SCALE, (0.0, 1.0))
+    outputs = {}
+    if words := state.get(TFIDF):
+        outputs[TFIDF] = score_tfidf(words, rows)[:, 0]
+    pairs, model = find_pair_features(rows), state.get(_SHARED)
     if pairs and model:
-        predicted[_SHARED] = [
-            {"prediction": float(value * scale + mean)} for value in score_linear(model, pairs[_SHARED])[:, 0]
-        ]
-    return predicted
+        outputs[_SHARED] = score_linear(model, pairs[_SHARED])[:, 0]
+    numbers = {_MEAN: [state[_MEAN]] * len(rows)}
+    numbers |= {name: (values * scale + mean).tolist() for name, values in outputs.items()}
+    return {name: [{"prediction": value} for value in values] for name, values in numbers.items()}

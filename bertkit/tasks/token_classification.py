@@ -1,7 +1,7 @@
-"""Tag every word of a text: named entities (Devlin et al. 2019, section 5.3), parts of speech, or custom tags.
+"""Tag each word of a text: named entities (Devlin et al. 2019, section 5.3), parts of speech, or custom tags.
 
-A word's tag is read off its first token. A text that does not fit is read in overlapping windows, in training, scoring
-and predicting alike, so every word has a tag at any length.
+A word's tag is predicted at its first token. A long text is read in overlapping windows, in training, scoring and
+predicting, so each word of a text of any length has a tag.
 """
 
 from __future__ import annotations
@@ -62,14 +62,13 @@ from bertkit.tokens.words import (
     tokenize_words,
 )
 
-_ALWAYS = ("word_probabilities",)
 COLUMNS = ColumnSpec(
     inputs=("tokens",),
     gold="tags",
     lists=("tokens",),
     fallback_columns={"tokens": "text"},
     spans="spans",
-    predicted=_ALWAYS,
+    predicted=("word_probabilities",),
 )
 HAS_LABEL_NAMES: bool = True
 TYPES: Mapping[str, Any] = {"prediction": list[str]}
@@ -97,31 +96,29 @@ _BASELINES = ("most frequent tag", "most frequent tag of each word")
 def read(row: Row, recipe: Recipe) -> Row | None:
     """Check the words and their tags, and rewrite entity tags in IOB2; plain ``text`` is split into words.
 
-    Labeled ``spans`` of a text become tags of the words that they share characters with.
-
-    A tag of -100 (or -1, or null) means an unlabeled word, which is neither learned nor scored. A row without any
-    labeled word is left out.
+    Labeled ``spans`` of a text are converted to tags of all words that they share characters with. A tag of -100 (or
+    -1, or null) means an unlabeled word, which is neither learned nor scored. A row without labeled words is left out.
 
     Raises:
-        DataError: If the numbers of tags and words differ, a tag is unknown, or tags break their scheme.
+        DataError: If the numbers of tags and words differ, a tag is unknown, or the scheme does not allow a tag.
     """
     if "tokens" not in row:
         check_texts(row, "text")
-        return _read_spans(row, recipe) if "spans" in row else _split(row, recipe)
+        return _read_spans(row, recipe) if "spans" in row else _split_words(row, recipe)
     words = read_words(row["tokens"])
     if "tags" not in row:
         return {**row, "tokens": words}
-    raw = read_list(row["tags"], "tags")
-    if len(raw) != len(words):
-        raise DataError(f"{len(words)} words but {len(raw)} tags", "write one tag per word", column="tags")
+    raw_tags = read_list(row["tags"], "tags")
+    if len(raw_tags) != len(words):
+        raise DataError(f"{len(words)} words but {len(raw_tags)} tags", "write one tag per word", column="tags")
     if not words:
         raise DataError("no words", "leave the row out", column="tokens")
-    # Tags are checked before they are rewritten in IOB2, so that an error names the tag that is in the file.
-    texts = [_tag_text(tag, word, words, recipe) for word, tag in enumerate(raw)]
+    # Check tags before rewriting them in IOB2, so that an error names the tag in the file.
+    texts = [_read_tag(tag, word, words, recipe) for word, tag in enumerate(raw_tags)]
     if not any(texts):
         return None
-    tags = entities.normalize_tags(texts, words, _scheme(recipe))
-    return {**row, "tokens": words, "tags": [_in_labels(tag, word, words, recipe) for word, tag in enumerate(tags)]}
+    tags = entities.normalize_tags(texts, words, _get_scheme(recipe))
+    return {**row, "tokens": words, "tags": [_check_tag(tag, word, words, recipe) for word, tag in enumerate(tags)]}
 
 
 def _read_spans(row: Row, recipe: Recipe) -> Row | None:
@@ -129,17 +126,18 @@ def _read_spans(row: Row, recipe: Recipe) -> Row | None:
     value = row["spans"]
     if is_missing(value):
         return None
-    offsets, overlapping, left_out = _option(recipe, "offsets"), _option(recipe, "overlapping"), list[TextSpan]()
-    spans = read_spans(value, row["text"], offsets=offsets, overlapping=overlapping, dropped_spans=left_out)
-    # Words come from the text alone. Splitting at gold spans would make the words of training and of prediction differ.
-    split_row = _split(row, recipe)
+    offsets, overlapping = _option(recipe, "offsets"), _option(recipe, "overlapping")
+    skipped_spans = list[TextSpan]()
+    spans = read_spans(value, row["text"], offsets=offsets, overlapping=overlapping, dropped_spans=skipped_spans)
+    # Do not split at gold spans, because texts to predict have none, and would have other words.
+    split_row = _split_words(row, recipe)
     tags = entities.tag_spans(split_row["offsets"], spans)
-    split_row["tags"] = [_in_labels(tag, word, split_row["tokens"], recipe) for word, tag in enumerate(tags)]
-    return {**split_row, "spans": [list(span) for span in spans], "left_out_spans": len(left_out)}
+    split_row["tags"] = [_check_tag(tag, word, split_row["tokens"], recipe) for word, tag in enumerate(tags)]
+    return {**split_row, "spans": [list(span) for span in spans], "left_out_spans": len(skipped_spans)}
 
 
-def _split(row: Row, recipe: Recipe) -> Row:
-    """Return a row with the words of its text, which never depend on gold spans: a text to predict has none."""
+def _split_words(row: Row, recipe: Recipe) -> Row:
+    """Return a row with the words of its text, ``tokens``, and their ``offsets``."""
     word_split = _option(recipe, "word_split")
     if word_split == "subwords":
         offsets = split_subwords(_load_splitter(recipe.model), row["text"])
@@ -150,7 +148,7 @@ def _split(row: Row, recipe: Recipe) -> Row:
 
 @cache
 def _load_splitter(model: str) -> Any:
-    """Load the tokenizer of a model, of the first one for a folder of seeds, to split texts into its tokens."""
+    """Load the tokenizer of a model, to split texts into its tokens; for a folder of seeds, load the first model's."""
     folder = Path(model) if Path(model).is_dir() else hub.find_model(model)
     if (summary := read_seeds(folder)) is not None:
         folder = Path(folder, list_members(summary)[0])
@@ -158,19 +156,19 @@ def _load_splitter(model: str) -> Any:
 
 
 def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
-    """Count the gold spans that are left out, and those that begin or end inside a word, which no tags can mark.
+    """Warn of gold spans that overlap longer ones, or start or end inside a word, so that no tags can represent them.
 
     Raises:
-        DataError: If nearly all such spans would fit words if their offsets were counted in another unit.
+        DataError: If nearly all misfits would fit words with offsets in another unit, such as bytes.
     """
-    total = misfits = left_out = 0
+    total = misfits = skipped = 0
     for row in rows:
         spans = row.get("spans", ())
-        total, left_out = total + len(spans), left_out + row.get("left_out_spans", 0)
+        total, skipped = total + len(spans), skipped + row.get("left_out_spans", 0)
         misfits += sum(not fits_words(row["offsets"], span) for span in spans)
     warnings = []
-    if left_out:
-        warnings.append(f"{format_fraction(left_out, total + left_out)} spans overlap a longer one and are left out.")
+    if skipped:
+        warnings.append(f"{format_fraction(skipped, total + skipped)} spans overlap a longer one and are left out.")
     if misfits:
         check_offsets(rows, misfits, total)
         finer = WORD_SPLITS[WORD_SPLITS.index(str(_option(recipe, "word_split"))) + 1 :]
@@ -183,23 +181,23 @@ def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
 
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
-    """Load an encoder with a linear layer over each token; with ``layers``, a frozen one with a tagger over these."""
+    """Load an encoder with a linear layer over each token or, with ``layers``, a frozen encoder with a tagger."""
     layers, tagger, size = (_option(context.recipe, name) for name in ("layers", "tagger", "tagger_size"))
     head = None if layers is None else {"layers": layers, "tagger": tagger, "size": size}
     return load_tagger(folder, context, head, new_head=new_head)
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
-    """Encode words in windows; a text that fits has one, as in Devlin et al. (2019, section 5.3).
+    """Encode words in windows; a short text is a single window, as in Devlin et al. (2019, section 5.3).
 
-    ``words`` are the words whose tags are read in a window, and ``positions`` their first tokens. ``labels`` is
-    `IGNORE_INDEX` at all other tokens.
+    ``words`` are the words whose tags are predicted in a window, and ``positions`` are their first tokens. ``labels``
+    is `IGNORE_INDEX` at all other tokens.
     """
     template = find_template(context.tokenizer, pair=False)
     budget = token_budget(context, template)
     # With a budget of 8 tokens and an overlap of 2, a text of 12 words of one token has the windows 0 to 7 and 6 to 11.
-    # Word 6 is read in the first and word 7 in the second, with one word before it and four after it. An overlap of
-    # more than half would make a window repeat most of the window before it.
+    # Word 6 is tagged in the first window, and word 7 in the second, with one word before it and four after it. The
+    # overlap is at most half, so that a window does not repeat most of the previous window.
     overlap = min(int(_option(context.recipe, "overlap")), budget // 2)
     label_ids = context.label_ids
     features = []
@@ -208,7 +206,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     else:
         tokenized = tokenize_words(context.tokenizer, [row["tokens"] for row in rows], max_tokens=budget // 2)
     for index, tokens in enumerate(tokenized):
-        # A word without tokens would be tagged O; if that tag does not exist, the word needs a token.
+        # A word without tokens is tagged O. Without this tag, the word needs a token.
         if "O" not in label_ids:
             tokens = [word or [context.tokenizer.unk_token_id] for word in tokens]
         for window in split_windows(tokens, budget, overlap):
@@ -225,7 +223,8 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
 
 def collator(context: TaskContext) -> Collator:
     """Build the padding collator, which also batches the hidden states of a frozen encoder if they are precomputed."""
-    if context.inference:  # Only training keeps hidden states.
+    # Only training stores hidden states.
+    if context.inference:
         return padding_collator(context, label_per_token=True)
     from bertkit.modeling.heads.taggers import state_collator
 
@@ -233,11 +232,11 @@ def collator(context: TaskContext) -> Collator:
 
 
 def precompute(model: Model, features: Mapping[str, Features], context: TaskContext, run: RunModule) -> bool:
-    """Compute the hidden states of a frozen encoder once, and keep them on disk."""
+    """Compute the hidden states of a frozen encoder once, and store them on disk."""
     if _option(context.recipe, "layers") is not None:
         from bertkit.modeling.heads.taggers import cache_states
 
-        # The same encoder in another precision has other states.
+        # States depend on the precision, so it is part of the cache key.
         content = fingerprint(hub.find_model(context.recipe.model)) + context.recipe.training.precision
         for split_features in features.values():
             cache_states(model, split_features, run, content)
@@ -248,14 +247,13 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     """Choose each word's tag and, if tags are entity tags, list the entities.
 
     An entity has ``type``, ``text``, ``start`` and ``end`` (characters of the text, or of the words joined by one
-    space), and ``probability``, the mean of its words' probabilities. For a text, entities are also its ``spans``.
+    space), and ``probability``, the mean probability of its words. If a row is a text, it also has ``spans``.
     """
-    # NaN marks words without tokens, which no window reads.
-    # Logits of shape (words, tags) per row, gathered from its windows by their positions; each word is in one window.
-    scores = [np.full((len(row["tokens"]), len(context.labels)), np.nan) for row in rows]
+    # Gather the logits of each word from the window that tags it; NaN for words without tokens. Shape: (words, tags).
+    row_logits = [np.full((len(row["tokens"]), len(context.labels)), np.nan) for row in rows]
     for output, feature in zip(outputs, features, strict=True):
-        scores[feature["row"]][feature["words"]] = output["logits"][feature["positions"]]
-    return [_decode_row(row, logits, context) for row, logits in zip(rows, scores, strict=True)]
+        row_logits[feature["row"]][feature["words"]] = output["logits"][feature["positions"]]
+    return [_decode_row(row, logits, context) for row, logits in zip(rows, row_logits, strict=True)]
 
 
 def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContext) -> calibration.Decisions:
@@ -272,11 +270,14 @@ def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContex
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
-    """Count what is right, gold and predicted: ``tags`` (rows, tags, 3), ``entities``, ``strict`` (rows, types, 3)."""
-    pairs = _labelled_tags(predictions, rows)
-    # Tags of words are counted as spans of one word, so that one function counts both.
-    as_words = [(entities.find_word_spans(gold), entities.find_word_spans(predicted)) for gold, predicted in pairs]
-    counts = {"tags": entities.count_spans(as_words, context.labels)}
+    """Count correct, gold and predicted ``tags`` and, for entity tags, ``entities`` and ``strict`` entities.
+
+    Shapes: (rows, tags, 3) for tags, (rows, types, 3) for entities. Strict entities start with ``B-``.
+    """
+    pairs = _get_labeled_tags(predictions, rows)
+    # Tags are counted as spans of one word, so that one function counts tags and entities.
+    word_spans = [(entities.find_word_spans(gold), entities.find_word_spans(predicted)) for gold, predicted in pairs]
+    counts = {"tags": entities.count_spans(word_spans, context.labels)}
     if _has_entities(context):
         types = _find_types(rows, context)
         for name, find in (("entities", entities.find_spans), ("strict", entities.find_strict_spans)):
@@ -287,18 +288,18 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[
 def _pair_spans(
     pairs: Sequence[entities.TagPair], rows: Rows, find: Callable[[Sequence[str]], list[entities.Span]]
 ) -> list[tuple[list[entities.Span], list[entities.Span]]]:
-    """Return the gold and the predicted spans of each row: characters if its gold spans are characters, else words."""
+    """Return the gold and predicted spans of each row, in characters if its gold spans are, otherwise in words."""
     return [
-        (_gold_spans(row), entities.locate_spans(find(predicted), row["offsets"]))
+        (_find_gold_spans(row), entities.locate_spans(find(predicted), row["offsets"]))
         if "spans" in row
         else (entities.find_spans(gold), find(predicted))
         for (gold, predicted), row in zip(pairs, rows, strict=True)
     ]
 
 
-def _gold_spans(row: Row) -> list[entities.Span]:
+def _find_gold_spans(row: Row) -> list[entities.Span]:
     """Return the gold spans of a row in characters of its text, or of its words joined by one space."""
-    # Gold spans of characters are not derived from tags, because tags lose spans that begin or end inside a word.
+    # Do not derive spans of characters from tags, which cannot represent a start or an end inside a word.
     if "spans" in row:
         return [(label, start, end) for start, end, label in row["spans"]]
     spans = entities.find_spans([tag or "O" for tag in row["tags"]])
@@ -306,59 +307,61 @@ def _gold_spans(row: Row) -> list[entities.Span]:
 
 
 def _find_types(rows: Rows, context: TaskContext) -> list[str]:
-    """Return the entity types of the labels and of gold spans, which may share their words with other spans."""
+    """Return the entity types of the labels and of the gold spans, whose words can all be tagged as other spans."""
     span_types = (label for row in rows for *_, label in row.get("spans", ()))
     return list(dict.fromkeys([*entities.list_entity_types(context.labels), *span_types]))
 
 
 def score(row_scores: RowScores, context: TaskContext) -> dict[str, float]:
-    """Compute the metrics; ``precision``, ``recall`` and ``f1`` are conlleval's (and seqeval's) over all entities.
+    """Compute the recipe's metrics.
 
-    The ``_strict`` ones count only predicted entities that are valid IOB2, ``accuracy`` is the fraction of right words,
-    ``f1_macro`` the mean over entity types (or tags).
+    ``precision``, ``recall`` and ``f1`` of all entities are as in conlleval and seqeval. The ``_strict`` metrics only
+    count predicted entities that are valid IOB2, ``accuracy`` is the fraction of correct words, and ``f1_macro`` is the
+    mean F1 of the entity types (or tags).
+
+    Raises:
+        RecipeError: If the recipe has metrics of entities, and the tags are not entity tags.
     """
-    marked_entities = [name for name in context.recipe.metrics if name in entities.ENTITY_METRICS]
-    if marked_entities and "entities" not in row_scores:
-        message = f"for entity tags (B-PER, I-PER, O) alone: {', '.join(marked_entities)}"
+    entity_metrics = [name for name in context.recipe.metrics if name in entities.ENTITY_METRICS]
+    if entity_metrics and "entities" not in row_scores:
+        message = f"for entity tags (B-PER, I-PER, O) alone: {', '.join(entity_metrics)}"
         raise RecipeError(message, "use accuracy or f1_macro")
     return score_table(METRICS, row_scores, context)
 
 
-def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
-    """Learn the most frequent tag overall and per word."""
-    return dict(zip(_BASELINES, entities.count_tags(training, context.labels), strict=True))
+def fit_baselines(training_rows: Rows, context: TaskContext) -> dict[str, Any]:
+    """Find the most frequent tag, overall and per word."""
+    return dict(zip(_BASELINES, entities.count_tags(training_rows, context.labels), strict=True))
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
-    """Tag every word with the most frequent tag, or with the word's most frequent one; a new word gets the former."""
-    frequent, tag_scores = (learned[name] for name in _BASELINES)
+def baselines(state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
+    """Tag each word with the most frequent tag, or with the word's most frequent tag, if the word is known."""
+    default, word_tags = (state[name] for name in _BASELINES)
     return {
-        name: [{"prediction": [context.labels[tags.get(word, frequent)] for word in row["tokens"]]} for row in rows]
-        for name, tags in zip(_BASELINES, ({}, tag_scores), strict=True)
+        name: [{"prediction": [context.labels[tags.get(word, default)] for word in row["tokens"]]} for row in rows]
+        for name, tags in zip(_BASELINES, ({}, word_tags), strict=True)
     }
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
-    """Report the scores of each entity type (or tag), and how entities were recognized or missed."""
+    """Report the scores of each entity type (or tag), and the outcomes of all entities."""
+    answers = _list_answers(predictions, rows, _show_entities if _has_entities(context) else _show_wrong_words)
     if not _has_entities(context):
-        row_scores = compare(predictions, rows, context)
-        answers = _answers(predictions, rows, are_entities=False)
-        table = _score_tags(context.labels, row_scores["tags"].sum(axis=0))
+        table = _score_tags(context.labels, compare(predictions, rows, context)["tags"].sum(axis=0))
         return TaskReport({"tags": table}, answers=answers, entity_verdicts=[])
-    # 1. Count how entities were recognized or missed.
-    errors: Counter[str] = Counter()
-    pairs = _pair_spans(_labelled_tags(predictions, rows), rows, entities.find_spans)
+    # 1. Count the outcomes of gold and predicted entities.
+    outcomes: Counter[str] = Counter()
+    pairs = _pair_spans(_get_labeled_tags(predictions, rows), rows, entities.find_spans)
     for gold, predicted in pairs:
-        errors += entities.count_outcomes(gold, predicted)
+        outcomes += entities.count_outcomes(gold, predicted)
     tables = {
         "entity types": entities.score_types(pairs),
-        "outcomes of the entities": [{"outcome": name, "entities": errors[name]} for name in entities.OUTCOMES],
+        "outcomes of the entities": [{"outcome": name, "entities": outcomes[name]} for name in entities.OUTCOMES],
     }
-    # 2. Warn of a model that has not learned to tag: most words are O, so its accuracy looks high.
-    finds_any = any(entities.find_spans(record["prediction"]) for record in predictions)
-    warnings = [] if finds_any or not rows else ["The model finds no entity at all: it has learned nothing yet."]
-    answers = _answers(predictions, rows, are_entities=True)
-    # 3. List the predicted entities with their probabilities, by which their calibration is judged.
+    # 2. Warn if no entity is predicted. The accuracy of such a model is high, because most words are O.
+    has_entity = any(entities.find_spans(record["prediction"]) for record in predictions)
+    warnings = [] if has_entity or not rows else ["The model finds no entity at all: it has learned nothing yet."]
+    # 3. List the predicted entities with their probabilities, for their calibration.
     entity_verdicts = [
         (entity["probability"], span in gold)
         for answer, record in zip(answers, predictions, strict=True)
@@ -370,45 +373,53 @@ def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskR
 
 
 def _score_tags(labels: Sequence[str], counts: np.ndarray) -> list[dict[str, Any]]:
-    """Return precision, recall, F1 and number of each tag, the most frequent first, from counts (tags, 3)."""
+    """Return precision, recall, F1 and number of each tag, the most frequent first; counts have shape (tags, 3)."""
     scores = entities.compute_ratios(counts)
-    occurring = np.flatnonzero(counts[:, 1:].any(axis=1)).tolist()
-    order = sorted(occurring, key=lambda index: (-counts[index, 1], labels[index]))
+    indices = np.flatnonzero(counts[:, 1:].any(axis=1)).tolist()
+    order = sorted(indices, key=lambda index: (-counts[index, 1], labels[index]))
     return [
         {"tag": labels[i], **{name: float(values[i]) for name, values in scores.items()}, "gold": int(counts[i, 1])}
         for i in order
     ]
 
 
-def _scheme(recipe: Recipe) -> str:
-    """Return the recipe's scheme; ``auto`` means IOB2 if the recipe has metrics of entities."""
+def _get_scheme(recipe: Recipe) -> str:
+    """Return the recipe's scheme, or IOB2 instead of ``auto`` if the recipe has metrics of entities."""
     scheme = str(_option(recipe, "scheme"))
     return "iob2" if scheme == "auto" and set(entities.ENTITY_METRICS) & set(recipe.metrics) else scheme
 
 
-def _labelled_tags(predictions: Predictions, rows: Rows) -> list[entities.TagPair]:
-    """Return each row's gold and predicted tags, only for labeled words; DataError if their number differs."""
+def _get_labeled_tags(predictions: Predictions, rows: Rows) -> list[entities.TagPair]:
+    """Return the gold and predicted tags of each row's labeled words.
+
+    Raises:
+        DataError: If the numbers of gold and predicted tags differ.
+    """
     pairs = [(row["tags"], record["prediction"]) for row, record in zip(rows, predictions, strict=True)]
     for row_number, (gold, predicted) in enumerate(pairs, start=1):
-        # Predictions of another program can be shorter, if it truncated a long text.
+        # Predictions of other programs have fewer tags if texts were truncated.
         if len(gold) != len(predicted):
             message = f"{len(predicted)} tags are predicted for {len(gold)} words"
             raise DataError(message, "predict one for each word", row=row_number)
     return [entities.drop_unlabeled(gold, predicted) for gold, predicted in pairs]
 
 
-def _tag_text(tag: object, word: int, words: Sequence[str], recipe: Recipe) -> str | None:
+def _read_tag(tag: object, word: int, words: Sequence[str], recipe: Recipe) -> str | None:
     """Return a raw tag as text, or None for an unlabeled word; a number is an index into the recipe's labels."""
     if isinstance(tag, (list, dict)):
         raise DataError(f"word {word + 1} {words[word]!r}: {tag!r} is not one tag", "write one", column="tags")
-    spelling = label_to_str(tag)
-    if spelling in (None, "-100", "-1"):
+    text = label_to_str(tag)
+    if text in (None, "-100", "-1"):
         return None
-    return _in_labels(spelling, word, words, recipe) if str(spelling).isdigit() else spelling
+    return _check_tag(text, word, words, recipe) if str(text).isdigit() else text
 
 
-def _in_labels(tag: str | None, word: int, words: Sequence[str], recipe: Recipe) -> str | None:
-    """Return the label name for a tag; raise an error if the recipe has labels and the tag is not among them."""
+def _check_tag(tag: str | None, word: int, words: Sequence[str], recipe: Recipe) -> str | None:
+    """Return the label name of a tag.
+
+    Raises:
+        DataError: If the recipe has labels, and the tag is not one of them.
+    """
     if tag is None or not recipe.labels:
         return tag
     try:
@@ -421,18 +432,18 @@ def _in_labels(tag: str | None, word: int, words: Sequence[str], recipe: Recipe)
 
 
 def _has_entities(context: TaskContext) -> bool:
-    scheme = _scheme(context.recipe)
+    scheme = _get_scheme(context.recipe)
     look_like_iob2 = "O" in context.labels and all(map(entities.is_entity_tag, context.labels))
     return scheme in entities.SCHEMES or (scheme == "auto" and look_like_iob2)
 
 
-def _decode_row(row: Row, scores: np.ndarray, context: TaskContext) -> dict[str, Any]:
-    """Choose the tags of one row; `scores` are logits of shape (words, tags), NaN for a word without tokens."""
+def _decode_row(row: Row, logits: np.ndarray, context: TaskContext) -> dict[str, Any]:
+    """Choose the tags of one row; `logits` have shape (words, tags), and are NaN for a word without tokens."""
     has_entities = _has_entities(context)
-    probabilities = compute_tag_probabilities(scores, context.labels, _option(context.recipe, "temperature"))
+    probabilities = compute_tag_probabilities(logits, context.labels, _option(context.recipe, "temperature"))
     decoding = str(_option(context.recipe, "decoding")) if has_entities else "greedy"
-    tags, likely = choose_tags(probabilities, context.labels, decoding)
-    confidence = [None if math.isnan(scores[word, 0]) else value for word, value in enumerate(likely)]
+    tags, tag_values = choose_tags(probabilities, context.labels, decoding)
+    confidence = [None if math.isnan(logits[word, 0]) else value for word, value in enumerate(tag_values)]
     record: dict[str, Any] = {"prediction": tags}
     if "offsets" in row:
         record["words"] = row["tokens"]
@@ -450,28 +461,29 @@ def _get_text(row: Row) -> tuple[str, list[tuple[int, int]]]:
     return " ".join(row["tokens"]), entities.find_word_offsets(row["tokens"])
 
 
-def _answers(predictions: Predictions, rows: Rows, *, are_entities: bool) -> list[Answer]:
-    """Show gold and predicted tags: the entities, or else the wrong words."""
+def _list_answers(predictions: Predictions, rows: Rows, show: Callable[..., Answer]) -> list[Answer]:
+    """Return the answer of each row, given a function of the row, its predicted tags and their probabilities."""
     answers = []
     for row, record in zip(rows, predictions, strict=True):
         tags = record["prediction"]
         confidence = [value or 0.0 for value in record.get("word_probabilities") or [0.0] * len(tags)]
-        if are_entities:
-            answers.append(_show_entities(row, tags, confidence))
-        else:
-            answers.append(Answer(*entities.describe_wrong_words(row["tokens"], row["tags"], tags, confidence)))
+        answers.append(show(row, tags, confidence))
     return answers
 
 
-def _show_entities(row: Row, tags: list[str], confidence: Sequence[float]) -> Answer:
-    """Show the gold and the predicted entities of a row.
+def _show_wrong_words(row: Row, tags: list[str], confidence: Sequence[float]) -> Answer:
+    return Answer(*entities.describe_wrong_words(row["tokens"], row["tags"], tags, confidence))
 
-    The confidence is the highest probability of a wrong entity, which is the lowest of its words.
+
+def _show_entities(row: Row, tags: list[str], confidence: Sequence[float]) -> Answer:
+    """Return the gold and the predicted entities of a row.
+
+    The confidence is the highest probability of a wrong entity, which is the lowest probability of its words.
     """
     text, offsets = _get_text(row)
-    gold, words = _gold_spans(row), entities.find_labeled_spans(row["tags"], tags)
-    predicted = entities.locate_spans(words, offsets)
-    errors = [min(confidence[i:j]) for (_, i, j), span in zip(words, predicted, strict=True) if span not in gold]
+    gold, word_spans = _find_gold_spans(row), entities.find_labeled_spans(row["tags"], tags)
+    predicted = entities.locate_spans(word_spans, offsets)
+    errors = [min(confidence[i:j]) for (_, i, j), span in zip(word_spans, predicted, strict=True) if span not in gold]
     gold_text, predicted_text = entities.format_spans(gold, text), entities.format_spans(predicted, text)
     in_gold, in_predicted = ([(start, end, name) for name, start, end in spans] for spans in (gold, predicted))
     highlighted = (text, in_gold, in_predicted)

@@ -1,7 +1,7 @@
-"""Train an encoder's vectors on plain texts: a text is read twice, with other dropout, and matched among others.
+"""Train an encoder's vectors on plain texts: a text is read twice with different dropout, and must match itself.
 
-The other texts of a batch are its negatives (Gao et al. 2021, "SimCSE: Simple Contrastive Learning of Sentence
-Embeddings", section 3). Without labels, the score is how often the two halves of a text find each other.
+The other texts of a batch are negatives (Gao et al. 2021, "SimCSE: Simple Contrastive Learning of Sentence Embeddings",
+section 3). There are no labels, so the score is how often the first half of a text finds its second half.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     """Check the text.
 
     Raises:
-        DataError: If it is not text.
+        DataError: If the value is not text.
     """
     check_texts(row, "text")
     return row
@@ -45,7 +45,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
-    """Encode each text, which is learned from, and its halves, which are scored; ``texts`` has the text's id."""
+    """Encode each text, for training, and its two halves, for scoring; ``texts`` has the id of the text."""
     text_lists = [[row["text"], *pair.values()] for row, pair in zip(rows, _halves(rows), strict=True)]
     features = texts.encode_rows(text_lists, context)
     for row, feature in zip(rows, features, strict=True):
@@ -55,7 +55,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
     """Return the cosine of the two halves of each text (or their dot product)."""
-    # The first vector is the text's, which is only trained on.
+    # The first vector is the complete text's, which is only for training.
     halves = [{"vectors": output["vectors"][1:]} for output in outputs]
     return contrastive.decode(halves, features, _halves(rows), context)
 
@@ -68,22 +68,22 @@ def targets(
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
-    """Return the ``rank`` of each text's second half among all rows' second halves, as the first half ranks them."""
+    """Return the ``rank`` of each text's second half among the second halves of all texts, given the first half."""
     return contrastive.compare(predictions, _halves(rows), context)
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Rank second halves by chance, and by the words that they share with the first half."""
-    return contrastive.baselines(learned, _halves(rows), context)
+    return contrastive.baselines(state, _halves(rows), context)
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
-    """Report each row's rank as text, and the scores of the first components of the vectors."""
+    """Report the rank of each text's second half, and the scores of truncated (Matryoshka) vectors."""
     return contrastive.details(predictions, _halves(rows), context)
 
 
 def _halves(rows: Rows) -> list[Row]:
-    """Split each text in the middle of its words, or of its characters if it has one word."""
+    """Split each text in the middle of its words or, if it has one word, of its characters."""
     pairs = []
     for row in rows:
         words, text = row["text"].split(), row["text"]
@@ -91,8 +91,7 @@ def _halves(rows: Rows) -> list[Row]:
             middle = len(words) // 2
             first, second = " ".join(words[:middle]), " ".join(words[middle:])
         else:
-            # Text in Chinese or Japanese has no spaces. A single character is the first half, and the second half is
-            # empty.
+            # Chinese and Japanese have no spaces. A single character has an empty second half.
             first, second = text[: len(text) // 2] or text, text[len(text) // 2 :]
         pairs.append({"anchor": first, "positive": second})
     return pairs

@@ -1,8 +1,8 @@
-"""Choose the sense of a word in its text (CoarseWSD-20: Loureiro et al. 2021), by one of two methods.
+"""Choose the sense of a word in a text (CoarseWSD-20: Loureiro et al. 2021), by one of two methods.
 
-``fine_tuned`` trains the encoder with a linear layer over the word's tokens. ``nearest`` trains nothing: the word's
-hidden states, summed over the last layers and averaged over its tokens, are compared with their mean over each sense's
-training rows, and the highest cosine wins. Only senses of the same word compete.
+``fine_tuned`` trains the encoder with a linear layer over the word's tokens. ``nearest`` trains nothing: the vector of
+a word is the mean of its tokens' hidden states, summed over the last layers. It is compared with the mean vector of
+each sense's training rows, and the highest cosine wins. Only senses of the same word are candidates.
 """
 
 from __future__ import annotations
@@ -62,18 +62,19 @@ OPTIONS: Mapping[str, Option] = {
 }
 
 _option = partial(read_option, OPTIONS)
-_FREQUENT = "most frequent sense"
-_NEVER = -1e4  # the score of a sense that no training row has
+_MAJORITY = "most frequent sense"
+# Bias of a sense without training rows.
+_MIN_SCORE = -1e4
 
 
 def read(row: Row, recipe: Recipe) -> Row:
-    """Check the text and its target, and name a sense ``word/sense`` from here on.
+    """Check the text and its target word, and change the sense to ``word/sense``.
 
-    The target is a word's index from 0 in ``tokens``, or the first and last + 1 character in ``text``. The word is the
-    column ``word``, or else the target itself in lower case.
+    The target is the index of a word in ``tokens``, or its first and last + 1 character in ``text``. The word is the
+    column ``word`` or, without it, the target in lower case.
 
     Raises:
-        DataError: If the target is outside the text, or there is no sense.
+        DataError: If the target is outside the text, or the word or sense is missing.
     """
     words, target = read_target_word(row)
     word = label_to_str(row.get("word", words[target].lower()))
@@ -89,23 +90,23 @@ def read(row: Row, recipe: Recipe) -> Row:
 
 
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
-    """Load an encoder with a linear layer over each token, one logit per sense; ``nearest`` freezes the encoder."""
-    nearest = _option(context.recipe, "method") == "nearest"
-    head = {"layers": _option(context.recipe, "layers"), "tagger": "linear", "size": 0} if nearest else None
+    """Load an encoder with a linear layer over each token, one logit per sense; for ``nearest``, it is frozen."""
+    is_nearest = _option(context.recipe, "method") == "nearest"
+    head = {"layers": _option(context.recipe, "layers"), "tagger": "linear", "size": 0} if is_nearest else None
     return load_tagger(folder, context, head, new_head=new_head)
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:
-    """Encode the window that gives the target word the most context; ``positions`` are its tokens in ``input_ids``.
+    """Encode the window in which the target word has the most context; ``positions`` are the word's tokens.
 
     Raises:
-        DataError: If a word has no tokens, or the model does not know its senses.
+        DataError: If a word has no tokens, or the model has no senses of it.
     """
     texts = [row["tokens"] for row in rows]
     template = find_template(context.tokenizer, pair=False)
     budget = token_budget(context, template)
     label_ids = context.label_ids
-    senses = _senses(context)
+    senses = _list_senses(context)
     features = []
     for index, tokens in enumerate(tokenize_words(context.tokenizer, texts, max_tokens=budget // 2)):
         row = rows[index]
@@ -115,7 +116,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
         if not tokens[row["target"]]:
             message = f"row {index + 1}: the target word {texts[index][row['target']]!r} has no visible character"
             raise DataError(message, "correct the row", column="target")
-        # Windows overlap by half, so that the target has at least a quarter of the tokens on each side if it can.
+        # Windows overlap by half, so that a quarter of the tokens, if the text has as many, is on each side.
         windows = split_windows(tokens, budget, budget // 2)
         window = next(window for window in windows if row["target"] in window.words)
         first = len(template.before) + window.positions[window.words.index(row["target"])]
@@ -134,7 +135,7 @@ def collator(context: TaskContext) -> Collator:
 
 
 def precompute(model: Model, features: Mapping[str, Features], context: TaskContext, run: RunModule) -> bool:
-    """Set each sense's output weights to the mean direction of its training rows' hidden states, if `nearest` is set.
+    """Set the weights of each sense to the mean direction of its training words' vectors (``nearest`` only).
 
     Returns:
         Whether nothing is left to train.
@@ -145,35 +146,35 @@ def precompute(model: Model, features: Mapping[str, Features], context: TaskCont
 
     from bertkit.modeling.heads.taggers import compute_states
 
-    training = features["train"]
-    # Sums of unit vectors, shape (senses, hidden size). Scaled to length 1 they are the head's weights, so that a logit
-    # is the word's length times the cosine, and the largest logit the nearest sense: no index or search is needed.
+    train_features = features["train"]
+    # Sums of unit vectors. Scaled to length 1, they are the weights of the head: a logit is the cosine times the length
+    # of the word's vector, so the nearest sense has the highest logit. Shape: (senses, hidden size).
     sums = np.zeros((len(context.labels), model.output.in_features))
-    for feature, states in zip(training, compute_states(model, training, run), strict=True):
+    for feature, states in zip(train_features, compute_states(model, train_features, run), strict=True):
         mean = states[feature["positions"]].mean(axis=0)
         sums[feature["labels"][feature["positions"][0]]] += mean / np.linalg.norm(mean)
     lengths = np.linalg.norm(sums, axis=1)
     with torch.no_grad():
         model.output.weight.copy_(torch.from_numpy(sums / np.maximum(lengths, 1e-12)[:, None]))
-        model.output.bias.copy_(torch.from_numpy(np.where(lengths > 0, 0.0, _NEVER)))
+        model.output.bias.copy_(torch.from_numpy(np.where(lengths > 0, 0.0, _MIN_SCORE)))
     return True
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContext) -> list[Prediction]:
-    """Choose the best sense of each row's word, and score all senses of that word.
+    """Choose the best sense of each row's word, and score all senses of the word.
 
-    The scores are probabilities if the encoder was fine-tuned, or else the length of the word's vector in the
-    direction of each sense, which ranks them as the cosine does.
+    The scores are probabilities for ``fine_tuned``. For ``nearest``, they are cosines times the length of the word's
+    vector, which have the same order as cosines.
     """
-    senses = _senses(context)
-    nearest = _option(context.recipe, "method") == "nearest"
+    senses = _list_senses(context)
+    is_nearest = _option(context.recipe, "method") == "nearest"
     decoded = []
     for output, feature, row in zip(outputs, features, rows, strict=True):
         word_senses = senses[row["word"].replace("/", "_")]
-        # (tokens of the word, senses of all words) -> (senses of this word,)
+        # Shapes: (tokens of the word, senses of all words) -> (senses of this word,).
         scores = output["logits"][feature["positions"]].astype(np.float64).mean(axis=0)[word_senses]
         best = word_senses[int(scores.argmax())]
-        if not nearest:
+        if not is_nearest:
             scores = np.exp(scores - scores.max())
             scores /= scores.sum()
         sense_scores = {context.labels[sense]: float(value) for sense, value in zip(word_senses, scores, strict=True)}
@@ -185,7 +186,8 @@ def targets(
     prediction: Prediction, outputs: Outputs, features: Features, row: Row, context: TaskContext
 ) -> list[Target]:
     """Return the explainable outputs: the log-odds of each sense among all senses of the word."""
-    word_senses, positions = _senses(context)[row["word"].replace("/", "_")], features[0]["positions"]
+    word_senses = _list_senses(context)[row["word"].replace("/", "_")]
+    positions = features[0]["positions"]
 
     def score(outputs: Batch, sense: int) -> Tensor:
         return compute_log_odds(outputs["logits"][:, positions].mean(dim=1)[:, word_senses], sense)
@@ -194,43 +196,48 @@ def targets(
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
-    """Return the label ids of the ``gold`` and ``predicted`` senses, and the indices of their words."""
-    ids, words = context.label_ids, {word: index for index, word in enumerate(_senses(context))}
+    """Return the label ids of the ``gold`` and ``predicted`` senses, and the indices of their words. Shape: (rows,)."""
+    ids, words = context.label_ids, {word: index for index, word in enumerate(_list_senses(context))}
     gold, predicted = ([row["sense"] for row in rows], [record["prediction"] for record in predictions])
     row_scores = {}
-    for side, senses in (("gold", gold), ("predicted", predicted)):
-        row_scores[side] = np.array([ids[sense] for sense in senses])
-        row_scores[f"{side}_word"] = np.array([words[sense.partition("/")[0]] for sense in senses])
+    for name, senses in (("gold", gold), ("predicted", predicted)):
+        row_scores[name] = np.array([ids[sense] for sense in senses])
+        row_scores[f"{name}_word"] = np.array([words[sense.partition("/")[0]] for sense in senses])
     return row_scores
 
 
 def _score_words(row_scores: RowScores) -> dict[int, dict[str, Any]]:
-    """Compute each word's accuracy, macro F1 over its senses that occur, and the ratio of its most frequent sense."""
-    # Counts per sense, (senses,). A sense belongs to one word, so rows are counted once for all words.
-    size = 1 + max(int(row_scores[side].max()) for side in ("gold", "predicted"))
-    gold, predicted = (np.bincount(row_scores[side], minlength=size) for side in ("gold", "predicted"))
-    correct = np.bincount(row_scores["gold"][row_scores["gold"] == row_scores["predicted"]], minlength=size)
-    # The gold senses [0, 0, 1, 2], predicted as [0, 1, 1, 2], have the counts [2, 1, 1], [1, 2, 1] and [1, 1, 1] right,
-    # so F1 is [2/3, 2/3, 1]. With senses 0 and 1 of one word, its macro F1 is 2/3.
+    """Compute the accuracy of each word, its macro F1, and the fraction of rows with its most frequent sense.
+
+    Macro F1 is the mean over the word's senses that are gold or predicted.
+    """
+    # Count all senses at once, because each belongs to one word. Shape: (senses,).
+    gold_ids, predicted_ids = row_scores["gold"], row_scores["predicted"]
+    size = 1 + int(max(gold_ids.max(), predicted_ids.max()))
+    gold, predicted = (np.bincount(ids, minlength=size) for ids in (gold_ids, predicted_ids))
+    correct = np.bincount(gold_ids[gold_ids == predicted_ids], minlength=size)
+    # For the gold senses [0, 0, 1, 2], predicted as [0, 1, 1, 2], `gold` is [2, 1, 1], `predicted` [1, 2, 1], `correct`
+    # [1, 1, 1], and F1 [2/3, 2/3, 1]. If senses 0 and 1 belong to one word, its macro F1 is 2/3.
     f1 = 2 * correct / np.maximum(gold + predicted, 1)
-    word_of_sense = np.full(size, -1)
-    # -1 marks a sense that does not occur, and so does not count.
-    for side in ("predicted", "gold"):
-        word_of_sense[row_scores[side]] = row_scores[f"{side}_word"]
+    # Word of each sense, or -1 for senses that do not occur.
+    sense_words = np.full(size, -1)
+    sense_words[predicted_ids] = row_scores["predicted_word"]
+    sense_words[gold_ids] = row_scores["gold_word"]
     scores = {}
     for word in np.unique(row_scores["gold_word"]).tolist():
-        occurring = np.flatnonzero(word_of_sense == word)
-        rows = int(gold[occurring].sum())
+        senses = np.flatnonzero(sense_words == word)
+        rows = int(gold[senses].sum())
         scores[word] = {
-            "accuracy": float(correct[occurring].sum() / rows),
-            "f1_macro": float(f1[occurring].mean()),
-            "most frequent": float(gold[occurring].max() / rows),
+            "accuracy": float(correct[senses].sum() / rows),
+            "f1_macro": float(f1[senses].mean()),
+            "most frequent": float(gold[senses].max() / rows),
             "rows": rows,
         }
     return scores
 
 
 def _mean_over_words(name: str, row_scores: RowScores) -> float:
+    """Return the unweighted mean of a score over the words that have gold rows."""
     return float(np.mean([scores[name] for scores in _score_words(row_scores).values()]))
 
 
@@ -242,44 +249,37 @@ METRICS: Mapping[str, Metric] = {
 score = partial(score_table, METRICS)
 
 
-def fit_baselines(training: Rows, context: TaskContext) -> dict[str, Any]:
-    """Learn the most frequent sense of each word."""
-    counts = Counter(row["sense"] for row in training)
-    # For a word without training rows, predict its first sense.
-    return {
-        _FREQUENT: [
-            max(word_senses, key=lambda sense: counts[context.labels[sense]])
-            for word_senses in _senses(context).values()
-        ]
-    }
+def fit_baselines(training_rows: Rows, context: TaskContext) -> dict[str, Any]:
+    """Find the most frequent sense of each word, or the first sense of a word without training rows."""
+    counts = Counter(row["sense"] for row in training_rows)
+    senses = _list_senses(context).values()
+    return {_MAJORITY: [max(ids, key=lambda label_id: counts[context.labels[label_id]]) for ids in senses]}
 
 
-def baselines(learned: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
+def baselines(state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dict[str, list[Prediction]]:
     """Predict the most frequent sense of each word."""
-    frequent = [context.labels[sense] for sense in learned[_FREQUENT]]
-    senses = {sense.partition("/")[0]: sense for sense in frequent}
-    return {_FREQUENT: [{"prediction": senses[row["sense"].partition("/")[0]]} for row in rows]}
+    majority = [context.labels[label_id] for label_id in state[_MAJORITY]]
+    senses = {sense.partition("/")[0]: sense for sense in majority}
+    return {_MAJORITY: [{"prediction": senses[row["sense"].partition("/")[0]]} for row in rows]}
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
-    """Report the scores of each word, along with the score of its most frequent sense in these rows."""
+    """Report the scores of each word, next to the accuracy of its most frequent sense in these rows."""
     row_scores, method = compare(predictions, rows, context), _option(context.recipe, "method")
     answers = []
     for row, record in zip(rows, predictions, strict=True):
         scores = record.get("sense_scores", {}).values() if method == "fine_tuned" else ()
-        correct = row["sense"] == record["prediction"]
-        answers.append(Answer(row["sense"], record["prediction"], correct, max(scores, default=None)))
-    senses = _senses(context)
-    names = list(senses)
-    table = []
-    for word, scores in _score_words(row_scores).items():
-        rows_of_word = scores.pop("rows")
-        table.append({"word": names[word], **scores, "senses": len(senses[names[word]]), "rows": rows_of_word})
+        is_correct = row["sense"] == record["prediction"]
+        answers.append(Answer(row["sense"], record["prediction"], is_correct, max(scores, default=None)))
+    table, senses = [], list(_list_senses(context).items())
+    for index, scores in _score_words(row_scores).items():
+        (word, word_senses), num_rows = senses[index], scores.pop("rows")
+        table.append({"word": word, **scores, "senses": len(word_senses), "rows": num_rows})
     return TaskReport({"words": table}, answers=answers)
 
 
-def _senses(context: TaskContext) -> dict[str, list[int]]:
-    """Return each word's senses as label ids."""
+def _list_senses(context: TaskContext) -> dict[str, list[int]]:
+    """Return word -> label ids of its senses."""
     senses: dict[str, list[int]] = {}
     for label_id, label in enumerate(context.labels):
         senses.setdefault(label.partition("/")[0], []).append(label_id)

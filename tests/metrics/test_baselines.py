@@ -7,7 +7,7 @@ from bertkit.metrics.baselines import (
     find_baseline_warning,
     find_best_baseline,
     find_best_baseline_scores,
-    measure_length_accuracy,
+    score_by_length,
     tabulate,
 )
 
@@ -66,9 +66,9 @@ def test_lengths_find_labels_that_depend_on_them_and_no_others(hint, low, high):
     random = np.random.default_rng(0)
     labels = random.integers(2, size=1000)
     lengths = random.integers(5, 30, (1000, 2)) + hint * np.column_stack([labels, 0 * labels])
-    assert low < measure_length_accuracy(lengths, labels) < high
+    assert low < score_by_length(lengths, labels) < high
 
 
 @pytest.mark.parametrize(("lengths", "labels"), [([(4, 4)] * 60, [0, 1] * 30), ([(4, 5), (6, 7)] * 30, [0] * 59 + [1])])
 def test_too_few_lengths_or_labels_tell_nothing(lengths, labels):
-    assert measure_length_accuracy(lengths, labels) is None
+    assert score_by_length(lengths, labels) is None

@@ -84,13 +84,13 @@ def score(row_scores: RowScores, context: TaskContext) -> dict[str, float]:
     return compute_metrics(context.recipe, row_scores["gold"], row_scores["predicted"])
 
 
-def fit_baselines(training: Sequence[Row], context: TaskContext) -> dict[str, Any]:
-    ((frequent, _),) = Counter(row["label"] for row in training).most_common(1)
+def fit_baselines(training_rows: Sequence[Row], context: TaskContext) -> dict[str, Any]:
+    ((frequent, _),) = Counter(row["label"] for row in training_rows).most_common(1)
     return {"stars": frequent}
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], context: TaskContext) -> dict[str, list[Prediction]]:
-    return {"most frequent": [{"prediction": learned["stars"]} for _ in rows]}
+def baselines(state: Mapping[str, Any], rows: Sequence[Row], context: TaskContext) -> dict[str, list[Prediction]]:
+    return {"most frequent": [{"prediction": state["stars"]} for _ in rows]}
 
 
 def details(predictions: Sequence[Prediction], rows: Sequence[Row], context: TaskContext) -> TaskReport:

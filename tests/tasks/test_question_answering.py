@@ -42,7 +42,7 @@ def row_of(answers=None, question: str = "film?", context: str = CONTEXT, **more
 
 
 def spans_of(record: dict) -> list[dict]:
-    return [span for span in task.n_best(record) if span["text"]]
+    return [span for span in task.list_n_best(record) if span["text"]]
 
 
 # --- reading

@@ -162,13 +162,13 @@ def test_equal_scores_count_against_a_model_and_queries_without_relevant_passage
 
 def test_baselines_rank_by_shared_words_and_by_the_given_order_unless_it_is_that_of_relevance():
     context, rows = setup_of(), toy_rows(30, seed=3)
-    learned = task.fit_baselines(rows, context)
-    predicted = task.baselines(learned, rows, context)
+    state = task.fit_baselines(rows, context)
+    predicted = task.baselines(state, rows, context)
     assert list(predicted) == ["random order", "order of the rows", "shared words", "passages alone"]
     scored = {name: task.score(task.compare(records, rows, context), context) for name, records in predicted.items()}
     assert scored["shared words"]["map"] == 1 and scored["random order"]["map"] < 0.8
     first = sorted(rows, key=lambda row: -row["relevance"])
-    assert "order of the rows" not in task.baselines(learned, first, context)
+    assert "order of the rows" not in task.baselines(state, first, context)
 
 
 @pytest.mark.parametrize(("loss", "relevance"), [("pointwise", [[1, 1], [1]]), ("listwise", [[1, 1], [0, 0], [1]])])

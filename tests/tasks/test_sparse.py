@@ -80,5 +80,5 @@ def test_an_encoder_without_a_head_for_masked_tokens_is_named(tiny_model, caplog
     caplog.set_level("INFO", "bertkit")
     context = setup_of(**{"options.query_weight": 0.5, "options.mini_batch": 4})
     model = task.load_model(tiny_model, context, new_head=True)
-    assert "the model has no head of a masked language model" in caplog.text
+    assert "the model has no masked-language-model head" in caplog.text
     assert (model.loss.query_weight, model.loss.document_weight, model.texts_at_once) == (0.5, 3e-5, 4)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.errors import RecipeError
-from bertkit.metrics.baselines import measure_length_accuracy
+from bertkit.metrics.baselines import score_by_length
 from bertkit.modeling.architectures import get_architecture, list_types
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
@@ -81,8 +81,5 @@ def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict
     lengths = [(len(second) - int(second.sum()), int(second.sum())) for second in is_second]
     labels = [feature["pair_labels"] for feature in held_out]
     share = sum(labels) / len(labels)
-    accuracies = {
-        "more frequent label": max(share, 1 - share),
-        "segment lengths": measure_length_accuracy(lengths, labels),
-    }
+    accuracies = {"more frequent label": max(share, 1 - share), "segment lengths": score_by_length(lengths, labels)}
     return {name: {"pair_accuracy": accuracy} for name, accuracy in accuracies.items() if accuracy is not None}
