@@ -32,7 +32,7 @@ def on_host(values: torch.Tensor) -> torch.Tensor:
 
 
 def host_copy(values: torch.Tensor) -> torch.Tensor | None:
-    """Return the CPU copy of `values`, or of the tensor that they are a view of, or None if there is no copy."""
+    """Return the CPU copy of `values`, or of the tensor that they are a view of, or None without a copy."""
     if values.device.type == "cpu":
         return values
     copy: torch.Tensor | None = getattr(values, _COPY, None)

@@ -110,12 +110,12 @@ def gather_labels(batch: Batch) -> Tensor:
     return labels.where(batch[LABEL_POSITIONS].flatten() < batch["labels"].shape[1], IGNORE_INDEX)
 
 
-def sum_losses(logits: Tensor, labels: Tensor) -> Tensor:
+def sum_cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     """Compute the sum of the cross-entropies in nats, or 0 if there are no labels.
 
     >>> import torch
     >>> logits = torch.tensor([[1, 0.5, 4, 2, 0, 1.5]])  # the cat sat on mat dog
-    >>> round(sum_losses(logits, torch.tensor([2])).item(), 4)
+    >>> round(sum_cross_entropies(logits, torch.tensor([2])).item(), 4)
     0.2744
     """
     from torch.nn import functional
@@ -126,7 +126,7 @@ def sum_losses(logits: Tensor, labels: Tensor) -> Tensor:
 def sum_masked_losses(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Sum the losses (``mlm``), masked tokens (``masked``) and correct predictions (``found``) on the device."""
     correct = (logits.flatten(0, -2).argmax(-1) == labels).sum()
-    return {"mlm": sum_losses(logits, labels), "masked": (labels != IGNORE_INDEX).sum(), "found": correct}
+    return {"mlm": sum_cross_entropies(logits, labels), "masked": (labels != IGNORE_INDEX).sum(), "found": correct}
 
 
 def read_scalars(scalars: Mapping[str, Tensor]) -> dict[str, float]:
@@ -150,7 +150,7 @@ def count_pairs(batch: Batch) -> tuple[int, int]:
 def sum_pair_losses(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the sum of the losses of a batch's masked tokens, and the sum of the losses of its pairs."""
     logits, labels, pair_logits = _run_heads(model, batch)
-    return sum_losses(logits, labels), sum_losses(pair_logits, batch["pair_labels"])
+    return sum_cross_entropies(logits, labels), sum_cross_entropies(pair_logits, batch["pair_labels"])
 
 
 def sum_pair_scores(model: Model, batch: Batch) -> dict[str, float]:
@@ -158,7 +158,7 @@ def sum_pair_scores(model: Model, batch: Batch) -> dict[str, float]:
     logits, labels, pair_logits = _run_heads(model, batch)
     gold = batch["pair_labels"]
     pairs = {
-        "pair": sum_losses(pair_logits, gold),
+        "pair": sum_cross_entropies(pair_logits, gold),
         "pairs": (gold != IGNORE_INDEX).sum(),
         "pairs_found": (pair_logits.argmax(-1) == gold).sum(),
     }

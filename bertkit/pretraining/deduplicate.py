@@ -21,12 +21,12 @@ from bertkit.recipe.records import CorpusConfig
 from bertkit.tokens.features import split_by_size
 
 _BYTES = 8
-_ALL = 1 << 8 * _BYTES
-_BLOCK = 1 << 22  # characters that are read at once
+_NUM_DIGESTS = 1 << 8 * _BYTES
+_BLOCK_CHARS = 1 << 22
 
 
 class SplitDocument(NamedTuple):
-    """A document, the split it belongs to, and whether it occurred before."""
+    """A document, its split, and whether the same text occurred before."""
 
     text: str
     split: str
@@ -38,33 +38,33 @@ class DeduplicationPass:
     """Result of the first pass over a corpus, which the second pass needs."""
 
     documents: Mapping[str, int]
-    """Split of the source -> number of documents, in reading order: validation before train."""
-    repeated: np.ndarray
-    """Digests of documents that occur more than once, sorted."""
+    """Split of the source -> number of documents; validation before train, as they are read."""
+    repeated_digests: np.ndarray
+    """Sorted digests of documents that occur more than once."""
     held_out: int
-    """Documents with a lower digest are held out; 0 if the source has a validation split."""
+    """Bound of the digests below which documents are held out; 0 if the source has a validation split."""
 
 
 class DuplicateFilter:
-    """Filter that finds documents of the second pass that occurred before; it gets them in reading order, in blocks."""
+    """Filter of the second pass, which finds documents that occurred before; it reads blocks of documents in order."""
 
     def __init__(self, first_pass: DeduplicationPass) -> None:
-        # Only digests that occur more than once are kept, (repeated,), with a flag per digest. So a document that
-        # occurs once needs no memory in this pass.
-        self.repeated, self.seen = first_pass.repeated, np.zeros(len(first_pass.repeated), dtype=bool)
+        # `seen` has a flag per repeated digest. A document that occurs once needs no memory in this pass.
+        self.repeated_digests = first_pass.repeated_digests
+        self.seen = np.zeros(len(self.repeated_digests), dtype=bool)
 
     def find_duplicates(self, digests: np.ndarray) -> np.ndarray:
-        """Return whether each document occurred before, in this block or an earlier one, shape (documents,).
+        """Return whether each document occurred before, in this block or an earlier one. Shape: (documents,).
 
         >>> seven_repeats = DeduplicationPass({}, np.array([7], np.uint64), 0)
         >>> DuplicateFilter(seven_repeats).find_duplicates(np.array([5, 7, 9, 7], np.uint64)).tolist()
         [False, False, False, True]
         """
-        # `searchsorted` below needs at least one element.
-        if not len(self.repeated):
+        # The index below needs at least one repeated digest.
+        if not len(self.repeated_digests):
             return np.zeros(len(digests), dtype=bool)
-        index = np.minimum(np.searchsorted(self.repeated, digests), len(self.repeated) - 1)
-        is_duplicate: np.ndarray = self.repeated[index] == digests
+        index = np.minimum(np.searchsorted(self.repeated_digests, digests), len(self.repeated_digests) - 1)
+        is_duplicate: np.ndarray = self.repeated_digests[index] == digests
         # The first occurrence in this block is a duplicate only if an earlier block had the digest.
         positions = np.flatnonzero(is_duplicate)
         _, firsts = np.unique(digests[positions], return_index=True)
@@ -76,8 +76,8 @@ class DuplicateFilter:
 def source_splits(source: CorpusSource) -> tuple[str, ...]:
     """Return the splits of a source in reading order.
 
-    Validation comes first: a document of both splits is a duplicate in train, so the held-out text does not depend on
-    the training text.
+    Validation comes first, so that a document of both splits is a duplicate in train. So the held-out text does not
+    depend on the training text.
     """
     return ("validation", "train") if has_validation(source) else ("train",)
 
@@ -97,31 +97,31 @@ def compare_digests(data: CorpusConfig, by_split: Mapping[str, Iterable[np.ndarr
 
     Args:
         data: Corpus section of the recipe.
-        by_split: Split of the source, in reading order -> blocks of the digests of its documents.
+        by_split: Split of the source, in reading order -> digests of its documents, block by block.
 
     Raises:
         DataError: If nothing remains to train on, or nothing can be held out.
     """
     digests, counts = array("Q"), dict[str, int]()
     for split, blocks in by_split.items():
-        before = len(digests)
+        earlier_count = len(digests)
         for block in blocks:
             digests.frombytes(block.tobytes())
-        counts[split] = len(digests) - before
+        counts[split] = len(digests) - earlier_count
         if not counts[split]:
             raise DataError(f"the {split} split has no documents", "add text", file=data.source or None)
-    # Digests (documents,) are sorted in place, because a sorted copy would double the memory. Equal ones are neighbors.
+    # Sort in place, because a sorted copy would double the memory. Then equal digests are neighbors.
     sorted_digests = np.frombuffer(digests, dtype=np.uint64)
     validation = sorted_digests[: counts.get("validation", 0)]
-    different = len(np.unique(validation)) if data.deduplicate else 0
+    distinct_count = len(np.unique(validation)) if data.deduplicate else 0
     sorted_digests.sort()
     is_repeated = sorted_digests[1:] == sorted_digests[:-1]
-    # If both splits have as many distinct documents as validation, all training documents are duplicates.
-    if different and len(sorted_digests) - int(is_repeated.sum()) == different:
-        raise DataError("every document of train is in validation too", "give other text", file=data.source or None)
-    repeated = np.unique(sorted_digests[1:][is_repeated]) if data.deduplicate else sorted_digests[:0].copy()
-    held_out = 0 if "validation" in counts else _threshold(data, int(sorted_digests[0]), int(sorted_digests[-1]))
-    return DeduplicationPass(counts, repeated, held_out)
+    # If both splits together have no more distinct documents than validation, all training documents are duplicates.
+    if distinct_count and len(sorted_digests) - int(is_repeated.sum()) == distinct_count:
+        raise DataError("every training document is also in validation", "give other text", file=data.source or None)
+    repeated_digests = np.unique(sorted_digests[1:][is_repeated]) if data.deduplicate else sorted_digests[:0].copy()
+    held_out = 0 if "validation" in counts else _choose_threshold(data, int(sorted_digests[0]), int(sorted_digests[-1]))
+    return DeduplicationPass(counts, repeated_digests, held_out)
 
 
 def split_documents(source: CorpusSource, first_pass: DeduplicationPass) -> Iterator[SplitDocument]:
@@ -136,29 +136,29 @@ def split_documents(source: CorpusSource, first_pass: DeduplicationPass) -> Iter
 
 
 def digest_texts(texts: Iterable[bytes]) -> np.ndarray:
-    """Return digests of texts, 8 bytes each, as uint64 of shape (texts,)."""
+    """Return a digest of 8 bytes per text, as uint64. Shape: (texts,)."""
     joined = b"".join(hashlib.blake2b(text, digest_size=_BYTES).digest() for text in texts)
-    # Big-endian on every machine, so that the same documents are held out everywhere.
+    # Digests are big-endian on every machine, so that all machines hold out the same documents.
     return np.frombuffer(joined, dtype=">u8").astype(np.uint64)
 
 
-def _threshold(data: CorpusConfig, lowest: int, highest: int) -> int:
-    """Compute the digest below which documents are held out, so that neither split is empty.
+def _choose_threshold(data: CorpusConfig, lowest: int, highest: int) -> int:
+    """Return the bound of the digests below which documents are held out, so that neither split is empty.
 
-    The digest of a document decides its split, so it stays in its split when other documents are added or removed.
+    Only the digest of a document decides its split, so it does not change when other documents are added or removed.
     """
     if lowest == highest:
-        hint = "put a blank line between documents, or --set data.documents=lines if each line is one"
+        hint = "put a blank line between documents, or --set data.documents=lines if each line is a document"
         raise DataError("only one document: nothing can be held out", hint, file=data.source or None)
-    return min(max(int(data.validation_fraction * _ALL), lowest + 1), highest)
+    return min(max(int(data.validation_fraction * _NUM_DIGESTS), lowest + 1), highest)
 
 
 def _read_blocks(source: CorpusSource, split: str) -> Iterator[list[Document]]:
-    return split_by_size(read_documents(source, split), _BLOCK, lambda document: len(document.text) + 100)
+    return split_by_size(read_documents(source, split), _BLOCK_CHARS, lambda document: len(document.text) + 100)
 
 
 def _read_digests(source: CorpusSource, split: str) -> Iterator[np.ndarray]:
-    """Yield the digests of documents, and report the fraction of the files that is read."""
+    """Yield the digests of documents, block by block, and report the progress in bytes."""
     files = (source.files or {}).get(split, [])
     total = sum(file.stat().st_size for file in files if file.exists())
     done = 0

@@ -1,4 +1,4 @@
-"""Text to pretrain on, document by document: from files, folders and datasets of the Hub."""
+"""Documents to pretrain on, from files, folders and datasets of the Hub."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from bertkit.storage.cache import log_once
 
 _FORMATS = [file_format for file_format in FORMATS.values() if file_format.running_text]
 _ENDINGS = [ending for file_format in _FORMATS for ending in file_format.endings]
-_NUMBERED = r"([-_.]?\d[-_.\w]*)?"  # as in train-00001-of-00010 and train_1
+_NUMBER_SUFFIX = r"([-_.]?\d[-_.\w]*)?"  # as in train-00001-of-00010 and train_1
 _NAME_COLUMN = "name the column of the text: --set data.column=NAME"
-_SETTING = re.compile(r"--set '?data\.(\w+)")
+_SETTING_PATTERN = re.compile(r"--set '?data\.(\w+)")
 # Headings of wikitext are ` = Title = ` and ` = = Section = = `.
 _HEADING = re.compile(r"\s*(=(?: ?=)*) (.*\S) \1\s*")
 
 
 @dataclass(frozen=True)
 class CorpusSource:
-    """The text of a recipe, once its files are found."""
+    """Corpus section of a recipe, with the files that it names."""
 
     data: CorpusConfig
     files: Mapping[str, list[Path]] | None
-    """Files of ``train`` and, if there are any, of ``validation``, or None if the text is on the Hub."""
+    """Split (``train`` and perhaps ``validation``) -> files, or None if the text is on the Hub."""
 
 
 Text: TypeAlias = str | bytes
-"""A text, or the uint32 ids of its tokens if the column has ids."""
+"""A text, or bytes with the uint32 ids of its tokens, if the column has token ids."""
 
 
 class Document(NamedTuple):
@@ -55,23 +55,23 @@ class Document(NamedTuple):
 
     text: Text
     source: str
-    """File, or dataset with its split."""
+    """File, or dataset and split."""
     line: int
-    """Line in text files, csv and jsonl; row in json, Parquet and datasets of the Hub."""
+    """Line number in text files, csv and jsonl; row number in json, Parquet and datasets of the Hub."""
 
 
 class SourceFile(NamedTuple):
-    """A file of a split, or a complete split if it is on the Hub or only its first documents are read."""
+    """A file of a split, or a complete split if it is on the Hub or `data.limit` is set."""
 
     paths: list[Path]
     read: Callable[[], Iterator[Document]]
-    """Function that reads its documents from the start, without empty documents."""
+    """Function that reads the documents from the start, without empty documents."""
     weight: float = 1.0
-    """Number of times that an epoch has each document."""
+    """Mean number of times that each document is in the corpus."""
 
     @property
     def bytes(self) -> int:
-        """Size of the files, or 0 without files."""
+        """Total size of the files, or 0 without files."""
         return sum(path.stat().st_size for path in self.paths)
 
 
@@ -92,10 +92,10 @@ def has_validation(source: CorpusSource) -> bool:
         return "validation" in source.files
     if "validation" in source.data.splits:
         return True
-    # Only reading shows whether a dataset of the Hub has the split.
+    # To find out whether a dataset of the Hub has the split, try to read it.
     try:
         next(_read_hub(source.data, "validation"), None)
-    except DataError:  # The split does not exist. Any other error occurs again in the training split.
+    except DataError:  # The split does not exist. Any other error also occurs in the training split.
         return False
     return True
 
@@ -122,7 +122,7 @@ def find_corpus(data: CorpusConfig) -> CorpusSource:
 def _files_by_split(data: CorpusConfig) -> dict[str, list[Path]] | None:
     check_source(data)
     source = find_source(data.source)
-    if not data.files and (source.is_dir() or _folder_of(source) != source):
+    if not data.files and (source.is_dir() or _find_base_folder(source) != source):
         return _find_files(source, data)
     if file := single_file(data):
         return {"train": [_check_ending(file)]}
@@ -136,21 +136,21 @@ def _files_by_split(data: CorpusConfig) -> dict[str, list[Path]] | None:
 
 
 def _expand_path(path: Path) -> list[Path]:
-    """Return the files of a folder, those that match a pattern, or the file itself."""
-    if (folder := _folder_of(path)) != path:
+    """Return the files of a folder, the files that match a pattern, or the file itself."""
+    if (folder := _find_base_folder(path)) != path:
         return _match_files(folder, path)
     if not path.exists():
         raise missing_path_error(path)
     if path.is_dir():
-        return _text_files(path)
+        return _find_text_files(path)
     if not path.is_file():
         raise not_a_file_error(path)
     return [_check_ending(path)]
 
 
-def _folder_of(pattern: Path) -> Path:
-    """Return the folder before the first wildcard; a path without one is itself."""
-    while not pattern.exists() and any(mark in str(pattern) for mark in "*?["):
+def _find_base_folder(pattern: Path) -> Path:
+    """Return the folder before the first wildcard, or the path itself without a wildcard."""
+    while not pattern.exists() and any(wildcard in str(pattern) for wildcard in "*?["):
         pattern = pattern.parent
     return pattern
 
@@ -163,12 +163,12 @@ def _match_files(folder: Path, pattern: Path) -> list[Path]:
 
 
 def _find_files(path: Path, data: CorpusConfig) -> dict[str, list[Path]]:
-    """Assign the files of a folder, or those that match, to splits by the names of files and folders.
+    """Assign the files of a folder or pattern to splits, by the names of files and folders.
 
-    All are train if none is named after a split.
+    If no name contains a split, all files are training files.
     """
-    folder = _folder_of(path)
-    files = _text_files(folder) if folder == path else _match_files(folder, path)
+    folder = _find_base_folder(path)
+    files = _find_text_files(folder) if folder == path else _match_files(folder, path)
     by_split: dict[str | None, list[Path]] = {}
     for file in files:
         by_split.setdefault(_find_split(file.relative_to(folder), data), []).append(file)
@@ -187,13 +187,13 @@ def _find_files(path: Path, data: CorpusConfig) -> dict[str, list[Path]]:
     return {split: by_split[split] for split in ("train", "validation") if split in by_split}
 
 
-def _text_files(folder: Path) -> list[Path]:
+def _find_text_files(folder: Path) -> list[Path]:
     files = sorted(
         file
         for file in folder.rglob("*")
-        if _ending(file) and file.is_file() and not any(name[0] == "." for name in file.relative_to(folder).parts)
+        if _get_ending(file) and file.is_file() and not any(name[0] == "." for name in file.relative_to(folder).parts)
         if file.suffix != ".arrow"
-        # `datasets` stores results of `map` next to the rows.
+        # `datasets` stores results of `map` in files next to the rows.
         or not file.name.startswith("cache-")
     )
     if not files:
@@ -203,20 +203,20 @@ def _text_files(folder: Path) -> list[Path]:
 
 
 def _find_split(path: Path, data: CorpusConfig) -> str | None:
-    """Return the split in the name of a file or of a folder above it, or None if no name has one."""
-    names = [*path.parts[:-1], strip_compression(path.name).removesuffix(_ending(path))]
-    splits = find_splits([re.sub(f"{_NUMBERED}$", "", name.lower()) for name in names], data.splits)
-    # The order of `SPLIT_NAMES` decides if a folder and a file in it name different splits.
+    """Return the split in the name of a file or of its parent folders, or None if no name contains a split."""
+    names = [*path.parts[:-1], strip_compression(path.name).removesuffix(_get_ending(path))]
+    splits = find_splits([re.sub(f"{_NUMBER_SUFFIX}$", "", name.lower()) for name in names], data.splits)
+    # If the names of a file and of its folder contain different splits, the order of `SPLIT_NAMES` decides.
     return next((split for split in SPLIT_NAMES if split in splits), None)
 
 
-def _ending(path: Path) -> str:
+def _get_ending(path: Path) -> str:
     file_format, ending = guess_format(path.name)
     return strip_compression(ending) if file_format and file_format.running_text else ""
 
 
 def _check_ending(file: Path) -> Path:
-    if not _ending(file):
+    if not _get_ending(file):
         hint = f"known are {', '.join(_ENDINGS)}; text files may also end in .gz or .zst"
         raise DataError("files of this type are not read", hint, file=file)
     return file
@@ -250,24 +250,24 @@ def _read_hub_documents(data: CorpusConfig, split: str) -> Iterator[Document]:
 
 
 def _read_file_documents(file: Path, data: CorpusConfig) -> Iterator[Document]:
-    is_lines, name = _ending(file) == ".txt", name_source(file)
+    is_lines, name = _get_ending(file) == ".txt", name_source(file)
     texts = _read_texts(_read_file(file, data, is_lines), data, "text" if is_lines else data.column, name)
     return _chunk_documents(texts, data, name, is_lines)
 
 
 def _read_hub(data: CorpusConfig, split: str) -> Iterator[Record]:
-    hub_set = DataConfig(source=data.source, config=data.config, revision=data.revision)
-    return read_hub_split(hub_set, data.splits.get(split, split), streaming=data.streaming)
+    dataset = DataConfig(source=data.source, config=data.config, revision=data.revision)
+    return read_hub_split(dataset, data.splits.get(split, split), streaming=data.streaming)
 
 
 def _read_file(file: Path, data: CorpusConfig, is_lines: bool) -> Iterator[Record]:
     try:
-        rows = DataConfig(encoding=data.encoding, format="lines" if is_lines else "auto")
-        rows._same_keys = False  # Only the text is read, and some writers leave empty values out.
-        yield from read_records(file, rows)
+        settings = DataConfig(encoding=data.encoding, format="lines" if is_lines else "auto")
+        settings._same_keys = False  # Only the text is read; other keys may be missing.
+        yield from read_records(file, settings)
     except DataError as error:
-        keys = _SETTING.findall(error.remedy)
-        # The remedy can name a setting that only rows have, and that a corpus would reject.
+        keys = _SETTING_PATTERN.findall(error.remedy)
+        # The remedy can name a setting that only exists for rows, not for a corpus.
         if not set(keys) <= set(CorpusConfig.model_fields):
             error.remedy = "repair the file, or save it as .jsonl"
         raise
@@ -285,7 +285,7 @@ def plain_text(document: Document) -> str:
 
 
 def encode_text(text: Text) -> bytes:
-    """Return the bytes of a text, by which documents are compared."""
+    """Return the bytes of a text, to compare and count documents."""
     return text.encode() if isinstance(text, str) else text
 
 
@@ -297,7 +297,7 @@ def _read_texts(records: Iterable[Record], data: CorpusConfig, column: str, name
             raise DataError(f"no column {column!r}", hint, file=name)
         value: object = record[column]
         if are_rows and isinstance(value, list) and all(type(token) is int and 0 <= token < 2**32 for token in value):
-            # Four bytes per id; a list of Python's integers takes several times as many.
+            # Four bytes per id; a list of Python integers would take several times as much memory.
             yield line, array("I", value).tobytes()
             continue
         if value is not None and not isinstance(value, str):
@@ -311,25 +311,25 @@ def _chunk_documents(
 ) -> Iterator[Document]:
     """Build documents from lines or rows, according to ``data.documents``.
 
-    Rows can also be the lines of documents, separated by empty rows; such a row can have several lines.
+    Rows can also be treated as lines, so that empty rows separate documents; such a row can have several lines.
     """
     unit = ("blank_lines" if is_lines else "rows") if data.documents == "auto" else data.documents
     if unit == "rows" and is_lines:
         hint = "--set data.documents=blank_lines, or lines"
         raise RecipeError("data.documents: a text file has lines, not rows", hint)
-    # From here on, a table is read like a text file. A line of it has the number of its row.
+    # From here on, a table is read like a text file; each line keeps the number of its row.
     if unit != "rows" and not is_lines:
         texts = ((row, line) for row, text in texts for line in text.splitlines() or ("",))
     if unit == "articles":
-        texts = _end_articles(texts, name)
+        texts = _separate_articles(texts, name)
     if unit in ("articles", "blank_lines"):
         texts = _join_lines(texts, name)
     documents = (Document(text, name, line) for line, text in texts if text and not text.isspace())
-    return _point_out_titles(documents) if data.documents == "auto" else documents
+    return _warn_about_titles(documents) if data.documents == "auto" else documents
 
 
-def _point_out_titles(documents: Iterable[Document]) -> Iterator[Document]:
-    """Log once if a title of wikitext is a document."""
+def _warn_about_titles(documents: Iterable[Document]) -> Iterator[Document]:
+    """Yield the documents, and log once if a title of wikitext is a document."""
     for document in documents:
         text = document.text
         if isinstance(text, str) and text[:3] == " = " and _HEADING.fullmatch(text):
@@ -337,17 +337,17 @@ def _point_out_titles(documents: Iterable[Document]) -> Iterator[Document]:
         yield document
 
 
-def _end_articles(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str]]:
-    """Keep only the blank lines before articles, and remove headings, which BERT's text did not have either.
+def _separate_articles(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines with blank lines only between articles, and without headings, as in BERT's text.
 
-    A heading is between blank lines: wikitext also has formulas that look like headings.
+    Only lines between blank lines are headings, because wikitext has formulas that look like headings.
     """
     titles = 0
     for line, text in _join_lines(lines, name):
         heading = _HEADING.fullmatch(text)
         if heading is None:
             yield line, text
-        # A title has one equals sign. It becomes a blank line, which separates articles; other headings are removed.
+        # Only a title has a single equals sign. It becomes a blank line, which separates articles.
         elif heading[1] == "=":
             titles += 1
             yield line, ""
@@ -357,7 +357,7 @@ def _end_articles(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple
 
 
 def _join_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str]]:
-    """Join lines up to the next blank line, and yield the number of the first line with each text."""
+    """Join the lines between blank lines, and yield each text with the number of its first line."""
     start, size, joined = 0, 0, list[str]()
     for position, line in lines:
         if not line or line.isspace():

@@ -1,11 +1,11 @@
 """Documents packed into blocks of tokens, so that batches have almost no padding.
 
-Documents of 7, 1 and 2 tokens, in blocks of 7 with two special tokens around each chunk. The first five tokens fill a
-block. The other two of their document take four with special ones, and share a block with the document of one token:
+Example: documents of 7, 1 and 2 tokens, in blocks of 7 with two special tokens around each chunk. The first five tokens
+fill a block. The other two tokens of their document need four positions, and share a block with the second document:
 
 >>> offsets = [np.array(edges) for edges in ([0, 7, 8, 10], [0, 1, 2, 3])]
->>> corpus = TokenizedCorpus(np.arange(10), np.ones(10, bool), *offsets, facts={})
->>> blocks = pack_blocks(corpus, length=7, special=2, packing="documents")
+>>> corpus = TokenizedCorpus(np.arange(10), np.ones(10, bool), *offsets, counts={})
+>>> blocks = pack_blocks(corpus, length=7, num_special=2, packing="documents")
 >>> [[chunk.tolist() for chunk in block.tokens] for block in (blocks[index] for index in range(len(blocks)))]
 [[[0, 1, 2, 3, 4]], [[5, 6], [7]], [[8, 9]]]
 """
@@ -31,8 +31,8 @@ from bertkit.tokens.features import (
     pad_features,
 )
 
-NOTHING: Mapping[str, float] = MappingProxyType({})
-_AT_ONCE = 4096  # partial chunks packed together, in document order
+NO_PADDING: Mapping[str, float] = MappingProxyType({})
+_AT_ONCE = 4096  # consecutive partial chunks that are packed together
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,16 @@ class Block:
 
 
 class Blocks:
-    """Blocks of a corpus as offsets: no token is read before its block is used.
+    """Blocks of a corpus as offsets; tokens are read when a block is used.
 
-    ``chunks`` (chunks, 2) are the first and last + 1 token of each chunk in the corpus; block b has the chunks
-    ``edges[b]`` up to ``edges[b + 1]``; ``lengths`` (blocks,) count the tokens of a block, special ones included.
+    ``chunks``, of shape (chunks, 2), has the first and last + 1 token of each chunk in the corpus. Block b has the
+    chunks ``edges[b]`` to ``edges[b + 1] - 1``. ``lengths``, of shape (blocks,), counts tokens with special tokens.
     """
 
-    def __init__(self, corpus: TokenizedCorpus, chunks: np.ndarray, edges: np.ndarray, special: int) -> None:
+    def __init__(self, corpus: TokenizedCorpus, chunks: np.ndarray, edges: np.ndarray, num_special: int) -> None:
         self.corpus, self.chunks, self.edges = corpus, chunks, edges
         sizes = np.concatenate([[0], np.cumsum(chunks[:, 1] - chunks[:, 0])])
-        self.lengths = sizes[edges[1:]] - sizes[edges[:-1]] + special * np.diff(edges)
+        self.lengths = sizes[edges[1:]] - sizes[edges[:-1]] + num_special * np.diff(edges)
 
     def __len__(self) -> int:
         return len(self.edges) - 1
@@ -68,36 +68,36 @@ class Blocks:
         )
 
 
-def pack_blocks(corpus: TokenizedCorpus, length: int, special: int, packing: str) -> Blocks:
+def pack_blocks(corpus: TokenizedCorpus, length: int, num_special: int, packing: str) -> Blocks:
     """Split a corpus into blocks of at most `length` tokens.
 
     Args:
         corpus: Documents.
         length: Size of a block, special tokens included.
-        special: Number of special tokens around each chunk, such as [CLS] and [SEP].
+        num_special: Number of special tokens around each chunk, such as [CLS] and [SEP].
         packing: ``none``: a block has one chunk of one document. ``documents`` and ``joined``: chunks shorter than a
-            block, from the ends of documents, share blocks; they are combined by size, not by order.
+            block, from the ends of documents, share blocks; they are combined by size.
     """
-    budget = length - special
+    budget = length - num_special
     starts, ends = _chunk_documents(corpus.document_edges(), budget)
     if packing == "none":
-        return Blocks(corpus, np.stack([starts, ends], 1), np.arange(len(starts) + 1), special)
-    # `blocks` (chunks,) has the block of each chunk, numbered by its first chunk; full chunks are blocks already. A
-    # stable sort puts the chunks of a block next to each other, so two arrays of offsets describe millions of blocks.
+        return Blocks(corpus, np.stack([starts, ends], 1), np.arange(len(starts) + 1), num_special)
+    # `blocks`, of shape (chunks,), has the block of each chunk; the id of a block is its first chunk. A stable sort
+    # puts the chunks of a block next to each other, so two arrays of offsets describe millions of blocks.
     sizes = ends - starts
     blocks = np.arange(len(starts))
     partial = np.flatnonzero(sizes < budget)
     for first in range(0, len(partial), _AT_ONCE):
         batch = partial[first : first + _AT_ONCE]
-        for group in pack((sizes[batch] + special).tolist(), length):
+        for group in pack((sizes[batch] + num_special).tolist(), length):
             blocks[batch[group]] = batch[group[0]]
     order = np.argsort(blocks, kind="stable")
     edges = np.flatnonzero(np.diff(blocks[order], prepend=-1, append=-1))
-    return Blocks(corpus, np.stack([starts[order], ends[order]], 1), edges, special)
+    return Blocks(corpus, np.stack([starts[order], ends[order]], 1), edges, num_special)
 
 
 def pack(sizes: Sequence[int], capacity: int) -> Iterator[list[int]]:
-    """Pack items into bins by best fit decreasing: the largest item first, each into the fullest bin that it fits.
+    """Pack items into bins by best fit decreasing: largest item first, each into the fullest bin with enough space.
 
     Yields:
         Indices of the items in a bin, ascending.
@@ -106,7 +106,7 @@ def pack(sizes: Sequence[int], capacity: int) -> Iterator[list[int]]:
     [[2, 4], [0, 3], [1]]
     """
     bins: list[list[int]] = []
-    # Free space and index of each bin are sorted, so that a search finds the best fit.
+    # Free space and index of each bin, sorted, so that a binary search finds the best fit.
     free: list[tuple[int, int]] = []
     for item in sorted(range(len(sizes)), key=lambda item: -sizes[item]):
         index = bisect_left(free, (sizes[item], 0))
@@ -121,22 +121,22 @@ def pack(sizes: Sequence[int], capacity: int) -> Iterator[list[int]]:
 
 
 def _chunk_documents(edges: np.ndarray, budget: int) -> tuple[np.ndarray, np.ndarray]:
-    """Split each document into chunks of `budget` tokens; its last one may be shorter.
+    """Split each document into chunks of `budget` tokens; its last chunk can be shorter.
 
     Args:
-        edges: First tokens of the documents, and the number of all tokens, shape (documents + 1,).
+        edges: First token of each document, and the number of all tokens. Shape: (documents + 1,).
         budget: Size of a chunk.
 
     Returns:
         First and last + 1 token of each chunk, both of shape (chunks,).
 
     Examples:
-        Documents of 7, 1 and 2 tokens; the first has two chunks.
+        Documents of 7, 1 and 2 tokens; only the first has two chunks.
 
         >>> [bounds.tolist() for bounds in _chunk_documents(np.array([0, 7, 8, 10]), budget=5)]
         [[0, 5, 7, 8], [5, 7, 8, 10]]
     """
-    # A document is repeated once per chunk; `index` counts the chunks of each document from 0.
+    # Repeat each document once per chunk; `index` counts the chunks of each document from 0.
     counts = -(-np.diff(edges) // budget)
     first = np.repeat(edges[:-1], counts)
     index = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -146,7 +146,7 @@ def _chunk_documents(edges: np.ndarray, budget: int) -> tuple[np.ndarray, np.nda
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """An example with its special tokens: arrays of shape (tokens,)."""
+    """Example with special tokens. All arrays have the shape (tokens,)."""
 
     tokens: np.ndarray
     maskable: np.ndarray
@@ -154,13 +154,13 @@ class TokenizedText:
     word_starts: np.ndarray
     """Whether a token begins a word."""
     segment_ids: np.ndarray
-    """The chunk of a block, or the segment of a pair, that a token belongs to, counted from 0."""
+    """Index of the chunk in the block, or of the segment in the pair, that a token belongs to."""
 
 
 def join_block(block: Block, template: SpecialTokenTemplate) -> TokenizedText:
     """Put the special tokens around each chunk of a block, and join the chunks.
 
-    The second token of this block continues a word:
+    In this example, the second token continues a word:
 
     >>> block = Block([np.array([7, 8]), np.array([9])], [np.array([True, False]), np.array([True])])
     >>> text = join_block(block, SpecialTokenTemplate([101], [], [102], None))
@@ -170,9 +170,8 @@ def join_block(block: Block, template: SpecialTokenTemplate) -> TokenizedText:
     ([0, 1, 1, 0, 0, 1, 0], [1, 1, 0, 1, 1, 1, 1])
     """
     before, after = len(template.before), len(template.after)
-    around = np.zeros(before, bool), np.zeros(after, bool)
     ids = np.concatenate([part for ids in block.tokens for part in (template.before, ids, template.after)])
-    is_text = np.concatenate([part for ids in block.tokens for part in (around[0], np.ones(len(ids), bool), around[1])])
+    is_text = np.concatenate([np.repeat([False, True, False], [before, len(ids), after]) for ids in block.tokens])
     starts = np.ones(len(ids), bool)
     starts[is_text] = np.concatenate(block.word_starts)
     sizes = [before + len(ids) + after for ids in block.tokens]
@@ -180,17 +179,17 @@ def join_block(block: Block, template: SpecialTokenTemplate) -> TokenizedText:
 
 
 def block_collator(
-    tokenizer: Tokenizer, extra_padding: Mapping[str, float] = NOTHING, first_position: int | None = None
+    tokenizer: Tokenizer, extra_padding: Mapping[str, float] = NO_PADDING, first_position: int | None = None
 ) -> Collator:
     """Build the collator of features with ``input_ids``, ``labels`` and ``segment_ids``.
 
     A batch has ``input_ids``, ``labels`` and ``attention_mask`` of shape (rows, tokens). If attention stays within
-    documents and a block has several segments, the mask is of shape (rows, 1, tokens, tokens) and ``position_ids``
-    restart with each segment: the model computes the same for a segment as for a block with only this segment.
+    documents and a block has several segments, the mask has the shape (rows, 1, tokens, tokens), and ``position_ids``
+    restart with each segment. So the model computes the same for a segment as for a block with only this segment.
 
     Args:
         tokenizer: Tokenizer whose padding token is used.
-        extra_padding: Other key with one number per token -> number at padding.
+        extra_padding: Other key with a number per token -> number at padding.
         first_position: Position id of a text's first token (not 0 in RoBERTa) if tokens attend only to their segment,
             or None if they attend to all tokens.
     """
@@ -202,22 +201,22 @@ def block_collator(
         batch = pad_features(features, padding)
         segment_ids = batch.pop("segment_ids")
         if first_position is not None and segment_ids.max() > 0:
-            # All pairs of tokens are compared, (rows, 1, tokens, tokens). Padding is segment -1 and attends to itself:
-            # a token that attends to nothing would make the softmax NaN.
+            # Compare all pairs of tokens. Padding is segment -1 and attends to itself, because the softmax of a token
+            # that attends to nothing would be NaN.
             batch["attention_mask"] = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
-            batch["position_ids"] = first_position + _positions(segment_ids)
+            batch["position_ids"] = first_position + _number_positions(segment_ids)
         return add_label_positions({name: torch.from_numpy(values) for name, values in batch.items()})
 
     return collate
 
 
-def _positions(segment_ids: np.ndarray) -> np.ndarray:
-    """Number the tokens of each segment from 0, shape (rows, tokens).
+def _number_positions(segment_ids: np.ndarray) -> np.ndarray:
+    """Number the tokens of each segment from 0. Shape: (rows, tokens).
 
-    >>> _positions(np.array([[0, 0, 1, 1, 1, -1]])).tolist()
+    >>> _number_positions(np.array([[0, 0, 1, 1, 1, -1]])).tolist()
     [[0, 1, 0, 1, 2, 0]]
     """
-    # The first column of a segment is subtracted from its columns; a running maximum carries it to the right.
+    # Subtract the first column of a segment from its columns; a running maximum repeats it to the right.
     columns = np.broadcast_to(np.arange(segment_ids.shape[1]), segment_ids.shape)
-    begins = np.diff(segment_ids, axis=1, prepend=segment_ids[:, :1] - 1) != 0
-    return columns - np.maximum.accumulate(np.where(begins, columns, 0), axis=1)
+    is_start = np.diff(segment_ids, axis=1, prepend=segment_ids[:, :1] - 1) != 0
+    return columns - np.maximum.accumulate(np.where(is_start, columns, 0), axis=1)

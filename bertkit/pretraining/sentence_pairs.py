@@ -1,18 +1,19 @@
 """Pairs of segments, for objectives that predict whether two segments belong together or which one comes first.
 
-Type ``next`` (Devlin et al. 2019, section 3.1): half of the second segments follow the first ones, half are random: the
-second segment of another pair, of another document and of about the same length. Type ``order`` (Lan et al. 2020,
-section 3.1): the segments follow each other, and half of the pairs are swapped.
+Type ``next`` (Devlin et al. 2019, section 3.1): half of the second segments follow the first ones. The other half are
+random: the second segment of another pair, from another document and of about the same length. Type ``order`` (Lan et
+al. 2020, section 3.1): the segments follow each other, and half of the pairs are swapped.
 
-A pair is stored as offsets in the corpus, so millions take little memory. It begins at a sentence and ends with the
-sentence that fills it. If it is too long, the longer segment is truncated, at random in front or at the back.
-Truncating only the outer ends would reveal the order: a text that begins inside a sentence would be the first. Lengths
-must not reveal it either: see `_even_out`.
+A pair is stored as offsets in the corpus, so millions of pairs need little memory. It begins at a sentence, and ends
+with the sentence that fills it. If it is too long, the longer segment is truncated at random at its start or end.
+Truncating only the outer ends would reveal the order: a segment that begins inside a sentence would be the first.
+Lengths must not reveal the order either: see `_equalize_lengths`.
 
-A document of one sentence has no pairs. If the last sentence of a document is left over, it forms a pair with the
-sentence before it.
+A document of one sentence has no pairs. If the last sentence of a document remains, it forms a pair with the sentence
+before it.
 
-These two pairs have segments of two tokens, as bounds and label; the second is swapped. Both exceed a budget of three:
+Each of these two pairs has segments of two tokens, as bounds and label; the second pair is swapped. Both pairs exceed
+a budget of three tokens:
 
 >>> swapped = _swap_segments(np.array([[0, 2, 2, 4, NEXT], [4, 6, 6, 8, SWAPPED]]))
 >>> swapped.tolist()
@@ -43,18 +44,18 @@ from bertkit.tokens.features import (
     pad_features,
 )
 
-# These are the labels of BertForPreTraining (next, random) and AlbertForPreTraining (next, swapped).
+# Labels of BertForPreTraining (next, random) and AlbertForPreTraining (next, swapped).
 NEXT, RANDOM, SWAPPED = 0, 1, 1
 
 PairType = Literal["next", "order"]
 
 _MIN_BUDGET = 4
-# Fraction of pairs with a random smaller length, so that the model sees short texts too (BERT's `short_seq_prob`).
+# Fraction of pairs with a random smaller length, so that the model also sees short texts (BERT's `short_seq_prob`).
 _SHORT_SHARE = 0.1
 _AT_ONCE = 2**20  # sentences processed together, which limits memory
-_NEAR = 1024  # consecutive pairs; their texts are similar, because they are near each other in the corpus
-_LIKE = 128  # pairs of similar lengths among them
-_TRIES = 16  # neighbors of the same length among which a random segment is searched
+_NEAR_PAIRS = 1024  # consecutive pairs, whose texts are similar because they are near each other in the corpus
+_SIMILAR_PAIRS = 128  # pairs with similar lengths among `_NEAR_PAIRS`
+_TRIES = 16  # pairs of about the same length that are tried for a random segment
 
 
 @dataclass(frozen=True)
@@ -69,15 +70,15 @@ class Pair:
 
 
 class Pairs:
-    """Pairs of one epoch as offsets in a corpus: no token is read before its pair is used.
+    """Pairs of one epoch as offsets in a corpus; tokens are read when a pair is used.
 
-    ``bounds`` (pairs, 5) are the start and end of the first segment, start and end of the second, and the label;
-    ``lengths`` (pairs,) count the tokens of a pair, special tokens included.
+    ``bounds``, of shape (pairs, 5), has the start and end of the first segment, the start and end of the second
+    segment, and the label. ``lengths``, of shape (pairs,), counts the tokens of a pair, special tokens included.
     """
 
-    def __init__(self, corpus: TokenizedCorpus, bounds: np.ndarray, special: int) -> None:
+    def __init__(self, corpus: TokenizedCorpus, bounds: np.ndarray, num_special: int) -> None:
         self.corpus, self.bounds = corpus, bounds
-        self.lengths = bounds[:, 1] - bounds[:, 0] + bounds[:, 3] - bounds[:, 2] + special
+        self.lengths = bounds[:, 1] - bounds[:, 0] + bounds[:, 3] - bounds[:, 2] + num_special
 
     def __len__(self) -> int:
         return len(self.bounds)
@@ -91,25 +92,25 @@ class Pairs:
 
 
 def build_pairs(
-    corpus: TokenizedCorpus, length: int, special: int, pair_type: PairType, seed: int, epoch: int
+    corpus: TokenizedCorpus, length: int, num_special: int, pair_type: PairType, seed: int, epoch: int
 ) -> Pairs:
     """Split a corpus into pairs of at most `length` tokens; the same seed and epoch give the same pairs.
 
     Args:
         corpus: Documents.
         length: Size of a pair, special tokens included.
-        special: Number of special tokens of a pair.
+        num_special: Number of special tokens of a pair.
         pair_type: Meaning of the label, ``next`` or ``order``.
         seed: Seed of the run.
         epoch: Epoch; each has other pairs.
 
     Raises:
         RecipeError: If a pair has room for fewer than four tokens.
-        DataError: If no document has two sentences, or random segments need a second such document.
+        DataError: If no document has two sentences, or if for type ``next`` only one document has.
     """
-    if length - special < _MIN_BUDGET:
-        message = f"a length of {length} leaves {max(length - special, 0)} tokens for a pair of segments"
-        raise RecipeError(message, f"set training.max_length to at least {special + _MIN_BUDGET}")
+    if length - num_special < _MIN_BUDGET:
+        message = f"a length of {length} leaves {max(length - num_special, 0)} tokens for a pair of segments"
+        raise RecipeError(message, f"set training.max_length to at least {num_special + _MIN_BUDGET}")
     documents = np.asarray(corpus.documents)
     sizes = np.diff(documents)
     if not (sizes > 1).any():
@@ -117,10 +118,10 @@ def build_pairs(
     if pair_type == "next" and np.count_nonzero(sizes > 1) < 2:
         message = "random segments need a second document of two sentences, and there is only one"
         raise DataError(message, "see data.documents, or use sop")
-    # The spawn key separates this stream from the streams keyed by (seed, epoch, index of the example).
+    # The spawn key separates this generator from the generators of examples, seeded by (seed, epoch, index).
     random = np.random.default_rng(np.random.SeedSequence((seed, epoch), spawn_key=(length,)))
     edges = np.searchsorted(documents, np.arange(0, documents[-1] + _AT_ONCE, _AT_ONCE))
-    budget = length - special
+    budget = length - num_special
     pairs = np.concatenate(
         [
             _pair_neighbors(corpus.sentences, documents[first : end + 1], budget, random, pair_type)
@@ -128,32 +129,32 @@ def build_pairs(
         ]
     )
     if pair_type == "next":
-        pairs = _truncate_pairs(_randomize_seconds(pairs, corpus, random), budget, random)
+        pairs = _truncate_pairs(_draw_random_seconds(pairs, corpus, random), budget, random)
     else:
-        pairs = _even_out(_truncate_pairs(_swap_segments(pairs), budget, random), random)
-    return Pairs(corpus, pairs, special)
+        pairs = _equalize_lengths(_truncate_pairs(_swap_segments(pairs), budget, random), random)
+    return Pairs(corpus, pairs, num_special)
 
 
 def _pair_neighbors(
     sentences: np.ndarray, documents: np.ndarray, budget: int, random: np.random.Generator, pair_type: PairType
 ) -> np.ndarray:
-    """Split documents into pairs that follow each other: their bounds and labels, shape (pairs, 5), as in `Pairs`."""
-    # Length, label and boundaries of the pair that would begin at a sentence are drawn for all sentences at once, as
-    # arrays (sentences,), which is far faster than pair by pair. A walk then finds the sentences where pairs begin:
-    # each after the end of the last pair, or at its second segment if that was replaced by a random one.
+    """Split documents into pairs of consecutive segments, and return their `Pairs.bounds`. Shape: (pairs, 5)."""
+    # Draw length, label and boundaries of the pair that would begin at each sentence for all sentences at once, which
+    # is far faster than pair by pair. Then `_follow_indices` finds the sentences at which pairs begin: each pair begins
+    # after the last one, or at the second segment of the last one if a random segment will replace it.
     low, high = int(documents[0]), int(documents[-1])
     count, indices = high - low, np.arange(low, high)
     edges = np.repeat(np.stack([documents[:-1], documents[1:]], 1), np.diff(documents), axis=0)
     length = np.where(random.random(count) < _SHORT_SHARE, random.integers(2, budget + 1, count), budget)
     label = random.integers(2, size=count)
     end = low + np.searchsorted(sentences[low : high + 1], sentences[low:high] + length)
-    # A pair has at least two sentences, and stays in its document. The second segment starts at any of them but the
+    # A pair has at least two sentences, and stays in its document. The second segment starts at any sentence except the
     # first.
     end = np.clip(end, indices + 2, None)
     end = np.minimum(end, edges[:, 1])
     second = indices + 1 + (random.random(count) * (end - indices - 1)).astype(np.int64)
     begins = _follow_indices(np.where(label == RANDOM, second, end) - low if pair_type == "next" else end - low)
-    # A remaining last sentence is joined with the sentence before it, if any.
+    # Join a remaining last sentence with the sentence before it, if there is one.
     is_last = edges[begins, 1] == indices[begins] + 1
     start = indices[begins] - is_last
     middle = np.where(is_last, indices[begins], second[begins])
@@ -165,7 +166,7 @@ def _pair_neighbors(
 
 
 def _follow_indices(following: np.ndarray) -> np.ndarray:
-    """Follow indices from the first one to the end of the array, and return the visited indices.
+    """Go from index 0 to `following[0]` and so on, to the end of the array, and return the visited indices.
 
     >>> _follow_indices(np.array([2, 2, 3, 5, 5])).tolist()
     [0, 2, 3]
@@ -177,14 +178,14 @@ def _follow_indices(following: np.ndarray) -> np.ndarray:
     return np.array(visited, dtype=np.int64)
 
 
-def _randomize_seconds(bounds: np.ndarray, corpus: TokenizedCorpus, random: np.random.Generator) -> np.ndarray:
+def _draw_random_seconds(bounds: np.ndarray, corpus: TokenizedCorpus, random: np.random.Generator) -> np.ndarray:
     """Replace the second segments of random pairs by second segments of other pairs, from other documents."""
     # A random segment of any length, from anywhere, would reveal the label: by its length, or as the beginning of a
-    # document. The second segment of another pair of the same length reveals only that it does not follow. Pairs are
-    # ordered by that length, and the nearest pair of another document is taken, on one of both sides.
+    # document. The second segment of another pair with the same length reveals only that it does not follow. So sort
+    # the pairs by this length, and take the nearest pair of another document in a random direction.
     length, count = bounds[:, 3] - bounds[:, 2], len(bounds)
     document = np.searchsorted(np.asarray(corpus.sentences)[np.asarray(corpus.documents)], bounds[:, 0], side="right")
-    # Sort by length, and randomly among equal lengths.
+    # Pairs of equal length are in random order.
     order = np.lexsort((random.random(count), length))
     rank = np.empty(count, dtype=np.int64)
     rank[order] = np.arange(count)
@@ -193,14 +194,14 @@ def _randomize_seconds(bounds: np.ndarray, corpus: TokenizedCorpus, random: np.r
     source = np.arange(count)
     for distance in range(1, _TRIES + 1):
         nearest = rank[unresolved] + direction * distance
-        # At an end of the order, take the neighbor on the other side.
+        # Beyond an end of the order, take the neighbor in the other direction.
         is_outside = (nearest < 0) | (nearest >= count)
         nearest = np.clip(np.where(is_outside, rank[unresolved] - direction * distance, nearest), 0, count - 1)
         source[unresolved] = order[nearest]
         is_same = document[source[unresolved]] == document[unresolved]
         unresolved, direction = unresolved[is_same], direction[is_same]
-    # If one document has nearly all the text, all near pairs can belong to it: take any pair of another document. The
-    # pairs of a document are neighbors, so the draw is among the other pairs, and skips over these.
+    # If one document has nearly all the text, all near pairs can be from that document. Then take any pair of another
+    # document: pairs of a document are consecutive, so draw among the other pairs, and skip this range.
     first = np.searchsorted(document, document[unresolved], side="left")
     document_pairs = np.searchsorted(document, document[unresolved], side="right") - first
     anywhere = random.integers(count - document_pairs)
@@ -214,27 +215,27 @@ def _swap_segments(bounds: np.ndarray) -> np.ndarray:
 
 
 def _truncate_pairs(bounds: np.ndarray, budget: int, random: np.random.Generator) -> np.ndarray:
-    """Truncate the longer segment of each pair to the budget, in place."""
-    # The second segment can use the tokens that the first leaves, at least half of the budget; the first gets the rest.
+    """Truncate pairs to the budget, in place, by shortening the longer segment."""
+    # The second segment may have the tokens that the first leaves, or half of the budget; the first gets the rest.
     first, second = bounds[:, 1] - bounds[:, 0], bounds[:, 3] - bounds[:, 2]
     second = np.minimum(second, np.maximum(budget // 2, budget - first))
     return _shorten_segments(bounds, np.minimum(first, budget - second), second, random)
 
 
-def _even_out(bounds: np.ndarray, random: np.random.Generator) -> np.ndarray:
+def _equalize_lengths(bounds: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Shorten the longer segment of some pairs, in place, so that lengths do not reveal whether a pair is swapped."""
-    # In text, the earlier and the later segment differ in length: documents have typical openings and endings, and the
-    # sentence that fills a pair is longer than most. So among pairs of similar lengths, the longer segment must be as
-    # often first in the text as last. The excess of the more frequent kind gets segments of equal length.
+    # In a text, the earlier and the later segment differ in length: documents have typical openings and endings, and
+    # the sentence that fills a pair is longer than most. So among pairs of similar lengths, the longer segment must be
+    # first in the text as often as last. The surplus pairs of the more frequent kind get segments of equal length.
     lengths = bounds[:, [1, 3]] - bounds[:, [0, 2]]  # (pairs, 2), in the order of the pair
-    # If A and B are swapped, their difference in the text has the other sign.
+    # In swapped pairs, the difference in the order of the text has the other sign.
     total, difference = lengths.sum(axis=1), (lengths[:, 1] - lengths[:, 0]) * (1 - 2 * bounds[:, 4])
-    for near_pairs in np.array_split(np.arange(len(bounds)), max(1, len(bounds) // _NEAR)):
-        parts = max(1, round((len(near_pairs) / _LIKE) ** 0.5))
-        for like_total in np.array_split(near_pairs[np.argsort(total[near_pairs], kind="stable")], parts):
-            by_difference = np.argsort(np.abs(difference[like_total]), kind="stable")
-            for like in np.array_split(like_total[by_difference], parts):
-                first, last = like[difference[like] < 0], like[difference[like] > 0]
+    for near_pairs in np.array_split(np.arange(len(bounds)), max(1, len(bounds) // _NEAR_PAIRS)):
+        parts = max(1, round((len(near_pairs) / _SIMILAR_PAIRS) ** 0.5))
+        for similar_pairs in np.array_split(near_pairs[np.argsort(total[near_pairs], kind="stable")], parts):
+            by_difference = np.argsort(np.abs(difference[similar_pairs]), kind="stable")
+            for group in np.array_split(similar_pairs[by_difference], parts):
+                first, last = group[difference[group] < 0], group[difference[group] > 0]
                 excess = random.permutation(max(first, last, key=len))[: abs(len(first) - len(last))]
                 lengths[excess] = lengths[excess].min(axis=1, keepdims=True)
     return _shorten_segments(bounds, lengths[:, 0], lengths[:, 1], random)
@@ -243,8 +244,8 @@ def _even_out(bounds: np.ndarray, random: np.random.Generator) -> np.ndarray:
 def _shorten_segments(
     bounds: np.ndarray, first: np.ndarray, second: np.ndarray, random: np.random.Generator
 ) -> np.ndarray:
-    """Shorten segments to these numbers of tokens, in place, at random in front or at the back."""
-    # Removing n tokens one by one from a random end is one binomial draw.
+    """Shorten segments to these numbers of tokens, in place, by removing tokens from random ends."""
+    # Removing n tokens one by one, each from a random end, is one binomial draw.
     for column, size in ((0, first), (2, second)):
         excess = bounds[:, column + 1] - bounds[:, column] - size
         front = random.binomial(excess, 0.5)
@@ -254,7 +255,7 @@ def _shorten_segments(
 
 
 def join_pair(pair: Pair, template: SpecialTokenTemplate) -> TokenizedText:
-    """Put the special tokens around a pair: [CLS] first [SEP] second [SEP]; its `segment_ids` are 0 and 1."""
+    """Put the special tokens around a pair: [CLS] first [SEP] second [SEP]; `segment_ids` are 0 and 1."""
     specials = (template.before, template.between, template.after)
     before, between, after = (np.array(ids, dtype=np.int64) for ids in specials)
     tokens = [before, pair.first, between, pair.second, after]
@@ -272,8 +273,8 @@ def join_pair(pair: Pair, template: SpecialTokenTemplate) -> TokenizedText:
 def pair_collator(tokenizer: Tokenizer) -> Collator:
     """Build the collator of features with ``input_ids``, ``labels``, ``token_type_ids`` and ``pair_labels``.
 
-    A batch is padded on the right: these and ``attention_mask`` are of shape (rows, tokens), ``pair_labels`` of
-    shape (rows,).
+    A batch is padded on the right. The arrays and ``attention_mask`` have the shape (rows, tokens), ``pair_labels`` has
+    the shape (rows,).
     """
     import torch
 

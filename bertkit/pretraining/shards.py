@@ -1,6 +1,6 @@
-"""Tokens of every file of a corpus, stored in the cache, so that another corpus with the file can use them.
+"""Tokens of each file of a corpus, stored in the cache, so that another corpus with the same file can use them.
 
-A shard is a folder with a file of arrays per chunk of text. Its manifest is written last and marks it as complete.
+A shard is a folder with one array file per chunk of text. Its manifest is written last, and marks it as complete.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from bertkit.tokens.features import Tokenizer, special_ids, split_by_size
 from bertkit.tokens.sentences import split_sentences
 
 CHUNK = 1 << 22
-"""Bytes of text per file of arrays; a preparation that was killed resumes after its last file."""
-# Characters are tokenized in batches: encodings take a hundred times the memory of token ids.
+"""Bytes of text per array file; a preparation that was killed resumes after the last file."""
+# Texts are tokenized in batches, because encodings need a hundred times the memory of token ids.
 _BATCH_CHARS = 1 << 18
 
 
 class TokenizedDocuments(NamedTuple):
-    """Tokens of some documents; sentences without tokens are left out, documents without sentences are not."""
+    """Tokens of some documents, without sentences that have no tokens, but with documents that have no sentences."""
 
     tokens: np.ndarray
     """(tokens,) ids, uint16 or uint32."""
@@ -50,7 +50,7 @@ class TokenizedDocuments(NamedTuple):
 
     def select(self, is_selected: np.ndarray) -> TokenizedDocuments:
         """Return the documents with a True in `is_selected`, (documents,)."""
-        # Repeat the flag of each document for its sentences, and the flag of each sentence for its tokens.
+        # Repeat the flag of each document for its sentences, then the flag of each sentence for its tokens.
         sentences = np.repeat(is_selected, self.documents)
         tokens = np.repeat(sentences, self.sentences)
         return TokenizedDocuments(
@@ -62,7 +62,7 @@ class TokenizedDocuments(NamedTuple):
 
 
 class TokenShard:
-    """Tokens of the documents of a file, in the cache."""
+    """Folder in the cache with the tokens of a file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._manifest = folder, folder / "manifest.json"
@@ -70,17 +70,17 @@ class TokenShard:
     def lock(self, *, wait: bool) -> AbstractContextManager[None]:
         """Hold the lock of the shard; if another process holds it, wait or raise a ResourceError."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        busy = ResourceError("another process tokenizes the file", file=self.folder)
-        return lock_folder(self.folder, refuse=None if wait else lambda _: busy)
+        error = ResourceError("another process tokenizes the file", file=self.folder)
+        return lock_folder(self.folder, refuse=None if wait else lambda _: error)
 
     def is_complete(self) -> bool:
-        """Return whether all chunks exist and none is damaged."""
+        """Return whether all chunks exist and are not damaged."""
         with suppress(ResourceError):
             return all(True for _ in self.read())
         return False
 
-    def has(self, index: int, documents: Sequence[Text]) -> bool:
-        """Return whether a chunk exists and has these documents: a dataset of the Hub may have changed."""
+    def has_documents(self, index: int, documents: Sequence[Text]) -> bool:
+        """Return whether a chunk exists with these documents; a dataset of the Hub can have changed."""
         arrays = load_arrays(self._file(index))
         digests = digest_texts(map(encode_text, documents))
         return arrays is not None and np.array_equal(arrays["digests"], digests)
@@ -98,18 +98,18 @@ class TokenShard:
         """Read the tokens chunk by chunk.
 
         Raises:
-            ResourceError: If they are missing or damaged.
+            ResourceError: If tokens are missing or damaged.
         """
-        damaged = ResourceError("cached tokens are missing or damaged", "check the disk", file=self.folder)
-        manifest = read_with_checksum(self._manifest, damaged)
+        error = ResourceError("cached tokens are missing or damaged", "check the disk", file=self.folder)
+        manifest = read_with_checksum(self._manifest, error)
         if manifest is None:
-            raise damaged
-        # The cache deletes shards that were not used for long, by the times of their manifests.
+            raise error
+        # The cache deletes shards whose manifest has an old modification time.
         touch(self._manifest)
         for index in range(manifest["chunks"]):
             arrays = load_arrays(self._file(index))
             if arrays is None:
-                raise damaged
+                raise error
             yield TokenizedDocuments(**arrays)
 
     def _file(self, index: int) -> Path:
@@ -117,12 +117,12 @@ class TokenShard:
 
 
 def split_into_chunks(documents: Iterable[Text]) -> Iterator[list[Text]]:
-    """Split documents into chunks for files of arrays; 100 extra bytes per document limit the number of short ones."""
+    """Split documents into chunks for array files; 100 extra bytes per document limit their number per chunk."""
     return split_by_size(documents, CHUNK, lambda document: len(encode_text(document)) + 100)
 
 
-def _identify(documents: Sequence[Text]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sizes and the digests of documents, two arrays (documents,)."""
+def _measure_documents(documents: Sequence[Text]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sizes and the digests of documents. Shape of both: (documents,)."""
     encoded = list(map(encode_text, documents))
     return np.array(list(map(len, encoded)), dtype=np.int64), digest_texts(encoded)
 
@@ -138,14 +138,14 @@ class DocumentTokenizer:
         self._special = list(special_ids(tokenizer))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Read special tokens as text in another process too: this setting is not pickled."""
+        """Restore the setting to read special tokens as text, which is not pickled."""
         self.__dict__.update(state)
         configure_for_plain_text(self._tokenizer)
 
     @cached_property
     def _begins_word(self) -> np.ndarray:
-        """Find the tokens of the vocabulary that begin a word, by their marks, for documents that are token ids."""
-        # WordPiece marks tokens that continue a word; byte-level BPE and SentencePiece mark tokens that begin one.
+        """Whether each token of the vocabulary begins a word; used for token ids. Shape: (vocabulary,)."""
+        # WordPiece marks tokens that continue a word; byte-level BPE and SentencePiece mark tokens that begin a word.
         names = [self._tokenizer.id_to_token(token_id) or "" for token_id in range(self._tokenizer.get_vocab_size())]
         continues, begins = ([name.startswith(mark) for name in names] for mark in ("##", ("Ġ", "▁")))
         return np.array(begins) if sum(begins) > sum(continues) else ~np.array(continues)
@@ -153,19 +153,19 @@ class DocumentTokenizer:
     def tokenize(self, documents: Sequence[Text]) -> TokenizedDocuments:
         """Split documents into sentences, and sentences into tokens; a document of token ids is one sentence."""
         if any(isinstance(document, bytes) for document in documents):
-            return self._take_tokens(documents)
-        split = [split_sentences(str(document)) for document in documents]
-        texts = [self._space * (index > 0) + text for sentences in split for index, text in enumerate(sentences)]
+            return self._read_token_ids(documents)
+        sentences = [split_sentences(str(document)) for document in documents]
+        texts = [self._space * (index > 0) + text for part in sentences for index, text in enumerate(part)]
         batches = [self._encode_texts(batch) for batch in split_by_size(texts, _BATCH_CHARS, len)] or [
             (np.zeros(0, self.dtype), np.zeros(0, bool), np.zeros(0, np.int64))
         ]
         tokens, starts, lengths = (np.concatenate(column) for column in zip(*batches, strict=True))
-        # `owners` (sentences,) has the document of each sentence; the sentences with tokens are counted per document.
-        owners = np.repeat(np.arange(len(split)), [len(sentences) for sentences in split])
-        counts = np.bincount(owners[lengths > 0], minlength=len(split))
-        return TokenizedDocuments(tokens, starts, lengths[lengths > 0], counts, *_identify(documents))
+        # `document_ids`, of shape (sentences,), has the document of each sentence.
+        document_ids = np.repeat(np.arange(len(documents)), list(map(len, sentences)))
+        counts = np.bincount(document_ids[lengths > 0], minlength=len(documents))
+        return TokenizedDocuments(tokens, starts, lengths[lengths > 0], counts, *_measure_documents(documents))
 
-    def _take_tokens(self, documents: Sequence[Text]) -> TokenizedDocuments:
+    def _read_token_ids(self, documents: Sequence[Text]) -> TokenizedDocuments:
         """Read documents that are token ids, without their special tokens."""
         ids = [np.frombuffer(encode_text(document), "<u4") for document in documents]
         ids = [row[~np.isin(row, self._special)] for row in ids]
@@ -175,18 +175,18 @@ class DocumentTokenizer:
         starts[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
         counts = (lengths > 0).astype(np.int64)
         return TokenizedDocuments(
-            tokens.astype(self.dtype), starts, lengths[lengths > 0], counts, *_identify(documents)
+            tokens.astype(self.dtype), starts, lengths[lengths > 0], counts, *_measure_documents(documents)
         )
 
     def _encode_texts(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the token ids of texts (tokens,), whether each token begins a word, and tokens per text (texts,)."""
+        """Return token ids, whether each token begins a word, and the number of tokens per text."""
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
         total = int(lengths.sum())
         tokens = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), self.dtype, total)
         words = list(chain.from_iterable(encoding.word_ids for encoding in encodings))
-        # A word begins when the word id changes. As a float, the None of a token without a word is NaN, which differs
-        # from every number and from itself.
+        # A word begins where the word id changes. Tokens without a word have the id None, which becomes NaN, and NaN
+        # differs from every number, also from NaN.
         word_ids = np.array(words, dtype=np.float64)
         starts = np.ones(total, dtype=bool)
         starts[1:] = word_ids[1:] != word_ids[:-1]
@@ -195,9 +195,9 @@ class DocumentTokenizer:
         return tokens, starts, lengths
 
     def _needs_space(self) -> bool:
-        """Return whether a word has other tokens after a space than at the start of a text (byte-level vocabularies).
+        """Return whether a word has other tokens after a space than at the start of a text, as in byte-level BPE.
 
-        If so, a space is put before each sentence except the first, so that it is tokenized as in its document.
+        If so, a space before each sentence except the first gives the sentence the same tokens as in its document.
         """
         probes = self._tokenizer.encode_batch(["the old man", "man", " man"], add_special_tokens=False)
         text, unspaced, spaced = (list(probe.ids) for probe in probes)

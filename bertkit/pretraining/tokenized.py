@@ -1,6 +1,6 @@
-"""A tokenized corpus: long memory-mapped arrays that all pretraining objectives read.
+"""Tokenized corpus: long memory-mapped arrays that all pretraining objectives read.
 
-They are prepared once for the same text, tokenizer and settings. The complete text is never in memory.
+The arrays are prepared once per combination of text, tokenizer and settings. The complete text is never in memory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SPLITS = ("train", "validation")
 _Shards = list[tuple[TokenShard, SourceFile]]
 _ARRAYS = ("tokens", "word_starts", "sentences", "documents")
 _COUNTS = ("documents", "duplicates", "sentences", "tokens", "unknown", "bytes")
-_AT_ONCE = 1 << 22  # tokens counted at once
+_AT_ONCE = 1 << 22  # tokens per call of `bincount`
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TokenizedCorpus:
     This corpus has four tokens in three sentences, in two documents:
 
     >>> sentences, documents = np.array([0, 2, 3, 4]), np.array([0, 2, 3])
-    >>> corpus = TokenizedCorpus(np.array([5, 6, 7, 8]), np.ones(4, bool), sentences, documents, facts={})
+    >>> corpus = TokenizedCorpus(np.array([5, 6, 7, 8]), np.ones(4, bool), sentences, documents, counts={})
     >>> corpus.document_edges().tolist()
     [0, 3, 4]
     """
@@ -74,8 +74,8 @@ class TokenizedCorpus:
     """(sentences + 1,) int64 offsets in `tokens`."""
     documents: np.ndarray
     """(documents + 1,) int64 offsets in `sentences`."""
-    facts: Mapping[str, Any]
-    """Counts: documents, duplicates, sentences, tokens, unknown (tokens), bytes (of text in UTF-8, or of ids)."""
+    counts: Mapping[str, Any]
+    """Numbers of documents, duplicates, sentences, tokens, unknown tokens, and bytes (of UTF-8 text, or of ids)."""
     fingerprint: str = ""
     """SHA-256 of the arrays."""
 
@@ -86,10 +86,10 @@ class TokenizedCorpus:
 
 
 def read_corpus(source: CorpusSource, tokenizer: Tokenizer) -> dict[str, TokenizedCorpus]:
-    """Map the tokens of ``train`` and ``validation``, and prepare them unless an earlier run has.
+    """Map the tokens of ``train`` and ``validation`` into memory, and prepare them first if they are not in the cache.
 
     Duplicate documents are dropped. If the source has no validation split, the documents with the lowest digests are
-    held out. A preparation that was killed continues after its last chunk of text.
+    held out. If the preparation is killed, the next one resumes after the last chunk of text.
 
     Raises:
         DataError: If the text does not match the recipe, is too short, or has no tokens.
@@ -100,23 +100,23 @@ def read_corpus(source: CorpusSource, tokenizer: Tokenizer) -> dict[str, Tokeniz
     shards = _find_shards(source, tokenizer)
     folder = cache_folder("corpora") / _corpus_key(source.data, shards)[:32]
     try:
-        mapped = map_arrays(folder)
-        if mapped is None:
+        arrays = map_arrays(folder)
+        if arrays is None:
             splits = {split: shards[split] for split in source_splits(source)}
             _write_shards(source, splits, tokenizer)
             # `map_or_write` checks again under the lock: another process may have prepared the corpus in the meantime.
-            mapped = map_or_write(folder, lambda: _join_shards(folder, source.data, splits, tokenizer, start_time))
+            arrays = map_or_write(folder, lambda: _join_shards(folder, source.data, splits, tokenizer, start_time))
             delete_unused(cache_folder("tokens"))
     except OSError as error:
         message = f"the corpus cannot be prepared: {error.strerror or error}"
         raise ResourceError(message, "set BERTKIT_CACHE to use another folder", file=folder) from None
-    return {split: _build_split(split, *mapped) for split in _SPLITS}
+    return {split: _build_split(split, *arrays) for split in _SPLITS}
 
 
 def content_key(source: CorpusSource, tokenizer: Tokenizer) -> str:
-    """Compute a SHA-256 of everything the tokens depend on: text, tokenizer, settings and code.
+    """Compute a SHA-256 of everything that the tokens depend on: text, tokenizer, settings and code.
 
-    A dataset of the Hub is represented by its name, configuration and revision instead of its text.
+    For a dataset of the Hub, it covers the name, configuration and revision instead of the text.
     """
     return _corpus_key(source.data, _find_shards(source, tokenizer))
 
@@ -142,33 +142,34 @@ def _find_shards(source: CorpusSource, tokenizer: Tokenizer) -> dict[str, _Shard
     return shards
 
 
-def unigram_loss(train: TokenizedCorpus, held_out: TokenizedCorpus, size: int) -> float:
-    """Compute the cross-entropy of held-out tokens, in nats, under the frequencies of the `size` tokens in train.
+def compute_unigram_loss(train: TokenizedCorpus, held_out: TokenizedCorpus, vocabulary: int) -> float:
+    """Compute the cross-entropy of held-out tokens, in nats, under the token frequencies in the training text.
 
-    One is added to each count, so that no token is impossible. Every objective has to beat this baseline.
+    `vocabulary` is the number of tokens in the vocabulary. One is added to each count, so that no token has the
+    probability 0. Every objective has to beat this baseline.
     """
-    counts, held_out_counts = _count_tokens(train.tokens, size), _count_tokens(held_out.tokens, size)
-    shares = (counts + 1) / (counts.sum() + size)
-    return float(-(held_out_counts * np.log(shares)).sum() / held_out_counts.sum())
+    counts, held_out_counts = (_count_tokens(corpus.tokens, vocabulary) for corpus in (train, held_out))
+    probabilities = (counts + 1) / (counts.sum() + vocabulary)
+    return float(-(held_out_counts * np.log(probabilities)).sum() / held_out_counts.sum())
 
 
-def _build_split(split: str, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> TokenizedCorpus:
+def _build_split(split: str, arrays: Mapping[str, np.ndarray], counts: Mapping[str, Any]) -> TokenizedCorpus:
     tokens, word_starts, sentences, documents = (arrays[f"{split}.{name}"] for name in _ARRAYS)
-    digests = "".join(facts["sha256"][f"{split}.{name}"] for name in _ARRAYS)
+    digests = "".join(counts["sha256"][f"{split}.{name}"] for name in _ARRAYS)
     fingerprint = hashlib.sha256(digests.encode()).hexdigest()
-    return TokenizedCorpus(tokens, word_starts, sentences, documents, facts[split], fingerprint)
+    return TokenizedCorpus(tokens, word_starts, sentences, documents, counts[split], fingerprint)
 
 
-def _count_tokens(tokens: np.ndarray, size: int) -> np.ndarray:
+def _count_tokens(tokens: np.ndarray, vocabulary: int) -> np.ndarray:
     """Count the occurrences of each token id, chunk by chunk, because `bincount` copies its input to int64."""
-    counts = np.zeros(size, dtype=np.int64)
+    counts = np.zeros(vocabulary, dtype=np.int64)
     for start in range(0, len(tokens), _AT_ONCE):
-        counts += np.bincount(tokens[start : start + _AT_ONCE], minlength=size)
+        counts += np.bincount(tokens[start : start + _AT_ONCE], minlength=vocabulary)
     return counts
 
 
 def _fingerprint(file: Path) -> list[str]:
-    """Return a file's suffixes and SHA-256, which do not depend on its folder and name."""
+    """Return the suffixes and the SHA-256 of a file, because tokens do not depend on its folder and name."""
     try:
         return [*(suffix.lower() for suffix in file.suffixes[-2:]), cached_checksum(file)]
     except PermissionError:
@@ -180,25 +181,25 @@ def _write_shards(source: CorpusSource, shards: Mapping[str, _Shards], tokenizer
     sizes = {split: sum(file.bytes for _, file in files) for split, files in shards.items()}
     processes = _count_processes()
     if source.files is not None:
-        # All workers start at once, so there are no more of them than chunks of text.
+        # All workers start at once, so start at most one per chunk of text.
         processes = min(processes, math.ceil(sum(sizes.values()) / CHUNK))
     with worker_pool(DocumentTokenizer(tokenizer).tokenize, processes) as compute:
         for split, files in shards.items():
             with stage(f"tokenizing {split}", sizes[split]) as advance:
-                # A process that holds locks does not wait for others, so two processes cannot wait for each other.
-                for busy in _write_files(files, len(tokenizer), compute, advance, wait=False):
-                    _write_files([busy], len(tokenizer), compute, advance, wait=True)
+                # A process does not wait while it holds locks, so two processes cannot wait for each other.
+                for busy_file in _write_files(files, len(tokenizer), compute, advance, wait=False):
+                    _write_files([busy_file], len(tokenizer), compute, advance, wait=True)
 
 
 def _write_files(
     files: _Shards, vocabulary: int, compute: KeyedMap, advance: Callable[[int], None], *, wait: bool
 ) -> _Shards:
-    """Tokenize files chunk by chunk; the next file starts while the last chunks of a file are computed.
+    """Tokenize files chunk by chunk; workers can start the next file before the last chunks of a file are done.
 
     Returns:
-        Files that another process tokenizes, or an empty list with `wait`.
+        The files that another process tokenizes, or an empty list with `wait`.
     """
-    busy: _Shards = []
+    busy_files: _Shards = []
     with ExitStack() as locks:
 
         def read_chunks() -> Iterator[tuple[tuple[TokenShard, int, ExitStack | None], list[Text]]]:
@@ -207,25 +208,25 @@ def _write_files(
                 try:
                     lock.enter_context(shard.lock(wait=wait))
                 except ResourceError:
-                    busy.append((shard, file))
+                    busy_files.append((shard, file))
                     continue
                 if shard.is_complete():
                     lock.close()
                     advance(file.bytes)
                     continue
-                chunks = done = 0
+                chunks = num_cached = 0
                 for chunk in split_into_chunks(_check_texts(file, vocabulary)):
-                    if shard.has(chunks, chunk):
-                        done += 1
+                    if shard.has_documents(chunks, chunk):
+                        num_cached += 1
                     else:
                         yield (shard, chunks, None), chunk
                     chunks += 1
-                if done:
-                    log.info(f"resuming: {done} of {chunks} chunks of text are already tokenized")
-                # After the last chunk, the number of chunks and the lock follow.
+                if num_cached:
+                    log.info(f"resuming: {num_cached} of {chunks} chunks of text are already tokenized")
+                # An empty chunk with the lock, and with the number of chunks as its index, marks the end of the file.
                 yield (shard, chunks, lock), []
 
-        # Results come in the order of the chunks, so a shard is finished after its last chunk is saved.
+        # Results come in the order of the chunks, so the mark arrives after all chunks of the shard are saved.
         for (shard, chunk_index, lock), tokens in compute(read_chunks()):
             if lock is None:
                 shard.save(chunk_index, tokens)
@@ -233,14 +234,14 @@ def _write_files(
             else:
                 shard.finish(chunk_index)
                 lock.close()
-    return busy
+    return busy_files
 
 
 def _check_texts(file: SourceFile, vocabulary: int) -> Iterator[Text]:
     """Yield the texts or token ids of a file, and check the ids against the size of the vocabulary.
 
     Raises:
-        DataError: If an id is not in the vocabulary, or some documents are text and others ids.
+        DataError: If an id is not in the vocabulary, or only some documents are token ids.
     """
     first: Text | None = None
     for text, source, line in file.read():
@@ -254,7 +255,7 @@ def _check_texts(file: SourceFile, vocabulary: int) -> Iterator[Text]:
 
 
 def _count_processes() -> int:
-    """Return the maximum number of worker processes: this process's share of the threads of the machine."""
+    """Return the maximum number of worker processes: this process's share of the available threads."""
     return available_threads().number // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
@@ -266,92 +267,92 @@ def _join_shards(
         data,
         {split: (chunk.digests for shard, _ in files for chunk in shard.read()) for split, files in shards.items()},
     )
-    duplicates, facts = DuplicateFilter(first_pass), {split: dict.fromkeys(_COUNTS, 0) for split in _SPLITS}
+    duplicate_filter, counts = DuplicateFilter(first_pass), {split: dict.fromkeys(_COUNTS, 0) for split in _SPLITS}
     with ArrayWriter(folder, _dtypes(tokenizer)) as writer:
-        # Offsets start with 0, and have one more element than there are sentences or documents.
+        # Offsets start with 0, so there is one more offset than there are sentences or documents.
         for split in _SPLITS:
             writer.append(f"{split}.sentences", np.zeros(1))
             writer.append(f"{split}.documents", np.zeros(1))
         for source_split, files in shards.items():
-            for turn, weight, chunk, is_duplicate in _read_turns(files, duplicates):
+            for turn, weight, chunk, is_duplicate in _read_turns(files, duplicate_filter):
                 is_held_out = (chunk.digests < first_pass.held_out) | (source_split == "validation")
-                # In turn 2 of a file of weight 2.5, half of the documents have a draw below 0.5.
+                # In turn 2 of a file with weight 2.5, select the documents whose draw is below 2.5 - 2 = 0.5.
                 members = {"train": ~is_held_out & (_draw(chunk.digests, turn) < weight - turn)}
                 if turn == 0:
                     members["validation"] = is_held_out
-                for split, belongs in members.items():
-                    documents = chunk.select(belongs & ~is_duplicate & (chunk.documents > 0))
-                    _append_tokens(writer, split, facts[split], documents, tokenizer.unk_token_id)
-                    facts[split]["duplicates"] += int((belongs & is_duplicate).sum()) if turn == 0 else 0
-        _check_tokens(facts, data)
-        writer.finish(facts)
-    _log_facts(facts, first_pass, time.monotonic() - start_time)
+                for split, is_member in members.items():
+                    documents = chunk.select(is_member & ~is_duplicate & (chunk.documents > 0))
+                    _append_tokens(writer, split, counts[split], documents, tokenizer.unk_token_id)
+                    counts[split]["duplicates"] += int((is_member & is_duplicate).sum()) if turn == 0 else 0
+        _check_tokens(counts, data)
+        writer.finish(counts)
+    _log_counts(counts, first_pass, time.monotonic() - start_time)
 
 
 def _read_turns(
-    files: _Shards, duplicates: DuplicateFilter
+    files: _Shards, duplicate_filter: DuplicateFilter
 ) -> Iterator[tuple[int, float, TokenizedDocuments, np.ndarray]]:
-    """Yield the turn, the weight of the file, its documents, and whether each occurred before in the turn.
+    """Yield the turn, the weight of the file, a chunk of documents, and whether each document is a duplicate.
 
-    Files of weight 2.5 have three turns: all of their documents, all again, and half of them. A document is not written
-    twice in a row, because a block would then have it twice.
+    A file with weight 2.5 has three turns: all documents, all again, and half of them. Each turn reads all files,
+    because a document that is written twice in a row would be twice in the same block.
     """
-    seen = duplicates.seen.copy()
+    initial_flags = duplicate_filter.seen.copy()
     for turn in range(math.ceil(max(file.weight for _, file in files))):
-        duplicates.seen[:] = seen
+        duplicate_filter.seen[:] = initial_flags
         for shard, file in files:
             for chunk in shard.read():
-                yield turn, file.weight, chunk, duplicates.find_duplicates(chunk.digests)
+                yield turn, file.weight, chunk, duplicate_filter.find_duplicates(chunk.digests)
 
 
 def _draw(digests: np.ndarray, turn: int) -> np.ndarray:
-    """Return numbers in [0, 1) per document, shape (documents,), which depend only on its digest and the turn."""
+    """Return a number in [0, 1) per document that depends only on its digest and the turn. Shape: (documents,)."""
     # The factor comes from Fibonacci hashing: 2^64 divided by the golden ratio. The product keeps its lower 64 bits,
-    # whose upper 53 are the digits of a float64.
+    # and the upper 53 of these become the digits of a float64.
     mixed = (digests + np.uint64(turn + 1)) * np.uint64(0x9E3779B97F4A7C15)
     draws: np.ndarray = (mixed >> np.uint64(11)) / 2.0**53
     return draws
 
 
 def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the dtype of each array."""
+    """Return the dtype of each array of a corpus."""
     dtypes = (DocumentTokenizer(tokenizer).dtype, "?", "<i8", "<i8")
     return {f"{split}.{name}": dtype for split in _SPLITS for name, dtype in zip(_ARRAYS, dtypes, strict=True)}
 
 
 def _append_tokens(
-    writer: ArrayWriter, split: str, facts: dict[str, int], documents: TokenizedDocuments, unknown: int | None
+    writer: ArrayWriter, split: str, counts: dict[str, int], documents: TokenizedDocuments, unknown: int | None
 ) -> None:
     """Write the tokens of some documents and count them."""
     writer.append(f"{split}.tokens", documents.tokens)
     writer.append(f"{split}.word_starts", documents.word_starts)
-    # Counts become offsets in the complete array; `facts` has the counts of earlier shards.
-    writer.append(f"{split}.sentences", facts["tokens"] + np.cumsum(documents.sentences))
-    writer.append(f"{split}.documents", facts["sentences"] + np.cumsum(documents.documents))
-    facts["documents"] += len(documents.documents)
-    facts["sentences"] += len(documents.sentences)
-    facts["tokens"] += len(documents.tokens)
-    facts["unknown"] += 0 if unknown is None else int((documents.tokens == unknown).sum())
-    facts["bytes"] += int(documents.bytes.sum())
+    # Numbers per sentence and document become offsets in the complete arrays; `counts` covers the earlier shards.
+    writer.append(f"{split}.sentences", counts["tokens"] + np.cumsum(documents.sentences))
+    writer.append(f"{split}.documents", counts["sentences"] + np.cumsum(documents.documents))
+    counts["documents"] += len(documents.documents)
+    counts["sentences"] += len(documents.sentences)
+    counts["tokens"] += len(documents.tokens)
+    counts["unknown"] += 0 if unknown is None else int((documents.tokens == unknown).sum())
+    counts["bytes"] += int(documents.bytes.sum())
 
 
-def _check_tokens(facts: Mapping[str, Mapping[str, int]], data: CorpusConfig) -> None:
+def _check_tokens(counts: Mapping[str, Mapping[str, int]], data: CorpusConfig) -> None:
     for split in _SPLITS:
-        if not facts[split]["tokens"]:
+        if not counts[split]["tokens"]:
             message = f"the text of the {split} split has no tokens"
             raise DataError(message, "give other text, or another tokenizer", file=data.source or None)
 
 
-def _log_facts(facts: Mapping[str, Mapping[str, int]], first_pass: DeduplicationPass, seconds: float) -> None:
-    """Log the size of each split, and how long the preparation took."""
+def _log_counts(counts: Mapping[str, Mapping[str, int]], first_pass: DeduplicationPass, seconds: float) -> None:
+    """Log the size of each split, and the time of the preparation."""
     if first_pass.held_out:
-        total = sum(facts[split]["documents"] for split in _SPLITS)
-        log.info(f"no validation split: {facts['validation']['documents']:,} of {total:,} documents are held out")
+        total = sum(counts[split]["documents"] for split in _SPLITS)
+        log.info(f"no validation split: {counts['validation']['documents']:,} of {total:,} documents are held out")
     for split in _SPLITS:
-        counts = facts[split]
+        split_counts = counts[split]
         log.info(
-            f"{split}: {counts['documents']:,} documents ({counts['duplicates']:,} duplicates dropped), "
-            f"{counts['sentences']:,} sentences, {counts['tokens']:,} tokens "
-            f"({counts['unknown'] / counts['tokens']:.2%} unknown), {counts['bytes']:,} bytes"
+            f"{split}: {split_counts['documents']:,} documents ({split_counts['duplicates']:,} duplicates dropped), "
+            f"{split_counts['sentences']:,} sentences, {split_counts['tokens']:,} tokens "
+            f"({split_counts['unknown'] / split_counts['tokens']:.2%} unknown), {split_counts['bytes']:,} bytes"
         )
     log.info(f"the corpus was prepared in {seconds:.1f} s")

@@ -10,7 +10,7 @@ from bertkit.evaluation.held_out import make_held_out_features, score_held_out
 from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.baselines import Baselines, find_baseline_warning
 from bertkit.modeling.info import Model, get_loading_info
-from bertkit.pretraining.tokenized import unigram_loss
+from bertkit.pretraining.tokenized import compute_unigram_loss
 from bertkit.progress import Progress, log, stage, with_progress
 from bertkit.recipe.records import PretrainRecipe
 from bertkit.recipe.sections import PretrainingConfig
@@ -91,7 +91,7 @@ def _train_and_save(data: PretrainData, run: Run) -> PretrainResult:
         processing_class=context.tokenizer,
         train_batches=batches,
         data_collator=collate,
-        loss_terms=LossTerms(objective.LOSS_TERMS, objective.count, objective.losses),
+        loss_terms=LossTerms(objective.LOSS_TERMS, objective.count, objective.sum_losses),
         compute_metrics=compute_metrics,
         metric_for_best_model=objective.BEST_METRIC,
     )
@@ -103,7 +103,7 @@ def _train_and_save(data: PretrainData, run: Run) -> PretrainResult:
     baselines = {**_score_token_frequencies(data), **objective.baselines(features, scores)}
     if teacher := getattr(model, "teacher", None):
         teacher.hooks.close()
-    held_out_tokens = data.corpus["validation"].facts["tokens"]
+    held_out_tokens = data.corpus["validation"].counts["tokens"]
     result = PretrainResult(
         recipe=recipe.name,
         model=recipe.model or recipe.size,
@@ -114,7 +114,7 @@ def _train_and_save(data: PretrainData, run: Run) -> PretrainResult:
         steps=fit_result.steps,
         tokens=round(batches.count_tokens(fit_result.steps)),
         seconds=round(run.seconds, 3),
-        corpus={name: dict(split.facts) for name, split in data.corpus.items()},
+        corpus={name: dict(split.counts) for name, split in data.corpus.items()},
         folder=str(data.plan.folder),
         warnings=_find_warnings(recipe, held_out_tokens, scores, baselines, fit_result.steps),
         compared_models=compare_with_teacher(model, (str(recipe.model), recipe.name), features, collate, machine),
@@ -157,7 +157,7 @@ def _score_token_frequencies(data: PretrainData) -> dict[str, dict[str, float]]:
     The loss is left out if the objective has other loss terms than masked or next tokens, such as sentence pairs,
     because token frequencies cannot predict them.
     """
-    loss = unigram_loss(data.corpus["train"], data.corpus["validation"], data.context.config.vocab_size)
+    loss = compute_unigram_loss(data.corpus["train"], data.corpus["validation"], data.context.config.vocab_size)
     scores = {"perplexity": math.exp(loss)}
     has_one_term = set(data.objective.LOSS_TERMS) in ({"mlm"}, {"clm"})
     return {"token frequencies": {"loss": loss, **scores} if has_one_term else scores}

@@ -109,7 +109,7 @@ def estimate(
         tokens_per_second=tokens / seconds,
         memory_mb=None if memory is None else memory / 1e6,
         peak_share=operations / seconds / fastest if fastest else None,
-        corpus={name: dict(split.facts) for name, split in data.corpus.items()},
+        corpus={name: dict(split.counts) for name, split in data.corpus.items()},
         folder=str(data.plan.folder),
         disk_bytes=disk_bytes,
         budget_settings=settings,
@@ -202,7 +202,7 @@ def _time_steps(
     from bertkit.training.trainer import TrainingJob
 
     objective, context = data.objective, data.context
-    terms = LossTerms(objective.LOSS_TERMS, objective.count, objective.losses)
+    terms = LossTerms(objective.LOSS_TERMS, objective.count, objective.sum_losses)
     job = TrainingJob(model, context.tokenizer, batches, objective.collator(context), terms)
     training = training_to_time(context.recipe.training, batches.sizes[context.recipe.training.max_length], steps)
     return time_steps(job, training, machine, steps=steps)

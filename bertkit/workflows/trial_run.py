@@ -226,7 +226,7 @@ def smoke_pretrain(recipe: PretrainRecipe) -> tuple[SmokeResult, BertkitError | 
     with _smoke_stages(result) as stages:
         with stages.stage("prepare the text"):
             data = read_pretrain_data(recipe, stages.folder / "run")
-            result.rows = {name: int(split.facts["documents"]) for name, split in data.corpus.items()}
+            result.rows = {name: int(split.counts["documents"]) for name, split in data.corpus.items()}
         stages.train(lambda: pretrain_corpus(data, restart=False))
     return result, stages.error
 

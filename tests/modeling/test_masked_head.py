@@ -16,7 +16,7 @@ from bertkit.modeling.masked_head import (
     read_scalars,
     run_at_masked,
     score_pairs,
-    sum_losses,
+    sum_cross_entropies,
     sum_masked_losses,
     sum_pair_losses,
     sum_pair_scores,
@@ -58,7 +58,7 @@ def test_losses_and_gradients_are_those_of_the_whole_head(rounded):
     outputs, labels = run_at_masked(model, batch, rounded=rounded)
     assert outputs.logits.shape == (1, -(-items // 16) * 16 if rounded else items, 50)
     assert int((labels != IGNORE_INDEX).sum()) == items
-    sum_losses(outputs.logits, labels).backward()
+    sum_cross_entropies(outputs.logits, labels).backward()
     for name, gradient in expected.items():
         assert dict(model.named_parameters())[name].grad.allclose(gradient, atol=1e-4), name
 
@@ -69,7 +69,7 @@ def test_nothing_masked_is_a_loss_of_zero_with_a_gradient():
     batch = make_batch()
     batch["labels"] = torch.full_like(batch["labels"], IGNORE_INDEX)
     outputs, labels = run_at_masked(model, batch, rounded=True)
-    loss = sum_losses(outputs.logits, labels)
+    loss = sum_cross_entropies(outputs.logits, labels)
     assert loss.item() == 0
     loss.backward()
 
@@ -84,7 +84,7 @@ def test_the_hook_is_gone_afterwards_whatever_happens():
 @pytest.mark.parametrize(("sat", "loss"), [(4.0, 0.2744), (1.0, 1.9935)])
 def test_the_worked_example(sat, loss):
     logits = torch.tensor([[[1, 0.5, sat, 2, 0, 1.5]]])  # the cat sat on mat dog
-    assert sum_losses(logits, torch.tensor([2])).item() == pytest.approx(loss, abs=5e-5)
+    assert sum_cross_entropies(logits, torch.tensor([2])).item() == pytest.approx(loss, abs=5e-5)
 
 
 def test_the_totals_give_perplexity_and_accuracy():

@@ -66,7 +66,7 @@ def test_a_document_keeps_its_split_when_others_come(here):
     [
         ({"d/train.txt": ["one"]}, "only one document: nothing can be held out"),
         ({"d/train.txt": ["one", "one"]}, "only one document: nothing can be held out"),
-        ({"d/train.txt": ["one"], "d/dev.txt": ["one"]}, "every document of train is in validation too"),
+        ({"d/train.txt": ["one"], "d/dev.txt": ["one"]}, "every training document is also in validation"),
     ],
 )
 def test_too_few_documents_are_refused(here, files, message):

@@ -38,10 +38,10 @@ WAYS = ["tokens", "words", "spans"]
 def test_the_rate_is_kept_and_special_tokens_are_never_chosen(way, rate):
     for seed in range(30):
         maskable, starts = make_text(seed=seed)
-        chosen = choosers(maskable, starts, rate)[way](np.random.default_rng(seed))
+        is_chosen = choosers(maskable, starts, rate)[way](np.random.default_rng(seed))
         expected = round(rate * maskable.sum())
-        assert chosen.sum() == expected if way == "tokens" else expected - 4 < chosen.sum() <= expected
-        assert not (chosen & ~maskable).any()
+        assert is_chosen.sum() == expected if way == "tokens" else expected - 4 < is_chosen.sum() <= expected
+        assert not (is_chosen & ~maskable).any()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -82,16 +82,16 @@ def test_one_token_is_masked_if_there_is_any(way):
 def test_whole_words_are_whole(way):
     for seed in range(30):
         maskable, starts = make_text(seed=seed)
-        chosen = choosers(maskable, starts, 0.2)[way](np.random.default_rng(seed))
+        is_chosen = choosers(maskable, starts, 0.2)[way](np.random.default_rng(seed))
         words = np.cumsum(starts | np.append(False, ~maskable[:-1]))
-        for word in set(words[chosen]):
-            assert chosen[(words == word) & maskable].all()
+        for word in set(words[is_chosen]):
+            assert is_chosen[(words == word) & maskable].all()
 
 
 def test_a_word_that_would_exceed_the_number_is_passed_over_for_a_shorter_one():
     starts = np.array([True, *[False] * 9, True, True, *[True] * 8])  # a word of 10 tokens, then words of one
     counts = [choose_words(np.ones(20, bool), starts, 0.15, np.random.default_rng(seed)) for seed in range(20)]
-    assert all(chosen.sum() == 3 and not chosen[:10].any() for chosen in counts)
+    assert all(is_chosen.sum() == 3 and not is_chosen[:10].any() for is_chosen in counts)
 
 
 def test_lengths_of_spans_are_geometric_and_drawn_again_above_the_longest():
@@ -136,22 +136,22 @@ def test_the_last_span_of_a_block_is_shortened_as_the_docs_say(left, mean):
 def test_spans_begin_at_words_and_can_be_told_apart():
     for seed in range(50):
         maskable, starts = make_text(seed=seed)
-        chosen, spans = choose_spans(maskable, starts, 0.3, np.random.default_rng(seed))
-        again = np.zeros_like(chosen)
+        is_chosen, spans = choose_spans(maskable, starts, 0.3, np.random.default_rng(seed))
+        again = np.zeros_like(is_chosen)
         for start, end in spans:
             assert starts[start] or not maskable[start - 1]
-            assert not chosen[start - 1] and not chosen[end]
+            assert not is_chosen[start - 1] and not is_chosen[end]
             again[start:end] = True
-        assert (again == chosen).all()
+        assert (again == is_chosen).all()
 
 
 def test_of_the_chosen_tokens_eighty_percent_are_masked_ten_random_and_ten_stay():
     random = np.random.default_rng(0)
     tokens, ordinary = np.full(100_000, 10), np.arange(20, 50)
-    chosen = random.random(len(tokens)) < 0.3
-    corrupted = corrupt(tokens, chosen, random, MASK, ordinary)
-    assert (corrupted[~chosen] == 10).all()
-    after = corrupted[chosen]
+    is_chosen = random.random(len(tokens)) < 0.3
+    corrupted = corrupt(tokens, is_chosen, random, MASK, ordinary)
+    assert (corrupted[~is_chosen] == 10).all()
+    after = corrupted[is_chosen]
     random_tokens = after[(after != MASK) & (after != 10)]
     counts = [(after == MASK).sum(), len(random_tokens), (after == 10).sum()]
     assert chisquare(counts, np.array([0.8, 0.1, 0.1]) * len(after)).pvalue > 0.001
@@ -163,8 +163,8 @@ def test_of_the_chosen_tokens_eighty_percent_are_masked_ten_random_and_ten_stay(
 def test_a_span_is_replaced_as_a_whole():
     maskable, starts = make_text(20_000, special=())
     random = np.random.default_rng(0)
-    chosen, spans = choose_spans(maskable, starts, 0.15, random)
-    corrupted = corrupt(np.full(len(maskable), 10), chosen, random, MASK, np.arange(20, 50), spans)
+    is_chosen, spans = choose_spans(maskable, starts, 0.15, random)
+    corrupted = corrupt(np.full(len(maskable), 10), is_chosen, random, MASK, np.arange(20, 50), spans)
     ways = [
         {"masked" if token == MASK else "kept" if token == 10 else "random" for token in corrupted[start:end]}
         for start, end in spans
@@ -172,7 +172,7 @@ def test_a_span_is_replaced_as_a_whole():
     assert all(len(way) == 1 for way in ways)
     counts = [sum(way == {name} for way in ways) for name in ("masked", "random", "kept")]
     assert chisquare(counts, np.array([0.8, 0.1, 0.1]) * len(spans)).pvalue > 0.001
-    assert (corrupted[~chosen] == 10).all()
+    assert (corrupted[~is_chosen] == 10).all()
 
 
 def test_replacement_is_keyed():

@@ -26,7 +26,7 @@ from bertkit.pretraining import shards
 from bertkit.pretraining import tokenized as corpus
 from bertkit.pretraining.documents import find_corpus
 from bertkit.pretraining.shards import DocumentTokenizer, TokenShard
-from bertkit.pretraining.tokenized import TokenizedCorpus, content_key, read_corpus, unigram_loss
+from bertkit.pretraining.tokenized import TokenizedCorpus, compute_unigram_loss, content_key, read_corpus
 from bertkit.progress import use_progress
 from bertkit.recipe.records import CorpusConfig
 from bertkit.storage import disk
@@ -185,7 +185,7 @@ def test_facts_are_counted():
     write("d/validation.txt", ["a book", "so so"])
     splits = prepare("d")
     unknown = TOKENIZER.unk_token_id
-    assert dict(splits["train"].facts) == {
+    assert dict(splits["train"].counts) == {
         "documents": 2,
         "duplicates": 3,
         "sentences": 3,
@@ -193,17 +193,17 @@ def test_facts_are_counted():
         "unknown": int((splits["train"].tokens == unknown).sum()),
         "bytes": len("good film\nso goodzoo ümläut".encode()),
     }
-    assert splits["validation"].facts["documents"] == 2
+    assert splits["validation"].counts["documents"] == 2
 
 
 def test_duplicates_stay_where_they_are_wanted():
     write("a.txt", ["so so", "a book", "so so"] * 4)
     kept = prepare("a.txt", deduplicate=False)
-    assert sum(split.facts["documents"] for split in kept.values()) == 12
-    assert sum(split.facts["duplicates"] for split in kept.values()) == 0
-    assert {split.facts["documents"] for split in kept.values()} == {4, 8}  # all copies are on one side
+    assert sum(split.counts["documents"] for split in kept.values()) == 12
+    assert sum(split.counts["duplicates"] for split in kept.values()) == 0
+    assert {split.counts["documents"] for split in kept.values()} == {4, 8}  # all copies are on one side
     dropped = prepare("a.txt")
-    assert sum(split.facts["duplicates"] for split in dropped.values()) == 10
+    assert sum(split.counts["duplicates"] for split in dropped.values()) == 10
 
 
 def test_text_without_tokens_is_left_out():
@@ -215,8 +215,8 @@ def test_text_without_tokens_is_left_out():
     splits = prepare("d", deduplicate=False)
     assert texts_of(splits["train"]) == [["the film"]]
     assert texts_of(splits["validation"]) == [["a book", "so"], ["the film"]]
-    assert splits["train"].facts["documents"] == 1
-    assert splits["train"].facts["bytes"] == len("the film")
+    assert splits["train"].counts["documents"] == 1
+    assert splits["train"].counts["bytes"] == len("the film")
 
 
 def test_text_that_spells_a_special_token_is_text():
@@ -268,9 +268,9 @@ def test_held_out_documents_stay_so_when_others_come_and_go(monkeypatch):
 def test_neither_split_is_ever_empty():
     documents = ["a", "the", "good"]
     few = prepare(write("a.txt", documents), validation_fraction=1e-12)
-    assert [few[split].facts["documents"] for split in ("train", "validation")] == [2, 1]
+    assert [few[split].counts["documents"] for split in ("train", "validation")] == [2, 1]
     many = prepare("a.txt", validation_fraction=0.999999999999)
-    assert [many[split].facts["documents"] for split in ("train", "validation")] == [1, 2]
+    assert [many[split].counts["documents"] for split in ("train", "validation")] == [1, 2]
 
 
 def test_a_held_out_document_is_dropped_from_train():
@@ -279,7 +279,7 @@ def test_a_held_out_document_is_dropped_from_train():
     splits = prepare("d")
     assert texts_of(splits["train"]) == [["a"], ["the"]]
     assert texts_of(splits["validation"]) == [["good film"], ["so"]]
-    assert [splits[split].facts["duplicates"] for split in ("train", "validation")] == [1, 1]
+    assert [splits[split].counts["duplicates"] for split in ("train", "validation")] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -288,11 +288,11 @@ def test_a_held_out_document_is_dropped_from_train():
         (
             {"d/train.txt": ["so so"]},
             "only one document: nothing can be held out (d) - put a blank line between documents, or "
-            "--set data.documents=lines if each line is one",
+            "--set data.documents=lines if each line is a document",
         ),
         (
             {"d/train.txt": ["so", "a"], "d/dev.txt": ["a", "so"]},
-            "every document of train is in validation too (d) - give other text",
+            "every training document is also in validation (d) - give other text",
         ),
         (
             {"d/train.txt": ["so", "\u0007"], "d/dev.txt": ["\u0007\u0007"]},
@@ -321,7 +321,7 @@ def test_a_second_use_reads_no_document(monkeypatch, here):
     again = prepare("elsewhere.txt")
     assert spy.documents == []
     for split, kept in first.items():
-        assert again[split].facts == kept.facts
+        assert again[split].counts == kept.counts
         for name in ("tokens", "word_starts", "sentences", "documents"):
             assert np.array_equal(getattr(again[split], name), getattr(kept, name))
 
@@ -602,7 +602,7 @@ def test_the_limit_counts_documents_of_all_files(monkeypatch):
     write("d/a.txt", documents[:20])
     write("d/b.txt", documents[20:])
     splits = prepare("d", limit=30, deduplicate=False)
-    assert sum(split.facts["documents"] for split in splits.values()) == 30
+    assert sum(split.counts["documents"] for split in splits.values()) == 30
     spy = Spy(monkeypatch)
     prepare("d", limit=25, deduplicate=False)
     assert sum(spy.documents) == 25
@@ -696,7 +696,7 @@ def test_the_unigram_loss_is_that_of_a_plain_loop(monkeypatch):
     total = sum(counts.values()) + size
     held_out = splits["validation"].tokens.tolist()
     expected = sum(-math.log((counts[token] + 1) / total) for token in held_out) / len(held_out)
-    assert unigram_loss(splits["train"], splits["validation"], size) == pytest.approx(expected, rel=1e-12)
+    assert compute_unigram_loss(splits["train"], splits["validation"], size) == pytest.approx(expected, rel=1e-12)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
@@ -736,7 +736,7 @@ def test_sentences_without_tokens_are_left_out():
 def test_documents_without_tokens_are_left_out():
     write("a.txt", ["good film", "\u0007", *make_documents(20)])
     splits = prepare("a.txt")
-    assert sum(split.facts["documents"] for split in splits.values()) == 21
+    assert sum(split.counts["documents"] for split in splits.values()) == 21
     assert all(np.diff(split.documents).min() > 0 for split in splits.values())
 
 
@@ -768,7 +768,7 @@ def test_files_have_weights(here):
     order = [tuple(document) for document in texts_of(splits["train"])]
     assert not any(first == second for first, second in itertools.pairwise(order))
     assert texts_of(splits["validation"]) == tokenize_plainly(documents["a"][:3])
-    assert splits["train"].facts["documents"] == len(order) == counts.total()
+    assert splits["train"].counts["documents"] == len(order) == counts.total()
 
 
 @pytest.mark.parametrize(

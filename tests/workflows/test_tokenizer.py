@@ -219,7 +219,7 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
             ["--data", "one.jsonl"],
             3,
             "only one document: nothing can be held out (one.jsonl) - put a blank line between documents, or "
-            "--set data.documents=lines if each line is one",
+            "--set data.documents=lines if each line is a document",
         ),
         (["--data", "blank.jsonl"], 3, "the train split has no documents (blank.jsonl) - add text"),
     ],

@@ -1,8 +1,8 @@
 """Pretraining objectives, one per module, and the interface of such a module.
 
-An objective is a file ``bertkit/pretraining/objectives/NAME.py``, or a custom module that can be imported. It is not
-registered; a recipe with ``objective: NAME`` finds it by its name. Read `mlm` first; `sop` shows how short an objective
-is that resembles another one.
+An objective is a file ``bertkit/pretraining/objectives/NAME.py``, or a custom module that can be imported. There is no
+registry: a recipe with ``objective: NAME`` finds it by its name. Read `mlm` first; `sop` shows how short an objective
+is if it reuses another one.
 
 The data goes through the functions of the module in this order::
 
@@ -10,20 +10,20 @@ The data goes through the functions of the module in this order::
              example --feature---> token ids with masks, and labels: every random draw of the data happens here
             features --collator--> batch of tensors
 
-    training:        batch --count, losses--> items and summed loss per term; their means are weighted by LOSS_TERMS
-    held-out text:   batch --accumulate--> totals, summed over all batches --score--> scores --baselines--> theirs
+    training:        batch --count, sum_losses--> items and summed loss per term; LOSS_TERMS weights the means
+    held-out text:   batch --accumulate--> totals, summed over all batches --score--> scores --baselines--> more scores
     end of the run:  model --encoder, auxiliary_checkpoints--> plain checkpoints
 
 Three rules keep runs reproducible and scores comparable:
 
 * `feature` draws only from its generator, which is seeded per example. So the result does not depend on the process
   that makes the batch, and a resumed run sees the same batches as an unbroken run.
-* `losses` returns sums and `count` the items they are summed over. The mean is computed over the whole optimizer step,
-  so micro-batches and several processes do not change it.
+* `sum_losses` returns sums, and `count` the number of items in each sum. The mean is computed over the whole optimizer
+  step, so micro-batches and several processes do not change it.
 * `feature` gets ``progress=None`` on held-out text and then ignores the masking options of the recipe, so that all runs
   are scored on the same task.
 
-torch and transformers are imported inside functions, so that naming an objective costs nothing.
+torch and transformers are imported inside functions, so that a recipe can be checked quickly.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from bertkit.tokens.features import (
 Random: TypeAlias = "np.random.Generator"
 
 Sums = dict[str, Tensor]
-"""Term -> its loss, summed over the items of a batch."""
+"""Term -> loss, summed over the items of a batch."""
 
 HELD_OUT_RATE = 0.15
 """Fraction of tokens that are masked in held-out text (Devlin et al. 2019, section 3.1)."""
@@ -66,17 +66,17 @@ Example = Any
 
 
 class Examples(Protocol):
-    """Examples of an epoch: offsets in a corpus, whose tokens are read when an example is used."""
+    """Examples of an epoch, as offsets in a corpus; tokens are read when an example is used."""
 
     lengths: np.ndarray
-    """Number of tokens per example, special tokens included, shape (examples,)."""
+    """Number of tokens per example, special tokens included. Shape: (examples,)."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Example: ...
 
 
 Totals = dict[str, float]
-"""Sums over a held-out batch, such as a summed loss and its items; they are added up per key over all batches."""
+"""Sums over a held-out batch, such as the loss and the number of tokens; the totals of batches are added per key."""
 
 
 @dataclass(frozen=True)
@@ -102,24 +102,22 @@ class PretrainContext:
 
     @cached_property
     def ordinary_tokens(self) -> np.ndarray:
-        """Ids that can replace a masked token at random, shape (ids,)."""
+        """Ids that can replace a masked token at random. Shape: (ids,)."""
         return ordinary_tokens(self.tokenizer)
 
 
 class Objective(Protocol):
-    """Interface of an objective's module: three constants and twelve functions, mostly of a few lines."""
+    """Interface of an objective's module: three constants and twelve functions, most with a few lines."""
 
     OPTIONS: Mapping[str, Any]
-    """Keys that a recipe can set under ``options``, with an `Option` or only the default."""
+    """Keys that a recipe can set under ``options`` -> an `Option`, or only the default."""
     LOSS_TERMS: Mapping[str, float]
     """Terms of the loss and their weights, such as ``{"mlm": 1.0, "nsp": 1.0}``."""
     BEST_METRIC: str
-    """Score of held-out text that chooses the best checkpoint, the lower the better; mostly ``loss``."""
+    """Score of held-out text that selects the best checkpoint; lower is better. Usually ``loss``."""
 
     def check(self, context: PretrainContext) -> None:
-        """Check that this objective can pretrain the model with the recipe.
-
-        It runs before the text is read, so that a mistake costs seconds.
+        """Check that this objective can pretrain the model with the recipe, before the text is read.
 
         Raises:
             RecipeError: If the recipe does not fit the objective.
@@ -134,9 +132,9 @@ class Objective(Protocol):
         """
 
     def examples(self, corpus: TokenizedCorpus, length: int, context: PretrainContext, epoch: int) -> Examples:
-        """Split a corpus into examples of at most `length` tokens, special ones included.
+        """Split a corpus into examples of at most `length` tokens, special tokens included.
 
-        It runs in every epoch and in every worker process, so it computes offsets and reads no tokens.
+        It runs in every epoch and in every worker process, so it computes only offsets and reads no tokens.
         """
 
     def feature(self, example: Example, progress: float | None, random: Random, context: PretrainContext) -> Feature:
@@ -144,33 +142,33 @@ class Objective(Protocol):
 
         Args:
             example: Element of `examples`.
-            progress: Fraction of training that is done, in [0, 1), or None for held-out text.
+            progress: Completed fraction of training, in [0, 1), or None for held-out text.
             random: Only source of random numbers.
             context: Context of the run.
         """
 
     def collator(self, context: PretrainContext) -> Collator:
-        """Build the function that turns features into a batch of tensors, whose first axis is the rows."""
+        """Build the function that makes a batch of tensors from features; the first axis is the rows."""
 
     def count(self, batch: Batch) -> dict[str, int]:
-        """Count the items that the loss of each term is summed over."""
+        """Count the items in the summed loss of each term."""
 
-    def losses(self, model: Model, batch: Batch) -> Sums:
-        """Compute the summed loss of each term, with gradients; a batch without items has a loss of zero."""
+    def sum_losses(self, model: Model, batch: Batch) -> Sums:
+        """Compute the summed loss of each term, with gradients; without items, the loss is 0."""
 
     def accumulate(self, model: Model, batch: Batch) -> Totals:
         """Compute the sums over a held-out batch that `score` needs; gradients are off."""
 
     def score(self, totals: Totals) -> dict[str, float]:
-        """Compute the scores of held-out text from the sums over all its batches.
+        """Compute the scores of held-out text from the totals of all its batches.
 
-        ``loss``, the weighted sum of the terms' means, is among them.
+        The score ``loss`` is required: the weighted sum of the terms' means.
         """
 
     def baselines(self, held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
-        """Compute baselines on the held-out features that need no model: name of a baseline -> its scores.
+        """Compute baselines without a model on held-out features: name of a baseline -> its scores.
 
-        `scores` are the model's. The baseline of token frequencies is computed for every objective.
+        `scores` are the model's scores. The baseline by token frequencies is computed for every objective anyway.
         """
 
     def encoder(self, model: Model, context: PretrainContext) -> Model:
@@ -180,41 +178,41 @@ class Objective(Protocol):
         """Return other parts to save as plain checkpoints: name of a folder next to the encoder -> model."""
 
 
-def masking_rate(options: Mapping[str, Any], context: PretrainContext, progress: float | None) -> float:
-    """Compute the fraction of tokens to mask: from ``mask_rate`` at the start to ``last_mask_rate`` at the end.
+def get_masking_rate(options: Mapping[str, Any], context: PretrainContext, progress: float | None) -> float:
+    """Return the fraction of tokens to mask: from ``mask_rate`` at the start to ``last_mask_rate`` at the end.
 
-    On held-out text it is always 15%.
+    On held-out text, the fraction is always 15%.
     """
     if progress is None:
         return HELD_OUT_RATE
-    first: float = read_option(options, context.recipe, "mask_rate")
-    last: float | None = read_option(options, context.recipe, "last_mask_rate")
-    return first if last is None else first + (last - first) * progress
+    first_rate: float = read_option(options, context.recipe, "mask_rate")
+    last_rate: float | None = read_option(options, context.recipe, "last_mask_rate")
+    return first_rate if last_rate is None else first_rate + (last_rate - first_rate) * progress
 
 
-def read_shares(value: object) -> tuple[float, float, float]:
+def read_fractions(value: object) -> tuple[float, float, float]:
     """Read ``mask_random_keep``: the fractions of the selected tokens that are masked, replaced at random, and kept.
 
-    >>> read_shares([1, 0, 0])
+    >>> read_fractions([1, 0, 0])
     (1.0, 0.0, 0.0)
 
     Raises:
-        ValueError: If they are not three shares with the sum 1; the message describes the value to give.
+        ValueError: If the value is not three fractions that sum to 1; the message is the remedy.
     """
     values = value if isinstance(value, (list, tuple)) else ()
-    shares = tuple(float(share) for share in values if isinstance(share, (int, float)) and share >= 0)
-    if len(shares) != 3 or len(values) != 3 or abs(sum(shares) - 1) > 1e-6:
-        raise ValueError("give three shares with the sum 1, such as [0.8, 0.1, 0.1]")
-    return shares
+    fractions = tuple(float(fraction) for fraction in values if isinstance(fraction, (int, float)) and fraction >= 0)
+    if len(fractions) != 3 or len(values) != 3 or abs(sum(fractions) - 1) > 1e-6:
+        raise ValueError("give three fractions that sum to 1, such as [0.8, 0.1, 0.1]")
+    return fractions
 
 
-def replacement_shares(
+def get_replacement_fractions(
     options: Mapping[str, Any], context: PretrainContext, progress: float | None
 ) -> tuple[float, float, float]:
-    """Return the recipe's ``mask_random_keep``; on held-out text, always 80, 10 and 10%."""
-    return (
-        MASK_RANDOM_KEEP if progress is None else read_shares(read_option(options, context.recipe, "mask_random_keep"))
-    )
+    """Return the recipe's ``mask_random_keep``, or 80%, 10% and 10% on held-out text."""
+    if progress is None:
+        return MASK_RANDOM_KEEP
+    return read_fractions(read_option(options, context.recipe, "mask_random_keep"))
 
 
 _FUNCTIONS = tuple(name for name in vars(Objective) if not name.startswith("_"))
@@ -230,14 +228,13 @@ def load_objective(recipe: PretrainRecipe) -> Objective:
     """Load the objective of a recipe and check the recipe's options.
 
     Raises:
-        RecipeError: If there is no such objective, its module lacks a function, or it does not have an option.
+        RecipeError: If the objective does not exist, its module lacks a function, or an option is unknown.
     """
     members = (*_FUNCTIONS, *_CONSTANTS)
-    if recipe.objective in (shipped := objective_names()):
+    if recipe.objective in (built_in := objective_names()):
         module = import_module(f"{__name__}.{recipe.objective}")
     else:
-        page, trusted = "docs/pretraining.md", recipe.trusted
-        module = load_module("objective", recipe.objective, shipped, members, page, trusted)
+        module = load_module("objective", recipe.objective, built_in, members, "docs/pretraining.md", recipe.trusted)
     objective = cast(Objective, module)
     check_options(recipe.options, objective.OPTIONS)
     return objective

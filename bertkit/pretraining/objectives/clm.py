@@ -27,7 +27,7 @@ encoder, auxiliary_checkpoints = mlm.encoder, mlm.auxiliary_checkpoints
 
 
 def check(context: PretrainContext) -> None:
-    """Check that the architecture has a left-to-right version, and the conditions of `mlm`."""
+    """Check that the architecture has a left-to-right version, and check the conditions of `mlm`."""
     mlm.check(context)
     if not can_be_causal(context.config):
         message = f"a model of type {context.config.model_type!r} has no left-to-right version"
@@ -35,29 +35,29 @@ def check(context: PretrainContext) -> None:
 
 
 def load_model(context: PretrainContext) -> Model:
-    """Load the checkpoint, or build a new model, with causal attention and a head over the next token."""
+    """Load the checkpoint, or build a new model, with causal attention and a head for next tokens."""
     from transformers import AutoModelForCausalLM
 
     return load_for_pretraining(AutoModelForCausalLM, context.model_folder, make_causal(context.config))
 
 
 def feature(example: Block, progress: float | None, random: Random, context: PretrainContext) -> Feature:
-    """Label each token of a block with the next one of its document; special tokens are not predicted."""
+    """Label each token of a block with the next token of its document; special tokens are not predicted."""
     text = join_block(example, context.template)
     # [CLS] 7 8 [SEP] [CLS] 9 [SEP] has the labels 7 8 - - 9 - -, if - is a token without a label.
-    follows = text.maskable[1:] & (text.segment_ids[1:] == text.segment_ids[:-1])
-    labels = np.append(np.where(follows, text.tokens[1:], IGNORE_INDEX), IGNORE_INDEX)
+    has_next = text.maskable[1:] & (text.segment_ids[1:] == text.segment_ids[:-1])
+    labels = np.append(np.where(has_next, text.tokens[1:], IGNORE_INDEX), IGNORE_INDEX)
     return {"input_ids": text.tokens, "labels": labels, "segment_ids": text.segment_ids}
 
 
 def collator(context: PretrainContext) -> Collator:
-    """Build the collator of blocks; masks of documents exclude later tokens, as the model does for other masks."""
+    """Build the collator of blocks; in attention masks that separate documents, it also masks later tokens."""
     collate = mlm.collator(context)
 
     def collate_causal(features: Features) -> Tensors:
         batch = collate(features)
-        # A mask (rows, 1, tokens, tokens) replaces the model's causal mask, and must have it. A mask (rows, tokens)
-        # does not.
+        # A mask of shape (rows, 1, tokens, tokens) replaces the model's causal mask, so it must be causal too. A mask
+        # of shape (rows, tokens) does not replace it.
         mask = batch["attention_mask"]
         return {**batch, "attention_mask": mask.tril() if mask.dim() == 4 else mask}
 
@@ -69,9 +69,9 @@ def count(batch: Batch) -> dict[str, int]:
     return {"clm": mlm.count(batch)["mlm"]}
 
 
-def losses(model: Model, batch: Batch) -> Sums:
+def sum_losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the next tokens."""
-    return {"clm": mlm.losses(model, batch)["mlm"]}
+    return {"clm": mlm.sum_losses(model, batch)["mlm"]}
 
 
 def score(totals: Totals) -> dict[str, float]:

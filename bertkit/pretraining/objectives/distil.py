@@ -1,8 +1,8 @@
 """Distill a masked language model into a student made of some of its layers (DistilBERT: Sanh et al. 2019).
 
-The distributions of teacher and student are compared at masked tokens only. There the teacher is uncertain, so its
-probabilities carry information; and the heads, which cost more than all layers of a small encoder, are computed at
-one token in seven. The paper's code offers both.
+The distributions of teacher and student are compared only at masked tokens. There the teacher is uncertain, so its
+probabilities carry information. This also saves time, because the heads, which cost more than all layers of a small
+encoder, are computed for one token in seven. The paper's code can compare masked tokens or all tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bertkit.modeling.masked_head import (
     compute_masked_scores,
     read_scalars,
     run_at_masked,
-    sum_losses,
+    sum_cross_entropies,
     sum_masked_losses,
 )
 from bertkit.modeling.students.distilbert import PretrainingTeacher, choose_layers, load_teacher, make_student
@@ -35,10 +35,10 @@ OPTIONS: Mapping[str, object] = {
     "student_layers": Option(None, read=read_layers),
 }
 LOSS_TERMS: Mapping[str, float] = {"soft": 5.0, "mlm": 2.0, "cosine": 1.0}
-"""DistilBERT's weights."""
+"""Weights of the terms in DistilBERT."""
 
 IS_TEXT = "is_text"
-"""Batch key: (rows, tokens), False for padding, which a mask of (tokens, tokens) does not show."""
+"""Batch key: False for padding, which a mask of (tokens, tokens) does not show. Shape: (rows, tokens)."""
 
 BEST_METRIC = mlm.BEST_METRIC
 
@@ -64,17 +64,17 @@ class _Outputs(NamedTuple):
 
 
 def check(context: PretrainContext) -> None:
-    """Check that the recipe names a teacher, and that a student can be made of its layers."""
+    """Check that the recipe names a teacher, and that a student can be made from its layers."""
     mlm.check(context)
     _read_layers(context)
 
 
 def _read_layers(context: PretrainContext) -> list[int]:
-    """Read the indices of the teacher's layers that the student takes.
+    """Return the indices of the teacher's layers that the student takes.
 
     Raises:
         RecipeError: If no teacher is named, or it does not have these layers.
-        ModelError: If no student can be made of this teacher.
+        ModelError: If no student can be made from this teacher.
     """
     if context.model_folder is None:
         raise RecipeError("a student needs a teacher", "name a pretrained masked language model with --model")
@@ -83,7 +83,7 @@ def _read_layers(context: PretrainContext) -> list[int]:
 
 
 def load_model(context: PretrainContext) -> Model:
-    """Build the student from the checkpoint, its teacher; raises what `check` and `load_teacher` raise."""
+    """Build the student from its teacher, the checkpoint; it raises the errors of `check` and `load_teacher`."""
     layers = _read_layers(context)
     teacher = load_teacher(context.model_folder, context.config)  # type: ignore[arg-type]
     student = make_student(teacher, layers)
@@ -92,7 +92,7 @@ def load_model(context: PretrainContext) -> Model:
 
 
 def collator(context: PretrainContext) -> Collator:
-    """Build the collator of blocks; a batch also marks text and padding."""
+    """Build the collator of blocks; a batch also has `IS_TEXT`."""
     import torch
 
     collate_blocks = mlm.collator(context)
@@ -106,20 +106,20 @@ def collator(context: PretrainContext) -> Collator:
 
 
 def count(batch: Batch) -> dict[str, int]:
-    """Count the masked tokens, for two terms, and all tokens."""
-    masked = mlm.count(batch)["mlm"]
-    return {"soft": masked, "mlm": masked, "cosine": int(batch[IS_TEXT].sum())}
+    """Count the masked tokens (for two terms) and all tokens."""
+    num_masked = mlm.count(batch)["mlm"]
+    return {"soft": num_masked, "mlm": num_masked, "cosine": int(batch[IS_TEXT].sum())}
 
 
-def losses(model: Model, batch: Batch) -> Sums:
-    """Sum the three terms: the divergence from soft targets, the masked tokens, and the angles between states."""
+def sum_losses(model: Model, batch: Batch) -> Sums:
+    """Sum the divergence from the soft targets, the losses of masked tokens, and the distances between states."""
     return _sum_terms(_run_both(model, batch))
 
 
 def _sum_terms(outputs: _Outputs) -> Sums:
     return {
         "soft": soft_sum(outputs.logits, outputs.teacher_logits, outputs.temperature),
-        "mlm": sum_losses(outputs.logits, outputs.labels),
+        "mlm": sum_cross_entropies(outputs.logits, outputs.labels),
         "cosine": cosine_sum(outputs.states, outputs.teacher_states),
     }
 
@@ -127,14 +127,14 @@ def _sum_terms(outputs: _Outputs) -> Sums:
 def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the terms, the correct predictions of both models, and the predictions on which they agree."""
     outputs = _run_both(model, batch)
-    agrees = outputs.logits.argmax(-1) == outputs.teacher_logits.argmax(-1)
+    agreement = outputs.logits.argmax(-1) == outputs.teacher_logits.argmax(-1)
     teacher_sums = sum_masked_losses(outputs.teacher_logits, outputs.labels)
     return read_scalars(
         {
             **_sum_terms(outputs),
             **sum_masked_losses(outputs.logits, outputs.labels),
             "tokens": batch[IS_TEXT].sum(),
-            "agreed": (agrees & (outputs.labels != IGNORE_INDEX)).sum(),
+            "agreed": (agreement & (outputs.labels != IGNORE_INDEX)).sum(),
             **{f"teacher_{name}": value for name, value in teacher_sums.items()},
         }
     )
@@ -142,34 +142,34 @@ def accumulate(model: Model, batch: Batch) -> Totals:
 
 def score(totals: Totals) -> dict[str, float]:
     """Compute the weighted loss and its terms, and the scores of the student and of the teacher."""
-    masked = totals["masked"]
-    soft, distance = totals["soft"] / masked, totals["cosine"] / totals["tokens"]
+    num_masked = totals["masked"]
+    soft, distance = totals["soft"] / num_masked, totals["cosine"] / totals["tokens"]
     teacher_totals = {
         name.removeprefix("teacher_"): value for name, value in totals.items() if name.startswith("teacher_")
     }
     return {
         "loss": LOSS_TERMS["soft"] * soft
-        + LOSS_TERMS["mlm"] * totals["mlm"] / masked
+        + LOSS_TERMS["mlm"] * totals["mlm"] / num_masked
         + LOSS_TERMS["cosine"] * distance,
         **compute_masked_scores(totals),
         **{f"teacher_{name}": value for name, value in compute_masked_scores(teacher_totals).items()},
-        "agreement": totals["agreed"] / masked,
+        "agreement": totals["agreed"] / num_masked,
         "soft_loss": soft,
         "cosine": 1 - distance,
     }
 
 
 def encoder(model: Model, context: PretrainContext) -> Model:
-    """Return the student with its head; its tokenizer makes token types only if the student reads them."""
+    """Return the student with its head; if it has no token types, its tokenizer makes none."""
     if not get_architecture(model.config).reads_token_types:
         drop_token_types(context.tokenizer)
     return model
 
 
 def soft_sum(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
-    """Sum T² KL(teacher || student) over tokens, both at temperature T; T² keeps gradients equally large at any T.
+    """Sum T² KL(teacher || student) over tokens at temperature T; T² gives gradients the same scale at any T.
 
-    Logits are of shape (tokens, vocabulary).
+    Shape of logits: (tokens, vocabulary).
 
     >>> import torch
     >>> same = torch.tensor([[1.0, 2.0, 3.0]])
@@ -184,7 +184,7 @@ def soft_sum(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tens
 
 
 def cosine_sum(states: Tensor, teacher_states: Tensor) -> Tensor:
-    """Sum 1 - cosine between the states of student and teacher over tokens; both are of shape (tokens, width)."""
+    """Sum 1 - cosine between the states of student and teacher over tokens. Shape of states: (tokens, width)."""
     from torch.nn.functional import cosine_similarity
 
     return (1 - cosine_similarity(states.float(), teacher_states.float(), dim=-1)).sum()
@@ -199,18 +199,18 @@ def _run_both(model: Model, batch: Batch) -> _Outputs:
     inputs = {name: values for name, values in batch.items() if name != IS_TEXT}
 
     def text_states(states: Tensor) -> Tensor:
-        # In a batch of few shapes, padding gets equal states, whose cosine is 1.
+        # With static shapes, padding cannot be removed. Equal states have the cosine 1, so padding adds no loss.
         return states.where(is_text[..., None], 1.0).flatten(0, 1) if is_static else select(states, is_text)
 
     is_static = LABEL_POSITIONS in batch
     inputs["output_hidden_states"] = True  # type: ignore[assignment]
-    # `run_at_masked` gathers the masked tokens only for the heads. `hidden_states` still have all tokens, (rows,
-    # tokens, width), and the cosine compares all tokens of the text.
+    # `run_at_masked` gathers masked tokens only for the heads. `hidden_states` still have all tokens, which the cosine
+    # compares. Shape: (rows, tokens, width).
     with torch.no_grad():
         teacher_outputs, _ = run_at_masked(teacher.model.to(is_text.device), inputs)
     outputs, labels = run_at_masked(model, inputs)
     logits, teacher_logits = outputs.logits[0], teacher_outputs.logits[0]
-    if is_static:  # Positions without a label get equal logits.
+    if is_static:  # Positions without a label get equal logits, so they add no loss.
         has_label = labels[:, None] != IGNORE_INDEX
         logits, teacher_logits = logits.where(has_label, 0.0), teacher_logits.where(has_label, 0.0)
     states, teacher_states = text_states(outputs.hidden_states[-1]), text_states(teacher_outputs.hidden_states[-1])

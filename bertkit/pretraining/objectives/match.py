@@ -1,8 +1,8 @@
-"""Distill an encoder into a student that matches its inside (general distillation of TinyBERT: Jiao et al. 2020).
+"""Distill an encoder into a student that matches its inner states (general distillation of TinyBERT: Jiao et al. 2020).
 
-The student learns the output of the teacher's embeddings, hidden states and attention scores, each by mean squared
-error. It can be narrower than its teacher: then projections are trained as well and dropped at the end. Nothing is
-predicted, so neither model needs a head, and any encoder can be the teacher.
+The student learns the teacher's embedding outputs, hidden states and attention scores, each by mean squared error. It
+can be narrower than its teacher: then projections are trained too, and dropped at the end. No token is predicted, so
+neither model needs a head, and any encoder can be the teacher.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ encoder = distil.encoder
 
 
 def check(context: PretrainContext) -> None:
-    """Check that the recipe names a teacher, and that the student can read and match the same as its teacher."""
+    """Check that the recipe names a teacher, and that the student reads the same texts and has matching layers."""
     mlm.check(context)
     if context.model_folder is None:
         raise RecipeError("a student needs a teacher", "name a pretrained encoder with --model")
@@ -61,9 +61,7 @@ def check(context: PretrainContext) -> None:
     student = _student_config(context)
     for config in (context.config, student):
         if config is not None and shares_layers(config):
-            message = (
-                f"the layers of a model of type {config.model_type!r} share their weights, so they cannot be matched"
-            )
+            message = f"the layers of a model of type {config.model_type!r} share their weights and cannot be matched"
             raise ModelError(message, "use another model, or another size")
     if student is not None:
         _check_student(student, context)
@@ -73,8 +71,8 @@ def _student_config(context: PretrainContext) -> Config | None:
     """Build the config of a new student, or return None if the student takes layers of its teacher.
 
     Raises:
-        RecipeError: If the recipe names both a size and layers, or neither, or if they do not exist.
-        ModelError: If no student can be made of this teacher's layers.
+        RecipeError: If the recipe does not name either a size or layers, or they do not exist.
+        ModelError: If no student can be made from this teacher's layers.
     """
     size, layers = (read_option(OPTIONS, context.recipe, name) for name in ("student_size", "student_layers"))
     if (size is None) == (layers is None):
@@ -87,25 +85,25 @@ def _student_config(context: PretrainContext) -> Config | None:
 
 
 def _check_student(student: Config, context: PretrainContext) -> None:
-    teacher, training, first = context.config, context.recipe.training, first_position(student)
+    teacher, training, first_id = context.config, context.recipe.training, first_position(student)
     # RoBERTa counts positions from its padding id + 1, so it has fewer positions for tokens than embeddings.
-    positions = getattr(student, "max_position_embeddings", training.max_length + first) - first
+    positions = getattr(student, "max_position_embeddings", training.max_length + first_id) - first_id
     if positions < training.max_length:
         message = f"the student reads {positions} tokens, not {training.max_length}"
         raise RecipeError(message, f"--max-length {positions}")
-    can_separate = get_architecture(student).separates_documents and first == first_position(teacher)
+    can_separate = get_architecture(student).separates_documents and first_id == first_position(teacher)
     if training.packing == "documents" and not can_separate:
         message = f"a student of type {student.model_type} cannot keep documents of a block apart as its teacher does"
         raise RecipeError(message, "--set training.packing=joined, or none")
-    heads = student.num_attention_heads, teacher.num_attention_heads
-    if read_option(OPTIONS, context.recipe, "attention") and heads[0] != heads[1]:
-        message = f"attention cannot be matched: the student has {heads[0]} heads, the teacher {heads[1]}"
-        remedy = f"--set options.student_options.num_attention_heads={heads[1]}, or options.attention=false"
+    heads, teacher_heads = student.num_attention_heads, teacher.num_attention_heads
+    if read_option(OPTIONS, context.recipe, "attention") and heads != teacher_heads:
+        message = f"attention cannot be matched: the student has {heads} heads, the teacher {teacher_heads}"
+        remedy = f"--set options.student_options.num_attention_heads={teacher_heads}, or options.attention=false"
         raise ModelError(message, remedy)
 
 
 def load_model(context: PretrainContext) -> Model:
-    """Build the student, whose states and attention are compared with the checkpoint's, its teacher.
+    """Build the student, and attach its teacher, the checkpoint, and the comparison of both.
 
     Raises:
         RecipeError: If a layer of the map does not exist.
@@ -116,15 +114,14 @@ def load_model(context: PretrainContext) -> Model:
     from bertkit.modeling.students.matching import match_models
 
     config = _student_config(context)
-    teacher = (
-        load_for_pretraining(AutoModelForMaskedLM, context.model_folder, context.config).requires_grad_(False).eval()
-    )
+    teacher = load_for_pretraining(AutoModelForMaskedLM, context.model_folder, context.config)
+    teacher.requires_grad_(False).eval()
     if config is not None:
         student = load_for_pretraining(AutoModelForMaskedLM, None, config)
     else:
         layers = read_layers(read_option(OPTIONS, context.recipe, "student_layers"))
         student = make_student(teacher, choose_layers(layers, context.config))
-    # The base of a model with a head has no pooler, which would not be trained.
+    # The base of a masked language model has no pooler; a pooler would not be trained.
     encoder: Model = student.base_model
     layer_map, attention = (read_option(OPTIONS, context.recipe, name) for name in ("layer_map", "attention"))
     terms = DistillationConfig(
@@ -137,15 +134,15 @@ def load_model(context: PretrainContext) -> Model:
 
 
 def count(batch: Batch) -> dict[str, int]:
-    """Count the tokens, which all terms are sums over."""
+    """Count the tokens; all terms are sums over them."""
     return dict.fromkeys(LOSS_TERMS, int(batch[distil.IS_TEXT].sum()))
 
 
-def losses(model: Model, batch: Batch) -> Sums:
+def sum_losses(model: Model, batch: Batch) -> Sums:
     """Run student and teacher on a batch, the teacher without gradients, and sum each term over the tokens."""
     import torch
 
-    # The outputs of both models are not used: hooks on their layers keep the states that `compare` reads.
+    # The outputs of both models are not used: hooks on their layers store the states that `compare` reads.
     teacher, is_text = unwrap(model).teacher, batch[distil.IS_TEXT]
     inputs = {name: values for name, values in batch.items() if name not in ("labels", LABEL_POSITIONS, distil.IS_TEXT)}
     with torch.no_grad():
@@ -156,7 +153,7 @@ def losses(model: Model, batch: Batch) -> Sums:
 
 def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the terms, and count the tokens."""
-    return read_scalars({**losses(model, batch), "tokens": batch[distil.IS_TEXT].sum()})
+    return read_scalars({**sum_losses(model, batch), "tokens": batch[distil.IS_TEXT].sum()})
 
 
 def score(totals: Totals) -> dict[str, float]:

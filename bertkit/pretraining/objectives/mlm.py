@@ -14,7 +14,7 @@ from bertkit.modeling.masked_head import (
     compute_masked_scores,
     read_scalars,
     run_at_masked,
-    sum_losses,
+    sum_cross_entropies,
     sum_masked_losses,
 )
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, choose_tokens, choose_words, corrupt
@@ -23,12 +23,12 @@ from bertkit.pretraining.objectives import (
     Random,
     Sums,
     Totals,
-    masking_rate,
-    read_shares,
-    replacement_shares,
+    get_masking_rate,
+    get_replacement_fractions,
+    read_fractions,
 )
 from bertkit.pretraining.packing import (
-    NOTHING,
+    NO_PADDING,
     Block,
     Blocks,
     TokenizedText,
@@ -44,7 +44,7 @@ OPTIONS: Mapping[str, object] = {
     "mask_rate": Option(0.15, minimum=0.01, maximum=0.9),
     "last_mask_rate": Option(None, minimum=0.01, maximum=0.9),
     "whole_words": False,
-    "mask_random_keep": Option(MASK_RANDOM_KEEP, read=read_shares),
+    "mask_random_keep": Option(MASK_RANDOM_KEEP, read=read_fractions),
 }
 LOSS_TERMS: Mapping[str, float] = {"mlm": 1.0}
 BEST_METRIC = "loss"
@@ -65,7 +65,7 @@ def load_model(context: PretrainContext) -> Model:
 
 
 def examples(corpus: TokenizedCorpus, length: int, context: PretrainContext, epoch: int) -> Blocks:
-    """Split the corpus into blocks, the same in each epoch."""
+    """Split the corpus into blocks, which are the same in each epoch."""
     packing = context.recipe.training.packing
     return pack_blocks(corpus, length, context.template.size, packing)
 
@@ -77,30 +77,25 @@ def feature(example: Block, progress: float | None, random: Random, context: Pre
 
 
 def mask(text: TokenizedText, progress: float | None, random: Random, context: PretrainContext) -> Feature:
-    """Mask tokens, or whole words, of a text: ``input_ids``, and ``labels`` at the masked positions."""
-    # All chosen tokens have labels, also those that `corrupt` does not change. In fine-tuning no token is masked, so
-    # unmasked tokens need good hidden states too (Devlin et al. 2019, section 3.1).
-    chosen = choose_masked(text, progress, random, context)
-    shares = replacement_shares(OPTIONS, context, progress)
-    mask_token_id = context.tokenizer.mask_token_id
-    return {
-        "input_ids": corrupt(
-            text.tokens, chosen, random, mask_token_id, context.ordinary_tokens, mask_random_keep=shares
-        ),
-        "labels": np.where(chosen, text.tokens, IGNORE_INDEX),
-    }
+    """Mask tokens, or whole words, of a text; return ``input_ids``, and ``labels`` at the masked positions."""
+    # All chosen tokens have labels, even if `corrupt` keeps them. In fine-tuning, no token is masked, so the model must
+    # compute good hidden states for unmasked tokens too (Devlin et al. 2019, section 3.1).
+    is_chosen = choose_masked(text, progress, random, context)
+    fractions, mask_token_id = get_replacement_fractions(OPTIONS, context, progress), context.tokenizer.mask_token_id
+    input_ids = corrupt(text.tokens, is_chosen, random, mask_token_id, context.ordinary_tokens, None, fractions)
+    return {"input_ids": input_ids, "labels": np.where(is_chosen, text.tokens, IGNORE_INDEX)}
 
 
 def choose_masked(text: TokenizedText, progress: float | None, random: Random, context: PretrainContext) -> np.ndarray:
-    """Choose the tokens of a text to mask, shape (tokens,) of booleans."""
-    rate = masking_rate(OPTIONS, context, progress)
+    """Return whether each token of a text is masked. Shape: (tokens,)."""
+    rate = get_masking_rate(OPTIONS, context, progress)
     if read_option(OPTIONS, context.recipe, "whole_words"):
         return choose_words(text.maskable, text.word_starts, rate, random)
     return choose_tokens(text.maskable, rate, random)
 
 
-def collator(context: PretrainContext, extra_padding: Mapping[str, float] = NOTHING) -> Collator:
-    """Build the collator of blocks; `extra_padding` maps other keys with one number per token to their padding."""
+def collator(context: PretrainContext, extra_padding: Mapping[str, float] = NO_PADDING) -> Collator:
+    """Build the collator of blocks; `extra_padding`: other key with a number per token -> number at padding."""
     within_documents = context.recipe.training.packing == "documents"
     return block_collator(
         context.tokenizer, extra_padding, first_position(context.config) if within_documents else None
@@ -112,10 +107,10 @@ def count(batch: Batch) -> dict[str, int]:
     return {"mlm": int((batch["labels"] != IGNORE_INDEX).sum())}
 
 
-def losses(model: Model, batch: Batch) -> Sums:
+def sum_losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the masked tokens."""
     outputs, labels = run_at_masked(model, batch, rounded=True)
-    return {"mlm": sum_losses(outputs.logits, labels)}
+    return {"mlm": sum_cross_entropies(outputs.logits, labels)}
 
 
 def accumulate(model: Model, batch: Batch) -> Totals:
@@ -130,7 +125,7 @@ def score(totals: Totals) -> dict[str, float]:
 
 
 def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Return no baselines besides the frequencies of tokens."""
+    """Return no baselines, because the baseline by token frequencies is computed for every objective."""
     return {}
 
 
@@ -140,5 +135,5 @@ def encoder(model: Model, context: PretrainContext) -> Model:
 
 
 def auxiliary_checkpoints(model: Model, context: PretrainContext) -> dict[str, Model]:
-    """Return no other checkpoints: the encoder is the complete model."""
+    """Return no other checkpoints, because the encoder is the complete model."""
     return {}

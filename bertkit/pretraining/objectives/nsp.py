@@ -32,14 +32,14 @@ def check(context: PretrainContext) -> None:
 
 
 def load_model(context: PretrainContext) -> Model:
-    """Load the checkpoint, or build a new model, with a head for masked tokens and one for pairs of segments."""
+    """Load the checkpoint, or build a new model, with heads for masked tokens and for pairs of segments."""
     from transformers import AutoModelForPreTraining
 
     return load_for_pretraining(AutoModelForPreTraining, context.model_folder, context.config)
 
 
 def examples(corpus: TokenizedCorpus, length: int, context: PretrainContext, epoch: int) -> Pairs:
-    """Pair the segments of the corpus, differently in each epoch; half of the second segments are random ones."""
+    """Pair the segments of the corpus, differently in each epoch; half of the second segments are random."""
     return pair_segments(corpus, length, context, epoch, "next")
 
 
@@ -47,7 +47,7 @@ def pair_segments(
     corpus: TokenizedCorpus, length: int, context: PretrainContext, epoch: int, pair_type: PairType
 ) -> Pairs:
     """Pair the segments of the corpus; the pairs repeat after ``training.dupe_factor`` epochs, if it is set."""
-    # Pairs follow only from seed and version, so a resumed run, and every process, builds the same pairs.
+    # Pairs depend only on the seed and this version, so all processes and resumed runs build the same pairs.
     training = context.recipe.training
     version = training.get_example_version(epoch)
     return build_pairs(corpus, length, context.pair_template.size, pair_type, training.seed, version)
@@ -70,15 +70,15 @@ def count(batch: Batch) -> dict[str, int]:
     return dict(zip(LOSS_TERMS, count_pairs(batch), strict=True))
 
 
-def losses(model: Model, batch: Batch) -> Sums:
+def sum_losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the masked tokens and of the pairs."""
     return dict(zip(LOSS_TERMS, sum_pair_losses(model, batch), strict=True))
 
 
 def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Compute the accuracy of always predicting the more frequent label, and of predictions by segment lengths."""
-    is_second = [feature["token_type_ids"] for feature in held_out]
-    lengths = [(len(second) - int(second.sum()), int(second.sum())) for second in is_second]
+    """Compute the accuracies of the more frequent label and of predictions by segment lengths."""
+    segment_ids = [feature["token_type_ids"] for feature in held_out]
+    lengths = [(len(ids) - int(ids.sum()), int(ids.sum())) for ids in segment_ids]
     labels = [feature["pair_labels"] for feature in held_out]
     share = sum(labels) / len(labels)
     accuracies = {"more frequent label": max(share, 1 - share), "segment lengths": score_by_length(lengths, labels)}

@@ -21,7 +21,7 @@ from bertkit.modeling.masked_head import (
     LABEL_POSITIONS,
     compute_masked_scores,
     read_scalars,
-    sum_losses,
+    sum_cross_entropies,
     sum_masked_losses,
 )
 from bertkit.pretraining.objectives import PretrainContext, Random, Sums, Totals, mlm
@@ -38,11 +38,11 @@ OPTIONS: Mapping[str, object] = {
 LOSS_TERMS: Mapping[str, float] = {"mlm": 1.0, "rtd": 50.0}
 """The weights of the paper (section 3.1): the discriminator's loss is far smaller than the generator's."""
 BEST_METRIC = "perplexity"
-"""A better generator makes the discriminator's task harder, so only the generator's scores compare between steps."""
+"""Score of the generator, because a better generator makes the discriminator's task harder and its scores lower."""
 
 _GENERATOR = "generator"  # folder of the generator, in the discriminator's folder
-_PADDING = -1.0  # marks padding in the random numbers, which are from [0, 1)
-_SHARED = ("vocab_size", "embedding_size", "max_position_embeddings", "type_vocab_size")
+_PADDING = -1.0  # marks padding in random numbers from [0, 1)
+_SHARED_KEYS = ("vocab_size", "embedding_size", "max_position_embeddings", "type_vocab_size")
 
 examples = mlm.examples
 
@@ -60,7 +60,7 @@ def load_model(context: PretrainContext) -> Model:
     """Load or build the discriminator and the generator; if the checkpoint has no generator, a new one is built.
 
     Raises:
-        RecipeError: If the generator's size does not divide into attention heads.
+        RecipeError: If the generator's width cannot be divided among attention heads.
         ModelError: If the generator cannot share embeddings with the discriminator, or is damaged.
     """
     config, folder = context.config, context.model_folder
@@ -74,13 +74,13 @@ def load_model(context: PretrainContext) -> Model:
     if generator_folder:
         check_model(generator_folder)
     size = read_option(OPTIONS, context.recipe, "generator_size")
-    smaller = load_config(generator_folder) if generator_folder else make_generator_config(config, size)
-    for name in _SHARED:
-        if getattr(smaller, name) != getattr(config, name):
-            message = f"{name} is {getattr(smaller, name)}, but {getattr(config, name)} in the discriminator"
+    small_config = load_config(generator_folder) if generator_folder else make_generator_config(config, size)
+    for name in _SHARED_KEYS:
+        if getattr(small_config, name) != getattr(config, name):
+            message = f"{name} is {getattr(small_config, name)}, but {getattr(config, name)} in the discriminator"
             raise ModelError(message, "use both from one run, or leave the generator out", file=generator_folder)
     discriminator = load_for_pretraining(ElectraForPreTraining, folder, config)
-    generator = load_for_pretraining(ElectraForMaskedLM, generator_folder, smaller)
+    generator = load_for_pretraining(ElectraForMaskedLM, generator_folder, small_config)
     model = ElectraPair(discriminator, generator)
     new_weights = (name for part in (discriminator, generator) for name in get_loading_info(part).new_weights)
     model.loading_info = LoadingInfo(tuple(new_weights))
@@ -90,63 +90,63 @@ def load_model(context: PretrainContext) -> Model:
 def feature(example: Block, progress: float | None, random: Random, context: PretrainContext) -> Feature:
     """Mask tokens, or whole words, of a block, and draw the random numbers that choose the generator's tokens."""
     text = join_block(example, context.template)
-    # All chosen tokens become the mask token (section 2 of the paper). BERT leaves or replaces some of them at random;
-    # here, samples of the generator replace them all.
-    chosen = mlm.choose_masked(text, progress, random, context)
+    # All chosen tokens become the mask token (section 2 of the paper). BERT keeps or replaces some of them at random;
+    # here, samples of the generator replace all of them.
+    is_chosen = mlm.choose_masked(text, progress, random, context)
     return {
-        "input_ids": np.where(chosen, context.tokenizer.mask_token_id, text.tokens),
-        "labels": np.where(chosen, text.tokens, IGNORE_INDEX),
+        "input_ids": np.where(is_chosen, context.tokenizer.mask_token_id, text.tokens),
+        "labels": np.where(is_chosen, text.tokens, IGNORE_INDEX),
         "segment_ids": text.segment_ids,
-        # The generator samples in the process that trains, from draws of the data, so a resumed run samples the same
-        # tokens.
-        "draws": random.random(len(chosen), dtype=np.float32),
+        # The generator's samples use these random numbers, so a resumed run samples the same tokens.
+        "draws": random.random(len(is_chosen), dtype=np.float32),
     }
 
 
 def collator(context: PretrainContext) -> Collator:
-    """Build the collator of blocks; the random numbers of padding are negative."""
+    """Build the collator of blocks; the random numbers at padding are negative."""
     return mlm.collator(context, {"draws": _PADDING})
 
 
 def count(batch: Batch) -> dict[str, int]:
-    """Count the masked tokens, and all tokens: the discriminator classifies each, special ones too."""
+    """Count the masked tokens, and all tokens, because the discriminator classifies special tokens too."""
     return {"mlm": int((batch["labels"] != IGNORE_INDEX).sum()), "rtd": int((batch["draws"] >= 0).sum())}
 
 
-def losses(model: Model, batch: Batch) -> Sums:
+def sum_losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the generator and of the discriminator."""
-    return _sums(model(**batch), batch)
+    return _sum_terms(model(**batch), batch)
 
 
-def _sums(outputs: Batch, batch: Batch) -> Sums:
+def _sum_terms(outputs: Batch, batch: Batch) -> Sums:
     from torch.nn import functional
 
-    # (rows, tokens), False at padding. An attention mask within documents, (rows, 1, tokens, tokens),
-    # does not show that.
-    tokens = derive(batch["draws"], lambda draws: draws >= 0)
-    logits, replaced, weights = outputs["logits"].float(), outputs["replaced"].float(), None
-    if LABEL_POSITIONS in batch:  # In a batch of few shapes, padding has the weight 0.
-        weights = tokens.float()
+    # False at padding, which an attention mask within documents does not show. Shape: (rows, tokens).
+    is_token = derive(batch["draws"], lambda draws: draws >= 0)
+    logits, is_replaced, weights = outputs["logits"].float(), outputs["replaced"].float(), None
+    if LABEL_POSITIONS in batch:  # With static shapes, padding stays, with the weight 0.
+        weights = is_token.float()
     else:
-        logits, replaced = select(logits, tokens), select(replaced, tokens)
+        logits, is_replaced = select(logits, is_token), select(is_replaced, is_token)
     return {
-        "mlm": sum_losses(outputs["masked_logits"], outputs["masked_labels"]),
-        "rtd": functional.binary_cross_entropy_with_logits(logits, replaced, weight=weights, reduction="sum"),
+        "mlm": sum_cross_entropies(outputs["masked_logits"], outputs["masked_labels"]),
+        "rtd": functional.binary_cross_entropy_with_logits(logits, is_replaced, weight=weights, reduction="sum"),
     }
 
 
 def accumulate(model: Model, batch: Batch) -> Totals:
-    """Sum both losses, the generator's correct predictions, and the tokens that the discriminator finds replaced."""
+    """Sum both losses, the generator's correct predictions, and the discriminator's predictions by outcome."""
     outputs = model(**batch)
     # A sample that equals the original token is not replaced (section 2 of the paper).
-    tokens = batch["draws"] >= 0
-    replaced, suspected = outputs["replaced"] & tokens, (outputs["logits"] > 0) & tokens
-    counts = {"tokens": tokens, "replaced": replaced, "suspected": suspected, "caught": replaced & suspected}
+    is_token = batch["draws"] >= 0
+    is_replaced, is_suspected = outputs["replaced"] & is_token, (outputs["logits"] > 0) & is_token
     return read_scalars(
         {
             **sum_masked_losses(outputs["masked_logits"], outputs["masked_labels"]),
-            "rtd": _sums(outputs, batch)["rtd"],
-            **{name: positions.sum() for name, positions in counts.items()},
+            "rtd": _sum_terms(outputs, batch)["rtd"],
+            "tokens": is_token.sum(),
+            "replaced": is_replaced.sum(),
+            "suspected": is_suspected.sum(),
+            "caught": (is_replaced & is_suspected).sum(),
         }
     )
 

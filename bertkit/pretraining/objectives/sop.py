@@ -34,6 +34,6 @@ def count(batch: Batch) -> dict[str, int]:
     return dict(zip(LOSS_TERMS, count_pairs(batch), strict=True))
 
 
-def losses(model: Model, batch: Batch) -> Sums:
+def sum_losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the masked tokens and of the pairs."""
     return dict(zip(LOSS_TERMS, sum_pair_losses(model, batch), strict=True))

@@ -1,4 +1,4 @@
-"""Masked spans, predicted in their context and from their boundaries alone (SpanBERT: Joshi et al. 2020, section 3)."""
+"""Masked spans, predicted from their context and from their boundaries (SpanBERT: Joshi et al. 2020, section 3)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bertkit.modeling.masked_head import (
     compute_masked_scores,
     read_scalars,
     run_at_masked,
-    sum_losses,
+    sum_cross_entropies,
     sum_masked_losses,
 )
 from bertkit.pretraining.masking import choose_spans, corrupt
@@ -22,9 +22,9 @@ from bertkit.pretraining.objectives import (
     Random,
     Sums,
     Totals,
-    masking_rate,
+    get_masking_rate,
+    get_replacement_fractions,
     mlm,
-    replacement_shares,
 )
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.recipe.records import read_option
@@ -48,13 +48,13 @@ examples = mlm.examples
 
 
 def load_model(context: PretrainContext) -> Model:
-    """Load the checkpoint, or build a new model, with a head for masked tokens and one for span boundaries."""
+    """Load the checkpoint, or build a new model, with heads for masked tokens and for span boundaries."""
     model = mlm.load_model(context)
     if read_option(OPTIONS, context.recipe, "boundary"):
         from bertkit.modeling.heads.pretraining import add_span_boundary
 
         add_span_boundary(model)
-        # A checkpoint never has this head, so its weights are new, which the report lists.
+        # A checkpoint never has this head, so the report lists its weights as new.
         if context.model_folder is not None:
             new_weights = get_loading_info(model).new_weights
             model.loading_info = LoadingInfo((*new_weights, "span_boundary"))
@@ -62,26 +62,26 @@ def load_model(context: PretrainContext) -> Model:
 
 
 def feature(example: Block, progress: float | None, random: Random, context: PretrainContext) -> Feature:
-    """Mask spans of a block; with boundaries, add the first and last + 1 token of the span at each masked position."""
+    """Mask spans of a block; with boundaries, add first and last + 1 token of the span to each masked position."""
     text = join_block(example, context.template)
-    rate = masking_rate(OPTIONS, context, progress)
-    chosen, spans = choose_spans(text.maskable, text.word_starts, rate, random)
-    mask_token_id, shares = context.tokenizer.mask_token_id, replacement_shares(OPTIONS, context, progress)
+    rate = get_masking_rate(OPTIONS, context, progress)
+    is_chosen, spans = choose_spans(text.maskable, text.word_starts, rate, random)
+    mask_token_id, fractions = context.tokenizer.mask_token_id, get_replacement_fractions(OPTIONS, context, progress)
     masked: Feature = {
-        "input_ids": corrupt(text.tokens, chosen, random, mask_token_id, context.ordinary_tokens, spans, shares),
-        "labels": np.where(chosen, text.tokens, IGNORE_INDEX),
+        "input_ids": corrupt(text.tokens, is_chosen, random, mask_token_id, context.ordinary_tokens, spans, fractions),
+        "labels": np.where(is_chosen, text.tokens, IGNORE_INDEX),
         "segment_ids": text.segment_ids,
     }
     if read_option(OPTIONS, context.recipe, "boundary"):
-        # Each edge (spans,) is repeated for the tokens of its span, (tokens,); spans are in the order of positions.
+        # Repeat the edge of each span for the tokens of the span; spans are in the order of positions.
         for name, edge in zip(_EDGES, spans.T, strict=True):
-            masked[name] = np.zeros(len(chosen), dtype=np.int64)
-            masked[name][chosen] = np.repeat(edge, spans[:, 1] - spans[:, 0])
+            masked[name] = np.zeros(len(is_chosen), dtype=np.int64)
+            masked[name][is_chosen] = np.repeat(edge, spans[:, 1] - spans[:, 0])
     return masked
 
 
 def collator(context: PretrainContext) -> Collator:
-    """Build the collator of blocks; with boundaries, ``span_starts`` and ``span_ends`` are of shape (rows, tokens)."""
+    """Build the collator of blocks, with ``span_starts`` and ``span_ends`` if features have boundaries."""
     return mlm.collator(context, dict.fromkeys(_EDGES, 0))
 
 
@@ -91,18 +91,20 @@ def count(batch: Batch) -> dict[str, int]:
     return {"mlm": tokens, "sbo": tokens} if _EDGES[0] in batch else {"mlm": tokens}
 
 
-def losses(model: Model, batch: Batch) -> Sums:
-    """Sum the cross-entropies of the masked tokens; with boundaries, also those predicted from them (``sbo``)."""
+def sum_losses(model: Model, batch: Batch) -> Sums:
+    """Sum the cross-entropies of the masked tokens (``mlm``) and of their predictions from boundaries (``sbo``)."""
     logits, labels, boundary_logits = _run_heads(model, batch)
-    sums = {"mlm": sum_losses(logits, labels)}
-    return sums if boundary_logits is None else {**sums, "sbo": sum_losses(boundary_logits, labels)}
+    sums = {"mlm": sum_cross_entropies(logits, labels)}
+    return sums if boundary_logits is None else {**sums, "sbo": sum_cross_entropies(boundary_logits, labels)}
 
 
 def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the losses and the correct predictions of a batch."""
     logits, labels, boundary_logits = _run_heads(model, batch)
     sums = sum_masked_losses(logits, labels)
-    return read_scalars(sums if boundary_logits is None else {**sums, "sbo": sum_losses(boundary_logits, labels)})
+    if boundary_logits is not None:
+        sums["sbo"] = sum_cross_entropies(boundary_logits, labels)
+    return read_scalars(sums)
 
 
 def score(totals: Totals) -> dict[str, float]:
@@ -112,14 +114,14 @@ def score(totals: Totals) -> dict[str, float]:
 
 def encoder(model: Model, context: PretrainContext) -> Model:
     """Return the model without the boundary head: a plain checkpoint for masked language modeling."""
-    # A shallow copy shares the weights, and leaves the training model with its head.
+    # A shallow copy shares the weights, and the training model keeps its head.
     encoder_only = copy(model)
     encoder_only._modules = {name: module for name, module in model._modules.items() if name != "span_boundary"}
     return encoder_only
 
 
 def _run_heads(model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Compute the logits of masked tokens, their labels, and their logits from the boundaries, if there are any."""
+    """Compute the logits of masked tokens, their labels, and their logits from boundaries (None without)."""
     inputs = {name: values for name, values in batch.items() if name not in _EDGES}
     if _EDGES[0] not in batch:
         outputs, labels = run_at_masked(model, inputs, rounded=True)

@@ -67,7 +67,7 @@ def test_the_loss_is_that_of_a_plain_loop(corpus):
             ids = torch.from_numpy(feature["input_ids"])[None]
             logs = model(input_ids=ids).logits[0].log_softmax(dim=-1)
             losses += [-logs[i, ids[0, i + 1]].item() for i in range(ids.shape[1] - 2)]  # [SEP] is not predicted
-        sums, counts, scores = clm.losses(model, batch), clm.count(batch), clm.score(clm.accumulate(model, batch))
+        sums, counts, scores = clm.sum_losses(model, batch), clm.count(batch), clm.score(clm.accumulate(model, batch))
     assert counts["clm"] == len(losses)
     assert sums["clm"].item() == pytest.approx(sum(losses), rel=1e-5)
     assert scores["loss"] == pytest.approx(np.mean(losses), rel=1e-5)

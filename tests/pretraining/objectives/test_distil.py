@@ -99,7 +99,7 @@ def train(objective, context, corpus, steps, rate=1e-3, seed=0):
     for step in range(steps):
         features = epochs[step % 4]
         batch = objective.collator(context)([features[n] for n in random.permutation(len(features))[:16]])
-        sums, counts = objective.losses(model, batch), objective.count(batch)
+        sums, counts = objective.sum_losses(model, batch), objective.count(batch)
         optimizer.zero_grad()
         sum(weight * sums[name] / counts[name] for name, weight in objective.LOSS_TERMS.items()).backward()
         optimizer.step()
@@ -161,7 +161,7 @@ def test_the_terms_are_what_a_plain_loop_gives(bert_folder):
     with torch.no_grad():
         both = (model, model.teacher.model)
         outputs = [network(**inputs, output_hidden_states=True) for network in both]
-        sums = {name: float(value) for name, value in distil.losses(model, batch).items()}
+        sums = {name: float(value) for name, value in distil.sum_losses(model, batch).items()}
     expected, counts = {"soft": 0.0, "mlm": 0.0, "cosine": 0.0}, {"soft": 0, "mlm": 0, "cosine": 0}
     for row, column in np.ndindex(*batch["labels"].shape):
         logits = [output.logits[row, column].double() for output in outputs]
@@ -191,8 +191,8 @@ def test_padding_has_no_part_in_any_term(bert_folder, packing):
     assert len(some[0]["input_ids"]) < len(some[1]["input_ids"])
     collate = distil.collator(context)
     with torch.no_grad():
-        alone = [distil.losses(model, collate([feature])) for feature in some]
-        together = distil.losses(model, collate(some))
+        alone = [distil.sum_losses(model, collate([feature])) for feature in some]
+        together = distil.sum_losses(model, collate(some))
     for name in distil.LOSS_TERMS:
         assert float(together[name]) == pytest.approx(sum(float(each[name]) for each in alone), rel=1e-4)
     assert distil.count(collate(some))["cosine"] == sum(len(feature["input_ids"]) for feature in some)
@@ -203,7 +203,7 @@ def test_a_batch_without_masked_tokens_has_a_loss_of_zero_and_a_gradient(bert_fo
     model = distil.load_model(context)
     batch = make_batch(context)
     batch["labels"] = torch.full_like(batch["labels"], -100)
-    sums = distil.losses(model, batch)
+    sums = distil.sum_losses(model, batch)
     assert (sums["soft"].item(), sums["mlm"].item()) == (0, 0)
     (sums["soft"] + sums["mlm"]).backward()
 

@@ -63,7 +63,7 @@ def test_the_terms_are_what_a_plain_loop_gives(teacher_of, packing):
     model = match.load_model(context).eval()
     teacher, batch = model.teacher.model, make_batch(context)
     with torch.no_grad():
-        sums = {name: float(value) for name, value in match.losses(model, batch).items()}
+        sums = {name: float(value) for name, value in match.sum_losses(model, batch).items()}
         inputs = {name: values for name, values in batch.items() if name not in ("labels", "is_text")}
         ours, theirs = (one(**inputs, output_hidden_states=True).hidden_states for one in (model, teacher))
         scores = attention_scores(model, 0, ours[0]), attention_scores(teacher, 1, theirs[1])
@@ -90,7 +90,7 @@ def test_only_the_student_learns_and_projections_are_dropped(teacher_of, tmp_pat
     context = make_setup(teacher_of("bert"), packing="documents", student_size="tiny", student_options=NARROW)
     model, plain = match.load_model(context).train(), AutoModel.from_config(match._student_config(context))
     teacher, batch = model.teacher.model, make_batch(context)
-    sum(match.losses(model, batch).values()).backward()
+    sum(match.sum_losses(model, batch).values()).backward()
     assert all(weights.grad is not None for weights in model.parameters())  # also those of the projections
     assert not any(weights.requires_grad for weights in teacher.parameters())
     assert not teacher.training
@@ -114,7 +114,7 @@ def test_an_encoder_of_any_type_is_matched_by_a_narrower_student(teacher_of, mod
         return
     load_objective(context.recipe).check(context)
     model = match.load_model(context)
-    sums = match.losses(model, make_batch(context))
+    sums = match.sum_losses(model, make_batch(context))
     sum(sums.values()).backward()
     assert all(value.isfinite() and value > 0 for value in sums.values())
     assert set(sums) == set(match.LOSS_TERMS) - (set() if options["attention"] else {"attention_scores"})
@@ -139,7 +139,7 @@ def test_a_student_of_the_layers_of_any_type_learns_and_is_saved(teacher_of, tmp
     context = make_setup(teacher_of(model_type), name, student_layers=1, **attention)
     objective.check(context)
     model = objective.load_model(context)
-    sums = objective.losses(model, make_batch(context, objective))
+    sums = objective.sum_losses(model, make_batch(context, objective))
     sum(sums.values()).backward()
     assert all(value.isfinite() for value in sums.values())
     model.teacher.hooks.close()

@@ -68,7 +68,7 @@ def test_the_loss_is_that_of_transformers(corpus):
     context = make_setup("mlm", packing="none")
     model = mlm.load_model(context).eval()
     batch = mlm.collator(context)(make_features(mlm, context, corpus)[:8])
-    sums, counts = mlm.losses(model, batch), mlm.count(batch)
+    sums, counts = mlm.sum_losses(model, batch), mlm.count(batch)
     outputs = model(**batch)
     torch.testing.assert_close(sums["mlm"] / counts["mlm"], outputs.loss)
     with torch.inference_mode():

@@ -105,7 +105,7 @@ def test_the_loss_is_the_sum_of_both_and_that_of_transformers(objective, model_t
     context = make_setup(name_of(objective), model_type)
     model = objective.load_model(context).eval()
     batch = objective.collator(context)(make_features(objective, context, corpus)[:8])
-    sums, counts = objective.losses(model, batch), objective.count(batch)
+    sums, counts = objective.sum_losses(model, batch), objective.count(batch)
     ours = sum(weight * sums[name] / counts[name] for name, weight in objective.LOSS_TERMS.items())
     names = {"bert": "next_sentence_label", "albert": "sentence_order_label"}
     inputs = dict(batch)
@@ -146,7 +146,7 @@ def test_the_cross_entropy_of_a_worked_example(sat, nats):
         "pair_labels": torch.tensor([1]),
     }
     with torch.inference_mode():
-        sums, totals = nsp.losses(model, batch), nsp.accumulate(model, batch)
+        sums, totals = nsp.sum_losses(model, batch), nsp.accumulate(model, batch)
     assert sums["mlm"].item() == pytest.approx(nats, abs=5e-5)
     assert sums["nsp"].item() == pytest.approx(math.log(1 + math.exp(2)), abs=1e-5)
     assert nsp.score(totals)["loss"] == pytest.approx(nats + math.log(1 + math.exp(2)), abs=1e-4)

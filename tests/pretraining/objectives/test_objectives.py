@@ -11,7 +11,7 @@ import torch
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.sizes import find_size
-from bertkit.pretraining.objectives import Objective, load_objective, masking_rate, mlm, objective_names
+from bertkit.pretraining.objectives import Objective, get_masking_rate, load_objective, mlm, objective_names
 from bertkit.recipe import load_pretrain_recipe
 from bertkit.recipe.records import PretrainRecipe
 from bertkit.tokens.features import IGNORE_INDEX
@@ -92,7 +92,7 @@ def test_features_depend_on_their_generator_alone(prepared, corpus, progress):
 
 def test_terms_counts_and_scores_fit_together(prepared, model, batch):
     objective, _ = prepared
-    sums, counts = objective.losses(model, batch), objective.count(batch)
+    sums, counts = objective.sum_losses(model, batch), objective.count(batch)
     assert sums.keys() == counts.keys() == objective.LOSS_TERMS.keys()
     means = {name: sums[name].item() / counts[name] for name in sums}
     assert all(math.isfinite(mean) and mean > 0 for mean in means.values())
@@ -121,7 +121,7 @@ def test_what_is_saved_is_a_model_of_transformers(prepared, model, tmp_path):
 
 def test_the_masking_rate_of_held_out_text_is_fixed():
     context = make_setup("mlm", options={"mask_rate": 0.4, "last_mask_rate": 0.2})
-    rates = [masking_rate(mlm.OPTIONS, context, progress) for progress in (0.0, 0.5, 1.0, None)]
+    rates = [get_masking_rate(mlm.OPTIONS, context, progress) for progress in (0.0, 0.5, 1.0, None)]
     assert rates == pytest.approx([0.4, 0.3, 0.2, 0.15])
 
 
@@ -166,5 +166,5 @@ def test_selected_tokens_are_masked_replaced_and_kept_as_the_recipe_says(corpus,
 @pytest.mark.parametrize("shares", [80, [0.8, 0.1], [0.8, 0.1, 0.2], [1.2, -0.1, -0.1], [0.5, "a", 0.5], [80, 10, 10]])
 def test_shares_that_are_none_are_refused(shares):
     recipe = PretrainRecipe(name="toy", objective="mlm", options={"mask_random_keep": shares})
-    with pytest.raises(RecipeError, match=r"options\.mask_random_keep is .* - give three shares with the sum 1"):
+    with pytest.raises(RecipeError, match=r"options\.mask_random_keep is .* - give three fractions that sum to 1"):
         load_objective(recipe)

@@ -19,7 +19,7 @@ from bertkit.evaluation.held_out import score_held_out
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.heads.pretraining import ElectraPair, make_generator_config, sample_tokens
 from bertkit.pretraining.objectives import PretrainContext, rtd
-from bertkit.pretraining.tokenized import TokenizedCorpus, unigram_loss
+from bertkit.pretraining.tokenized import TokenizedCorpus, compute_unigram_loss
 from bertkit.recipe import PretrainRecipe
 from bertkit.tokens.features import IGNORE_INDEX
 from tests.conftest import WORDS, make_tokenizer
@@ -99,7 +99,7 @@ def test_embeddings_are_shared_before_and_after_a_checkpoint(context, model, tmp
 
 
 def test_the_loss_is_that_of_a_plain_loop(model, batch):
-    sums, counts = rtd.losses(model, batch), rtd.count(batch)
+    sums, counts = rtd.sum_losses(model, batch), rtd.count(batch)
     expected, numbers = {"mlm": 0.0, "rtd": 0.0}, {"mlm": 0, "rtd": 0}
     several = "position_ids" in batch
     assert several
@@ -155,7 +155,7 @@ def test_only_masked_positions_are_replaced(whole_words):
 
 def test_a_batch_without_masks_has_a_loss_of_zero(model, batch):
     whole = {**batch, "labels": torch.full_like(batch["labels"], IGNORE_INDEX)}
-    sums = rtd.losses(model, whole)
+    sums = rtd.sum_losses(model, whole)
     assert float(sums["mlm"].detach()) == 0
     sum(sums.values()).backward()
     model.zero_grad()
@@ -171,7 +171,7 @@ def test_draws_follow_the_probabilities():
 
 def test_the_discriminator_teaches_the_generator_nothing(context, batch):
     model = make_model(context)
-    rtd.losses(model, batch)["rtd"].backward()
+    rtd.sum_losses(model, batch)["rtd"].backward()
     shared = {id(parameter) for parameter in model.discriminator.electra.embeddings.parameters()}
     own = [parameter for parameter in model.generator.parameters() if id(parameter) not in shared]
     assert len(own) > 30
@@ -180,8 +180,8 @@ def test_the_discriminator_teaches_the_generator_nothing(context, batch):
 
 
 def test_a_split_batch_gives_the_same_sums(model, batch):
-    whole = rtd.losses(model, batch)
-    halves = [rtd.losses(model, {name: value[start::2] for name, value in batch.items()}) for start in (0, 1)]
+    whole = rtd.sum_losses(model, batch)
+    halves = [rtd.sum_losses(model, {name: value[start::2] for name, value in batch.items()}) for start in (0, 1)]
     for name, value in whole.items():
         assert float(value.detach()) == pytest.approx(sum(float(half[name].detach()) for half in halves), rel=1e-5)
 
@@ -197,7 +197,7 @@ def test_scores_are_those_of_scikit_learn(context, model, batch):
         scores = rtd.score(rtd.accumulate(model, batch))
     assert [scores[name] for name in ("precision", "recall", "f1")] == pytest.approx(expected[:3])
     assert scores["replaced_share"] == pytest.approx(gold.mean())
-    sums, counts = rtd.losses(model, batch), rtd.count(batch)
+    sums, counts = rtd.sum_losses(model, batch), rtd.count(batch)
     means = {name: float(sums[name].detach()) / counts[name] for name in sums}
     assert scores["loss"] == pytest.approx(means["mlm"] + 50 * means["rtd"], rel=1e-5)
     assert scores["perplexity"] == pytest.approx(np.exp(means["mlm"]), rel=1e-5)
@@ -220,7 +220,7 @@ def test_fast_dropout_reaches_both_models():
     with fast_dropout(model, DropoutStream(1)):
         names = [part.electra.config._attn_implementation for part in (model.discriminator, model.generator)]
         assert names == ["bertkit-dropout", "bertkit-dropout"]
-        rtd.losses(model, batch)
+        rtd.sum_losses(model, batch)
     assert torch.equal(state, torch.get_rng_state())
     assert model.generator.config._attn_implementation == "sdpa"
 
@@ -236,14 +236,14 @@ def test_a_toy_grammar_is_learned():
             features, epoch = make_features(context, corpus, epoch), epoch + 1
             np.random.default_rng(epoch).shuffle(features)
         some, features = collate(features[:16]), features[16:]
-        sums, counts = rtd.losses(model, some), rtd.count(some)
+        sums, counts = rtd.sum_losses(model, some), rtd.count(some)
         optimizer.zero_grad()
         sum(rtd.LOSS_TERMS[name] * sums[name] / counts[name] for name in sums).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     held_out = make_corpus(60, seed=9)
     scores = score_held_out(model, make_features(context, held_out, progress=None), collate, rtd, "fp32")
-    assert np.log(scores["perplexity"]) < unigram_loss(corpus, held_out, context.config.vocab_size) - 1
+    assert np.log(scores["perplexity"]) < compute_unigram_loss(corpus, held_out, context.config.vocab_size) - 1
     assert scores["f1"] > 0.85
     assert scores["replaced_share"] > 0.02
 

@@ -53,7 +53,7 @@ def test_the_boundary_loss_is_that_of_a_plain_loop(corpus, model_type, packing):
     context = make_setup("span", model_type, packing=packing)
     model = span.load_model(context).eval()
     batch = span.collator(context)(make_features(span, context, corpus)[:4])
-    sums = span.losses(model, batch)
+    sums = span.sum_losses(model, batch)
     head = model.span_boundary
     first, _, norm, second, _, last_norm = head.layers
     inputs = {name: values for name, values in batch.items() if name not in ("labels", "span_starts", "span_ends")}
@@ -87,8 +87,8 @@ def test_boundaries_can_be_left_out(corpus):
     features = make_features(span, context, corpus)
     batch = span.collator(context)(features)
     assert not hasattr(model, "span_boundary") and "span_starts" not in batch
-    assert set(span.losses(model, batch)) == set(span.count(batch)) == {"mlm"}
-    torch.testing.assert_close(span.losses(model, batch)["mlm"], mlm.losses(model, batch)["mlm"])
+    assert set(span.sum_losses(model, batch)) == set(span.count(batch)) == {"mlm"}
+    torch.testing.assert_close(span.sum_losses(model, batch)["mlm"], mlm.sum_losses(model, batch)["mlm"])
     with torch.inference_mode():
         assert span.score(span.accumulate(model, batch)) == mlm.score(mlm.accumulate(model, batch))
 
@@ -98,7 +98,7 @@ def test_a_batch_in_which_nothing_is_masked_has_a_loss_of_zero_with_a_gradient(c
     model = span.load_model(context)
     batch = span.collator(context)(make_features(span, context, corpus)[:2])
     batch["labels"].fill_(IGNORE_INDEX)
-    sums = span.losses(model, batch)
+    sums = span.sum_losses(model, batch)
     sum(sums.values()).backward()
     assert {name: value.item() for name, value in sums.items()} == {"mlm": 0.0, "sbo": 0.0}
 

@@ -81,7 +81,7 @@ def train(objective, context, corpus, steps, rate=3e-3, rows=16):
             features, epoch = make_features(objective, context, corpus, epoch), epoch + 1
             np.random.default_rng(epoch).shuffle(features)
         batch, features = collate(features[:rows]), features[rows:]
-        sums, counts = objective.losses(model, batch), objective.count(batch)
+        sums, counts = objective.sum_losses(model, batch), objective.count(batch)
         optimizer.zero_grad()
         sum(objective.LOSS_TERMS[name] * sums[name] / counts[name] for name in sums).backward()
         optimizer.step()
