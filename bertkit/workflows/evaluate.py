@@ -11,7 +11,7 @@ from typing import Any
 
 from bertkit.data.checks import describe_lacking
 from bertkit.data.rows import Split
-from bertkit.data.sources import as_recorded, is_validation, unsplit_file
+from bertkit.data.sources import find_unsplit_file, is_validation, use_recorded_data
 from bertkit.evaluation.baselines import compare_baselines, make_result, read_learned
 from bertkit.evaluation.benchmarks import write_eval_results
 from bertkit.evaluation.calibration import warn_of_tuned
@@ -127,7 +127,7 @@ def _evaluate_all(
         split = split or _choose_split(saved)
         # The checkpoint's run may have held out rows of a file. They are held out again, so that only they are scored.
         identity = saved.record.get("identity", {})
-        by_name = {name: replace(saved, recipe=as_recorded(recipe, identity)) for name, recipe in recipes.items()}
+        by_name = {name: replace(saved, recipe=use_recorded_data(recipe, identity)) for name, recipe in recipes.items()}
         splits = {
             name: resolve_overlap(part, splits_to_score(part, split, strict=strict), on_overlap)
             for name, part in by_name.items()
@@ -162,7 +162,7 @@ def _choose_split(saved: CheckpointInfo) -> str | None:
 
     A model before training is compared with the run that trains it, so it is scored on the rows that the run holds out.
     """
-    if saved.record or saved.task.find_labels or unsplit_file(saved.recipe.data) is None:
+    if saved.record or saved.task.find_labels or find_unsplit_file(saved.recipe.data) is None:
         return None
     log.info("scoring the rows that finetune would hold out of this file; --split all scores every row")
     return "validation"

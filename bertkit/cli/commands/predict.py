@@ -76,7 +76,7 @@ def command(
 
     The output is one record per row, in the order of the rows, with the probability of each label.
     """
-    from bertkit.data.output import PLAIN, FileLayout
+    from bertkit.data.output import DEFAULT_LAYOUT, FileLayout
 
     # 1. Reject options that contradict each other, before anything is loaded.
     single_row = parse_row(text, row)
@@ -84,7 +84,7 @@ def command(
         raise UsageError("a FILE and --text or --row", "give one or the other")
     layout = FileLayout(split_names(columns), delimiter, encoding, digits, escape_formulas)
     # Without --output, records are JSON lines, so options for files would have no effect.
-    if output is None and layout != PLAIN:
+    if output is None and layout != DEFAULT_LAYOUT:
         message = "--columns, --delimiter, --encoding, --digits or --escape-formulas without --output"
         raise UsageError(message, "name a file with --output")
     if min_precision is not None and abstain_below is not None:
