@@ -71,78 +71,74 @@ def check(
     with nullcontext() if folder is None else lock_output_folder(folder):
         # 2. Read all splits. A row that cannot be read becomes a finding, and the next row is read.
         with stage("reading the data", total=1):
-            read_result = read_all(recipe, task)
+            data = read_all(recipe, task)
         checked = CheckResult(
             recipe=recipe.name,
             source=recipe.data.source or "the recipe's files",
-            rows={name: len(split.rows) for name, split in read_result.splits.items()},
-            findings=[*describe_row_errors(read_result.row_errors), *read_result.findings],
-            left_out=read_result.skipped_splits,
-            unread=list(get_unread_columns(read_result.splits)),
+            rows={name: len(split.rows) for name, split in data.splits.items()},
+            findings=[*describe_row_errors(data.row_errors), *data.findings],
+            left_out=data.skipped_splits,
+            unread=list(get_unread_columns(data.splits)),
         )
         # The following checks need splits with rows, and the train split.
-        read_result.splits = {name: split for name, split in read_result.splits.items() if split.rows}
-        if "train" not in read_result.splits:
+        data.splits = {name: split for name, split in data.splits.items() if split.rows}
+        if "train" not in data.splits:
             checked.left_out.append("everything else: no training row can be read")
             return checked
 
         # 3. Check the rows: gold values, labels, repeated rows, words that give the label away. The cheap checks come
         #    first; tokens need a tokenizer, and label errors the vectors of a model.
         with stage("comparing rows", total=1):
-            repeats = find_repeats(read_result.splits, task.COLUMNS)
-        splits, gold = read_result.splits, task.COLUMNS.gold
+            repeats = find_repeats(data.splits, task.COLUMNS)
+        splits, gold = data.splits, task.COLUMNS.gold
         for split in splits.values():
             texts = [f"{split.name}: {warning}" for warning in split.warnings]
             checked.findings.extend(Finding("warn", "labels", "odd_gold", text) for text in texts)
         if gold:
             checked.findings.extend(count_gold(splits, gold))
         if task.HAS_LABEL_NAMES:
-            guessed_labels = () if recipe.labels else read_result.labels
+            guessed_labels = () if recipe.labels else data.labels
             checked.findings.extend(find_label_problems(splits, gold, recipe.labels, guessed_labels))
-            skew = describe_skew(splits["train"], gold, recipe.labels or read_result.labels, recipe)
+            skew = describe_skew(splits["train"], gold, recipe.labels or data.labels, recipe)
             checked.findings.extend(Finding("warn", "labels", "skewed_labels", text) for text in skew)
         checked.findings.extend(repeats.findings)
         with stage("looking for shortcuts", total=1):
-            checked.findings.extend(find_shortcuts(splits, task, recipe, read_result.labels))
+            checked.findings.extend(find_shortcuts(splits, task, recipe, data.labels))
             checked.findings.extend(find_shift(splits, task.COLUMNS))
 
         # 4. Check tokens and labels with the model.
-        _check_tokens(checked, read_result, recipe, task, needs_model=needs_model)
-        _check_labels(checked, read_result, recipe, task, is_requested=label_errors)
+        _check_tokens(checked, data, recipe, task, needs_model=needs_model)
+        _check_labels(checked, data, recipe, task, is_requested=label_errors)
 
         # 5. Write the copy, without the rows that the checks found.
         if folder is not None:
-            removable = find_removable(splits, repeats, read_result.row_errors)
+            removable = find_removable(splits, repeats, data.row_errors)
             checked.removed.update(write_copies(sources, recipe.data, removable, folder))
         return checked
 
 
-def _check_tokens(
-    result: CheckResult, read_result: ReadResult, recipe: Recipe, task: Task, *, needs_model: bool
-) -> None:
+def _check_tokens(result: CheckResult, data: ReadResult, recipe: Recipe, task: Task, *, needs_model: bool) -> None:
     """Add the findings that need the tokenizer; only with `needs_model`, a missing model is an error."""
     try:
         with hub.without_weights():
             folder = hub.find_model(recipe.model)
-        context = TaskContext(recipe, load_tokenizer(folder), read_result.labels)
+        context = TaskContext(recipe, load_tokenizer(folder), data.labels)
     except UnavailableError as error:
         if needs_model:
             raise
         result.unavailable.append(f"tokens: {error.message}; name an available model with --model")
     else:
         with stage("counting tokens", total=1):
-            result.findings.extend(find_lost_tokens(read_result.splits, task, context))
+            result.findings.extend(find_lost_tokens(data.splits, task, context))
 
 
-def _check_labels(
-    result: CheckResult, read_result: ReadResult, recipe: Recipe, task: Task, *, is_requested: bool
-) -> None:
+def _check_labels(result: CheckResult, data: ReadResult, recipe: Recipe, task: Task, *, is_requested: bool) -> None:
     """Add the label errors on request: the search computes vectors of all texts, which takes long."""
     if not is_requested:
         result.left_out.append("label errors: --label-errors searches for them, which computes vectors of all texts")
         return
     try:
-        errors = find_label_errors(read_result.splits, task.COLUMNS, Embedder(recipe.model))
+        errors = find_label_errors(data.splits, task.COLUMNS, Embedder(recipe.model))
     except UnavailableError as error:
         result.unavailable.append(f"label errors: {error.message}; {error.remedy}")
         return
