@@ -39,7 +39,7 @@ def fill(hub: Hub, folder: Path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
 
-    from bertkit.data.demo import demo_rows
+    from bertkit.data.demo import read_demo_rows
     from bertkit.recipe import load_recipe
     from bertkit.storage.hub import find_model
 
@@ -54,7 +54,7 @@ def fill(hub: Hub, folder: Path) -> None:
             (folder / "model" / name).write_bytes(b"not read" * 1000)
         (folder / "rows" / "data").mkdir(parents=True)
         for split in ("train", "validation", "test"):
-            rows = demo_rows(load_recipe("cola"), split, 64)
+            rows = read_demo_rows(load_recipe("cola"), split, 64)
             table = datasets.Dataset.from_list([{"text": row["text"], "label": row.get("label")} for row in rows])
             table.to_parquet(folder / "rows" / TRAIN.replace("train", split))
     hub.add("models", "me/model", folder / "model")

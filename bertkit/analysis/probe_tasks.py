@@ -216,9 +216,7 @@ def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None
     task = BUILT_IN[name]
     metric = choose_metric(metric, (), is_regression=False)
     names = ("tokens", *task.columns)
-    columns = ColumnSpec(
-        inputs=names, gold="", lists=names, fallback_columns={"tokens": "text"}, fallback_when_labeled=True
-    )
+    columns = ColumnSpec(inputs=names, gold="", lists=names, fallback_columns={"tokens": "text"}, always_fall_back=True)
     splits = read_splits(recipe, columns, partial(_read_columns, columns=task.columns), _is_needed)
     train_rows, test_rows, notes = choose_rows(splits, limit)
     with error_location(file=recipe.data.source or None):

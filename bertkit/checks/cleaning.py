@@ -8,10 +8,10 @@ from pathlib import Path
 
 from bertkit.checks.repeats import Repeats
 from bertkit.data.files import guess_format, read_records
-from bertkit.data.output import PLAIN, copy_parquet, follow_source, write_records
+from bertkit.data.output import DEFAULT_LAYOUT, copy_parquet, follow_source, write_records
 from bertkit.data.remote import name_source
 from bertkit.data.rows import NO_LABEL, NO_TEXT, RowLocation, Split, locate_row
-from bertkit.data.sources import files_by_split, single_file
+from bertkit.data.sources import find_single_file, find_split_files
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe.records import DataConfig
 from bertkit.storage.files import disk_errors, make_ignored_folder
@@ -35,9 +35,9 @@ def find_sources(data: DataConfig, folder: Path) -> dict[str, Path]:
     check_empty(folder)
     if data.limit is not None:
         raise UsageError("--fix with --limit", "leave the limit out: only checked rows can be removed")
-    if file := single_file(data) if data.source != "demo" else None:
+    if file := find_single_file(data) if data.source != "demo" else None:
         return {file.name.partition(".")[0]: file}
-    files = None if data.source == "demo" or not data.source else files_by_split(data)
+    files = None if data.source == "demo" or not data.source else find_split_files(data)
     if files is None:
         raise UsageError(
             f"--fix needs files, not {data.source or 'a recipe without data'}", "save the rows to files first"
@@ -88,7 +88,7 @@ def write_copies(sources: Mapping[str, Path], data: DataConfig, removable: Remov
                     for line, record in read_records(file, data)
                     if locate_row(name_source(file), line, record) not in removable
                 )
-                write_records(remaining, copy, follow_source(PLAIN, copy, file, data))
+                write_records(remaining, copy, follow_source(DEFAULT_LAYOUT, copy, file, data))
     return dict(Counter(removable.values()))
 
 

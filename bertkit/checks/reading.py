@@ -22,7 +22,7 @@ from bertkit.data.checks import (
 from bertkit.data.columns import ColumnSpec, describe_unread
 from bertkit.data.labels import add_unseen_names, find_names, labels_to_strs, list_names, replace_raw_labels
 from bertkit.data.rows import NO_TEXT, RowLocation, Split
-from bertkit.data.sources import ALL, files_by_split, is_validation, missing_split_error, single_file
+from bertkit.data.sources import ALL, find_single_file, find_split_files, is_validation, missing_split_error
 from bertkit.errors import BertkitError, DataError, UnavailableError, shorten
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.recipe.records import DataConfig, Recipe
@@ -119,7 +119,7 @@ def _read_other(result: ReadResult, recipe: Recipe, task: Task, name: str) -> No
         if not columns.gold:
             result.findings.append(Finding("good", "labels", "label_counts", f"{name}: no labels"))
         return
-    is_local = single_file(recipe.data) is not None or files_by_split(recipe.data) is not None
+    is_local = find_single_file(recipe.data) is not None or find_split_files(recipe.data) is not None
     if split_error is not None and is_local:
         result.findings.append(describe_error(split_error, "rows", "unreadable_rows"))
     elif split_error is not None:  # On the Hub, this split may not exist.

@@ -66,7 +66,7 @@ def find_shortcuts(splits: Mapping[str, Split], task: Task, recipe: Recipe, labe
 
 def _describe_gain(name: str, description: str, gain: Gain) -> Finding:
     level: Level = "warn" if gain.error_reduction >= _WARN else "good"
-    text = f"by {description} alone, {gain.accuracy:.1%} of the labels are found ({gain.majority_accuracy:.1%} without)"
+    text = f"by {description} alone, {gain.accuracy:.1%} of the labels are found ({gain.baseline:.1%} without)"
     return Finding(level, "shortcuts", name, text)
 
 
@@ -106,15 +106,8 @@ def _find_row_words(row: Row, columns: ColumnSpec) -> set[str]:
 def _measure_lengths(rows: Sequence[Row], columns: ColumnSpec) -> np.ndarray:
     """Return the number of words and characters of each text. Shape: (rows, 2 * texts)."""
     names = list(dict.fromkeys(name for row in rows[:100] for name in read_texts(row, columns)))
-    texts = [read_texts(row, columns) for row in rows]
-    return np.array(
-        [[n for name in names for n in _count_words_and_chars(row_texts.get(name, ""))] for row_texts in texts],
-        dtype=float,
-    )
-
-
-def _count_words_and_chars(text: str) -> tuple[int, int]:
-    return len(text.split()), len(text)
+    texts = [[row_texts.get(name, "") for name in names] for row_texts in (read_texts(row, columns) for row in rows)]
+    return np.array([[size for text in row for size in (len(text.split()), len(text))] for row in texts], dtype=float)
 
 
 def _measure_order(classes: Sequence[int], rows: Sequence[int]) -> Gain:
@@ -160,15 +153,15 @@ class Gain(NamedTuple):
     """Accuracy of a classifier, and of the most frequent class."""
 
     accuracy: float
-    majority_accuracy: float
+    baseline: float
     rows: int
 
     @property
     def error_reduction(self) -> float:
         """Fraction of the majority class's errors that the classifier avoids, or 0 if the gain may be accidental."""
-        error = math.sqrt(self.majority_accuracy * (1 - self.majority_accuracy) / self.rows)
-        gain = self.accuracy - self.majority_accuracy
-        return 0.0 if gain <= _MIN_STANDARD_ERRORS * error else gain / (1 - self.majority_accuracy)
+        error = math.sqrt(self.baseline * (1 - self.baseline) / self.rows)
+        gain = self.accuracy - self.baseline
+        return 0.0 if gain <= _MIN_STANDARD_ERRORS * error else gain / (1 - self.baseline)
 
 
 def get_classes(gold: Sequence[Any]) -> list[int] | None:

@@ -50,7 +50,7 @@ class ColumnSpec:
     """Columns with a list per row, which a recipe can also map to several columns of the source."""
     fallback_columns: Mapping[str, str] = field(default_factory=dict)
     """Input column -> column that can replace it in rows to predict, such as ``tokens`` -> ``text``."""
-    fallback_when_labeled: bool = False
+    always_fall_back: bool = False
     """Whether `fallback_columns` also applies to labeled rows."""
     spans: str = ""
     """Column of labeled spans of the text, which is read if the source lacks the gold column."""
@@ -261,7 +261,7 @@ def _replace_missing(
     if has_spans:
         del mapping[columns.gold]
         mapping[columns.spans] = source_columns(columns.spans, data)
-    if columns.gold and not columns.fallback_when_labeled and not has_spans:
+    if columns.gold and not columns.always_fall_back and not has_spans:
         return
     for name, fallback in columns.fallback_columns.items():
         is_replaced = has_spans or not set(mapping[name]) <= set(source_names)

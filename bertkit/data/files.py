@@ -6,7 +6,7 @@ import re
 import stat
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain, islice
@@ -75,10 +75,8 @@ class Format:
         if self.needs_file and not isinstance(source, Path):
             raise UsageError(f"{self.name} cannot be read from standard input", "name the file")
         module, _, function = self.reader.partition(".")
-        records: Iterator[Record] = getattr(import_module(f"bertkit.data.formats.{module}"), function)(
-            source, data, name
-        )
-        return records
+        reader: Callable[..., Iterator[Record]] = getattr(import_module(f"bertkit.data.formats.{module}"), function)
+        return reader(source, data, name)
 
 
 FORMATS = {

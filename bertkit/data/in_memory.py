@@ -1,4 +1,4 @@
-"""Rows in memory: texts, tuples, dictionaries, a pandas or polars DataFrame, or an Arrow table."""
+"""Read rows in memory: texts, tuples, dictionaries, a pandas or polars DataFrame, or an Arrow table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DataFrame(Protocol):
 
     @property
     def columns(self) -> Any:
-        """Names of its columns."""
+        """Column names."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -36,21 +36,21 @@ def is_dataframe(rows: object) -> bool:
 
 
 def as_records(rows: Any, inputs: Sequence[str] = (), columns: ColumnSpec | None = None) -> list[dict[str, Any]]:
-    """Return rows as dictionaries of plain values, all with the columns of the first.
+    """Return rows as dictionaries of plain Python values, which must all have the columns of the first row.
 
     Args:
         rows: Dataframe or `Rows`; a single text or dictionary is one row.
-        inputs: Canonical columns that a row may have without names, as a text or as a tuple in this order.
+        inputs: Canonical columns, in the order of the values in a row that is a text or a tuple.
         columns: Columns of the task family; required with `inputs`.
 
     Raises:
-        DataError: If a row has another type, lacks a column, or has text that cannot be tokenized, with its number.
+        DataError: If a row has another type, lacks a column, or has text that cannot be tokenized.
     """
     row_values: Iterable[Any]
     if is_dataframe(rows):
         row_values = _dataframe_records(rows)
     elif hasattr(rows, "column_names") and isinstance(rows, Mapping):
-        # A DatasetDict is a mapping of splits, which the next branch would read as one row.
+        # The next branch would read the splits of a DatasetDict as the columns of one row.
         message = f"a DatasetDict of {', '.join(rows)}"
         raise DataError(message, f"name one of its splits, such as [{next(iter(rows))!r}]")
     elif isinstance(rows, (str, Mapping)):
@@ -73,7 +73,7 @@ def as_records(rows: Any, inputs: Sequence[str] = (), columns: ColumnSpec | None
 
 
 def map_canonical_names(names: Sequence[str], canonical_names: Iterable[str], data: DataConfig) -> DataConfig:
-    """Return settings that read these columns by their names in the recipe's data, or else by canonical names."""
+    """Return settings that read canonical columns under these names if the names in the recipe's data are missing."""
     columns = dict(data.columns)
     for name in canonical_names:
         mapped = columns.get(name, name)
@@ -83,21 +83,21 @@ def map_canonical_names(names: Sequence[str], canonical_names: Iterable[str], da
 
 
 def add_columns(dataframe: DataFrameT, columns: Mapping[str, list[Any]]) -> DataFrameT:
-    """Return a dataframe with further columns."""
-    table: Any = dataframe
-    if hasattr(table, "assign"):  # pandas
-        added: DataFrameT = table.assign(**columns)
-        return added
-    added = table.hstack(type(table)(columns))
-    return added
+    """Return a dataframe with additional columns."""
+    any_dataframe: Any = dataframe
+    if hasattr(any_dataframe, "assign"):  # pandas
+        extended: DataFrameT = any_dataframe.assign(**columns)
+        return extended
+    extended = any_dataframe.hstack(type(any_dataframe)(columns))
+    return extended
 
 
 def _dataframe_records(dataframe: Any) -> Iterable[Mapping[str, Any]]:
     names = list(map(str, dataframe.columns))
-    # `DataFrame.to_dict` of pandas keeps only the last of two columns with one name.
+    # `DataFrame.to_dict` of pandas keeps only the last of several columns with the same name.
     duplicate = next((name for name in names if names.count(name) > 1), None)
     if duplicate is not None:
-        raise DataError("two columns of the dataframe have one name", "rename one", column=duplicate)
+        raise DataError("two columns have the same name", "rename one of them", column=duplicate)
     if hasattr(dataframe, "to_dicts"):  # polars
         rows: Iterable[Mapping[str, Any]] = dataframe.to_dicts()
         return rows
@@ -106,12 +106,12 @@ def _dataframe_records(dataframe: Any) -> Iterable[Mapping[str, Any]]:
 
 def _as_record(row: Any, inputs: Sequence[str], columns: ColumnSpec | None) -> dict[str, Any]:
     if isinstance(row, Mapping):
-        return {name: _to_python(value) for name, value in row.items()}
-    row = row if isinstance(row, tuple) else _to_python(row)
+        return {name: _to_plain_value(value) for name, value in row.items()}
+    row = row if isinstance(row, tuple) else _to_plain_value(row)
     if columns is None or not isinstance(row, (str, list, tuple)):
-        instead = " per row" if columns is None else ", or its inputs as a text or a tuple"
-        raise DataError(f"{shorten(repr(row))} is not a row", f"pass a dictionary of columns{instead}")
-    # If the model reads only a list of words, a list is this input rather than a list of inputs.
+        alternative = " per row" if columns is None else ", or its inputs as a text or a tuple"
+        raise DataError(f"{shorten(repr(row))} is not a row", f"pass a dictionary of columns{alternative}")
+    # If the only input is a list of words, a list is this input, and not a list of inputs.
     is_single_input = isinstance(row, str) or (
         isinstance(row, list) and len(inputs) == 1 and inputs[0] in columns.lists
     )
@@ -120,7 +120,7 @@ def _as_record(row: Any, inputs: Sequence[str], columns: ColumnSpec | None) -> d
         message = "only one text" if isinstance(row, str) else f"{len(values)} values"
         raise DataError(message, f"pass {' and '.join(inputs)}, in this order, or a dictionary of columns")
     record = dict[str, Any]()
-    for name, value in zip(inputs, map(_to_python, values), strict=True):
+    for name, value in zip(inputs, map(_to_plain_value, values), strict=True):
         record[columns.fallback_columns.get(name, name) if isinstance(value, str) else name] = value
     return record
 
@@ -129,17 +129,17 @@ def _check_columns(row: Mapping[str, Any], first: Mapping[str, Any]) -> None:
     """Check that a row has the columns of the first row.
 
     Raises:
-        DataError: If it lacks a column.
+        DataError: If the row lacks a column.
     """
     if row.keys() >= first.keys():
         return
     missing = next(name for name in first if name not in row)
     listed = shorten(", ".join(map(repr, row)) or "none", 200)
-    raise DataError(f"no column {missing!r}, which row 1 has; there are {listed}", "give every row the same columns")
+    raise DataError(f"no column {missing!r}, unlike in row 1; there are {listed}", "give every row the same columns")
 
 
-def _to_python(value: Any) -> Any:
-    """Return a value of numpy, as dataframes and batches have, as a plain Python value."""
+def _to_plain_value(value: Any) -> Any:
+    """Convert a numpy value, as in dataframes and batches, to a plain Python value."""
     if hasattr(value, "tolist"):
         return value.tolist()
     return list(value) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""Write predictions to files, atomically and row by row: layouts, and formats by file ending."""
+"""Write predictions to files, atomically and row by row, in the format of the file ending."""
 
 from __future__ import annotations
 
@@ -30,45 +30,45 @@ if TYPE_CHECKING:
 Records = Iterable[dict[str, Any]]
 
 _CHUNK_ROWS = 4096
-_EXACT = 2**53  # up to this size, every integer is a float too
-# Besides = + - and @, Excel interprets a tab, a line break, and the full-width forms (OWASP, CSV injection).
+_MAX_EXACT = 2**53  # a float can hold every integer up to this size
+# Excel runs text as a formula after = + - @, a tab, a line break, or full-width = + - @ (OWASP, CSV injection).
 _FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 _JSON_TYPES = (str, int, float, list, dict, type(None))
-_LINES = "records"  # column of packed records with their JSON
+_JSON_COLUMN = "records"  # column with the JSON of packed records
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 _ValueType = tuple[type | str, Any]
-"""Type of a value, or the size class of an integer; and the time zone of a time."""
+"""Type of a value, or ``long`` or ``huge`` for a large integer; and the time zone of a time."""
 
 
-SEPARATED = {".csv": ",", ".tsv": "\t"}
-"""Ending of files for spreadsheets -> delimiter."""
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+"""Ending of csv and tsv files -> default delimiter."""
 
-_DIGITS = 4
+_DEFAULT_DIGITS = 4
 
 
 @dataclass(frozen=True)
 class FileLayout:
-    """Options of a file of predictions; the default of None depends on its ending and on the file with the rows."""
+    """Options of a prediction file; the default of None depends on the ending and on the file with the rows."""
 
     columns: Sequence[str] = ()
     """Columns to write, in this order; empty for all columns."""
     delimiter: str | None = None
     encoding: str | None = None
     digits: int | None = None
-    """Decimals of predicted numbers."""
+    """Number of decimals of predicted numbers."""
     escape_formulas: bool = False
-    """Put a ' before text that a spreadsheet would run as a formula."""
+    """Whether to put a ' before text that a spreadsheet would run as a formula."""
 
 
-PLAIN = FileLayout()
+DEFAULT_LAYOUT = FileLayout()
 
 
 def check_layout(layout: FileLayout, output: Path) -> FileLayout:
-    """Return a layout with the number of decimals for its file, and with the character of a named delimiter.
+    """Return a layout with the number of decimals and the delimiter character for an output file.
 
     Raises:
-        UsageError: If it has options that only csv and tsv have, or its encoding or delimiter is not usable.
+        UsageError: If the layout has options that only csv and tsv have, or an unknown encoding or delimiter.
     """
     options = {
         "--delimiter": layout.delimiter is not None,
@@ -76,45 +76,45 @@ def check_layout(layout: FileLayout, output: Path) -> FileLayout:
         "--digits": layout.digits is not None,
         "--escape-formulas": layout.escape_formulas,
     }
-    if output.suffix not in SEPARATED:
+    if output.suffix not in DELIMITERS:
         for option in (name for name, is_given in options.items() if is_given):
-            raise UsageError(f"{option} with --output {output}", f"it is for {' and '.join(SEPARATED)} only")
+            raise UsageError(f"{option} with --output {output}", f"{option} requires {' or '.join(DELIMITERS)}")
         return layout
     if layout.encoding is not None:
         try:
             " ".encode(layout.encoding)
         except (LookupError, ValueError):
-            hint = "e.g. utf-8, utf-8-sig (with the mark that Excel looks for) or cp1252"
-            raise UsageError(f"--encoding: no text encoding is called {layout.encoding!r}", hint) from None
+            hint = "use utf-8, utf-8-sig (with the byte order mark for Excel), cp1252 or another name that Python knows"
+            raise UsageError(f"--encoding: unknown text encoding {layout.encoding!r}", hint) from None
     delimiter = None if layout.delimiter is None else parse_delimiter(layout.delimiter, "--delimiter")
-    return replace(layout, delimiter=delimiter, digits=_DIGITS if layout.digits is None else layout.digits)
+    return replace(layout, delimiter=delimiter, digits=_DEFAULT_DIGITS if layout.digits is None else layout.digits)
 
 
 def follow_source(layout: FileLayout, output: Path, source: str | Path | None, data: DataConfig) -> FileLayout:
-    """Return a layout with the encoding of the file with the rows, and its delimiter if the endings are equal."""
-    if source is None or str(source) == "-" or output.suffix not in SEPARATED:
+    """Return a layout with the encoding of the source and, if both endings are equal, the delimiter of the source."""
+    if source is None or str(source) == "-" or output.suffix not in DELIMITERS:
         return layout
     file = find_source(source)
     source_format = find_format(data.format) or guess_format(file.name)[0]
-    if source_format is None or f".{source_format.name}" not in SEPARATED:
+    if source_format is None or f".{source_format.name}" not in DELIMITERS:
         return layout
     delimiter, encoding = find_dialect(file, data)
     if f".{source_format.name}" != output.suffix:
-        delimiter = SEPARATED[output.suffix]
+        delimiter = DELIMITERS[output.suffix]
     return replace(layout, delimiter=layout.delimiter or delimiter, encoding=layout.encoding or encoding)
 
 
 def write_new(records: Records, output: str | Path, inputs: Iterable[tuple[str, Path]]) -> int:
-    """Lock a file, and write records to it as `write_records` does; inputs are never overwritten.
+    """Lock a file, and write records with `write_records`; inputs are never overwritten.
 
     Args:
-        records: Records to write, which are read after the file is locked.
+        records: Records to write; they are read after the file is locked.
         output: File to write; its ending selects the format.
         inputs: Name and path of each input file.
 
     Raises:
         UsageError: If the output is one of the inputs, or no format has its ending.
-        ResourceError: If another process is writing it, or it cannot be written.
+        ResourceError: If another process writes the file, or the file cannot be written.
     """
     file = expand_path(output)
     find_writer(file)
@@ -123,11 +123,11 @@ def write_new(records: Records, output: str | Path, inputs: Iterable[tuple[str, 
         return write_records(records, file)
 
 
-def write_records(records: Records, file: Path, layout: FileLayout = PLAIN) -> int:
+def write_records(records: Records, file: Path, layout: FileLayout = DEFAULT_LAYOUT) -> int:
     """Write records to a .jsonl, .csv, .tsv or .parquet file and return their number.
 
-    The file appears only when it is complete. In csv, tsv and Parquet, a list or an object becomes JSON; a column of
-    Parquet whose values have no common type becomes text. The caller holds the lock of the file.
+    The file appears only when it is complete. In csv, tsv and Parquet, lists and objects become JSON. A Parquet column
+    without a common type becomes text. The caller must hold the lock of the file.
 
     Args:
         records: Records to write.
@@ -140,7 +140,7 @@ def write_records(records: Records, file: Path, layout: FileLayout = PLAIN) -> i
         ResourceError: If the file cannot be written.
     """
     write = find_writer(file)
-    layout = replace(layout, delimiter=layout.delimiter or SEPARATED.get(file.suffix))
+    layout = replace(layout, delimiter=layout.delimiter or DELIMITERS.get(file.suffix))
     with _replace_file(file) as temporary:
         try:
             return write(_choose_columns(records, layout.columns) if layout.columns else records, temporary, layout)
@@ -153,7 +153,7 @@ def _choose_columns(records: Records, columns: Sequence[str]) -> Iterator[dict[s
     """Yield records with only these columns, in this order.
 
     Raises:
-        UsageError: If the first record lacks one of them.
+        UsageError: If the first record lacks a column.
     """
     for index, record in enumerate(records):
         unknown = next((name for name in columns if name not in record), None)
@@ -172,12 +172,12 @@ def copy_parquet(source: Path, file: Path, is_kept: Sequence[bool]) -> int:
 
     count = start = 0
     with (
-        parquet.ParquetFile(source) as read,
+        parquet.ParquetFile(source) as reader,
         _replace_file(file) as temporary,
-        parquet.ParquetWriter(temporary, read.schema_arrow) as writer,
+        parquet.ParquetWriter(temporary, reader.schema_arrow) as writer,
     ):
-        # The rows stay in Arrow, because Python values would lose types such as int8 or dictionaries.
-        for batch in read.iter_batches(_CHUNK_ROWS):
+        # Keep the rows in Arrow, because Python values would lose types such as int8 or dictionaries.
+        for batch in reader.iter_batches(_CHUNK_ROWS):
             rows = [row for row in range(len(batch)) if is_kept[start + row]]
             writer.write_batch(batch.take(rows))
             count, start = count + len(rows), start + len(batch)
@@ -186,26 +186,26 @@ def copy_parquet(source: Path, file: Path, is_kept: Sequence[bool]) -> int:
 
 @contextmanager
 def _replace_file(file: Path) -> Iterator[Path]:
-    """Yield a temporary file that replaces a file once it is written.
+    """Yield a temporary file that replaces `file` at the end of the block.
 
     Raises:
         ResourceError: If the file cannot be written.
     """
-    real = file.resolve()  # A symbolic link is kept; its target is replaced.
+    target = file.resolve()  # keep a symbolic link, and replace its target
     try:
-        delete_leftover_files(real)
-        with atomic_write(real) as temporary:
+        delete_leftover_files(target)
+        with atomic_write(target) as temporary:
             yield temporary
     except OSError as error:
         if is_disk_error(error):
             raise disk_error(error.errno, file) from None
-        # Messages of pyarrow are long, so the system's message is used instead.
+        # Use the system's message, because messages of pyarrow are long.
         reason = os.strerror(error.errno) if error.errno else error
         raise ResourceError(f"cannot be written: {reason}", "choose another --output", file=file) from None
 
 
 def find_writer(file: Path) -> Callable[[Records, Path, FileLayout], int]:
-    """Return the function that writes the format of a file's ending.
+    """Return the function that writes files with this ending.
 
     Raises:
         UsageError: If no format has this ending.
@@ -217,28 +217,28 @@ def find_writer(file: Path) -> Callable[[Records, Path, FileLayout], int]:
         ".parquet": _write_parquet,
     }
     if file.suffix not in writers:
-        raise UsageError(f"--output {file}: unknown ending {file.suffix!r}", f"one of {', '.join(writers)}")
+        raise UsageError(f"--output {file}: unknown ending {file.suffix!r}", f"use {', '.join(writers)}")
     return writers[file.suffix]
 
 
-def as_columns(prediction: Mapping[str, Any], digits: int | None) -> dict[str, Any]:
-    """Return a prediction for a file with columns: one column per label, and numbers rounded to `digits` decimals.
+def flatten_prediction(prediction: Mapping[str, Any], digits: int | None) -> dict[str, Any]:
+    """Return a prediction as columns, with one column per label and numbers rounded to `digits` decimals.
 
     The probability of the predicted label comes first, as ``confidence``.
 
-    >>> as_columns({"prediction": "good", "probabilities": {"bad": 0.24999, "good": 0.75001}}, 4)
+    >>> flatten_prediction({"prediction": "good", "probabilities": {"bad": 0.24999, "good": 0.75001}}, 4)
     {'prediction': 'good', 'confidence': 0.75, 'probability_bad': 0.25, 'probability_good': 0.75}
     """
-    spread: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name, value in prediction.items():
         if name == "probabilities" and isinstance(value, Mapping):
-            # With several labels per row, no single probability is the confidence of the prediction.
+            # A prediction with several labels has several probabilities, and no confidence.
             if isinstance(prediction["prediction"], str):
-                spread["confidence"] = value[prediction["prediction"]]
-            spread.update({f"probability_{label}": probability for label, probability in value.items()})
+                columns["confidence"] = value[prediction["prediction"]]
+            columns.update({f"probability_{label}": probability for label, probability in value.items()})
         else:
-            spread[name] = value
-    return spread if digits is None else {name: _round_floats(value, digits) for name, value in spread.items()}
+            columns[name] = value
+    return columns if digits is None else {name: _round_floats(value, digits) for name, value in columns.items()}
 
 
 def _round_floats(value: object, digits: int) -> object:
@@ -261,7 +261,7 @@ def _write_jsonl(records: Records, file: Path, _: FileLayout) -> int:
 def _write_separated(records: Records, file: Path, layout: FileLayout) -> int:
     escape = _escape_formula if layout.escape_formulas else lambda value: value
     types_by_column, records = _find_column_types(records)
-    # The csv module ends lines itself; on Windows, Python would turn its \r\n into \r\r\n.
+    # The csv module writes \r\n. Without `newline`, Python on Windows would turn it into \r\r\n.
     with file.open("w", encoding=layout.encoding or "utf-8", newline="") as stream:
         writer = csv.writer(stream, delimiter=layout.delimiter or ",")
         writer.writerow(map(escape, types_by_column))
@@ -278,7 +278,7 @@ def _write_parquet(records: Records, file: Path, _: FileLayout) -> int:
     with parquet.ParquetWriter(file, schema) as writer:
         for start in range(0, len(records), _CHUNK_ROWS):
             chunk = records[start : start + _CHUNK_ROWS]
-            # Values without a common type are converted to text here; nulls stay nulls.
+            # Convert values without a common type to text; nulls stay nulls.
             columns = []
             for field in schema:
                 values = [record.get(field.name) for record in chunk]
@@ -290,46 +290,47 @@ def _write_parquet(records: Records, file: Path, _: FileLayout) -> int:
 
 
 def _find_column_types(records: Records) -> tuple[dict[str, dict[_ValueType, Any]], Sequence[dict[str, Any]]]:
-    """Read all records, and return column -> type -> sample value, and the records.
+    """Return column -> type -> sample value, and the records.
 
-    The columns and their types are known only after the last record, so all records are first stored on disk.
+    All records are read and stored on disk, because the columns and types are known only after the last record.
     """
     types_by_column: dict[str, dict[_ValueType, Any]] = {}
 
-    def note(record: dict[str, Any]) -> dict[str, Any]:
+    def add_types(record: dict[str, Any]) -> dict[str, Any]:
         for name, value in record.items():
             samples = types_by_column.setdefault(name, {})
             if value is not None:
-                samples.setdefault(_type_of(value), value)
+                samples.setdefault(_get_value_type(value), value)
         return record
 
-    return types_by_column, offload_to_disk(map(note, map(_without_nested, records)))
+    return types_by_column, offload_to_disk(map(add_types, map(_nested_to_json, records)))
 
 
 def pack_records(records: Records) -> bytes:
-    """Return records as bytes, from which `unpack_records` restores all values.
+    """Serialize records to bytes for `unpack_records`.
 
-    The records are JSON. Columns of dates, times or bytes, which JSON does not have, are Arrow columns next to them.
+    The records become JSON. Values that JSON lacks, such as dates, times and bytes, are stored in Arrow columns.
     """
     import pyarrow
     from pyarrow import ipc
 
-    packed = list(records)
+    rows = list(records)
     samples: dict[str, dict[_ValueType, Any]] = {}
-    for record in packed:
+    for record in rows:
         for name, value in record.items():
             if not isinstance(value, _JSON_TYPES):
-                samples.setdefault(name, {}).setdefault(_type_of(value), value)
+                samples.setdefault(name, {}).setdefault(_get_value_type(value), value)
     types = {name: _find_type(name, values) for name, values in samples.items()}
-    # Every format writes the other values as text, which JSON does too.
+    # JSON stores other values as text, as all output formats do.
     types = {name: arrow_type for name, arrow_type in types.items() if arrow_type != pyarrow.string()}
-    # NaN is kept, because csv has it.
+    # `json.dumps` keeps NaN, which csv files can contain.
     lines = [
         json.dumps(record | {name: None for name in types if name in record}, ensure_ascii=False, default=str)
-        for record in packed
+        for record in rows
     ]
-    columns = [pyarrow.array([record.get(name) for record in packed], type=types[name]) for name in types]
-    table = pyarrow.Table.from_arrays([pyarrow.array(lines, type=pyarrow.string()), *columns], [_LINES, *types])
+    columns = [pyarrow.array([record.get(name) for record in rows], type=types[name]) for name in types]
+    columns = [pyarrow.array(lines, type=pyarrow.string()), *columns]
+    table = pyarrow.Table.from_arrays(columns, [_JSON_COLUMN, *types])
     content = pyarrow.BufferOutputStream()
     with ipc.new_stream(content, table.schema) as stream:
         stream.write_table(table)
@@ -341,12 +342,12 @@ def unpack_records(content: Any) -> Iterator[dict[str, Any]]:
     """Yield the records of `pack_records`.
 
     Args:
-        content: Bytes, or a buffer of Arrow.
+        content: Bytes or Arrow buffer.
     """
     from pyarrow import ipc
 
     table = ipc.open_stream(content).read_all()
-    # The first column has the JSON, and the others have the values that JSON lacks.
+    # The first column has the JSON, and the other columns have values that JSON lacks.
     lines, *columns = (column.to_pylist() for column in table.itercolumns())
     for index, line in enumerate(lines):
         record = json.loads(line)
@@ -356,34 +357,34 @@ def unpack_records(content: Any) -> Iterator[dict[str, Any]]:
         yield record
 
 
-def _without_nested(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record with lists and objects as JSON."""
+def _nested_to_json(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record with its lists and objects as JSON."""
     return {name: to_json(value) if isinstance(value, (list, dict)) else value for name, value in record.items()}
 
 
-def _type_of(value: object) -> _ValueType:
-    if type(value) is int and not -_EXACT <= value <= _EXACT:
+def _get_value_type(value: object) -> _ValueType:
+    if type(value) is int and not -_MAX_EXACT <= value <= _MAX_EXACT:
         return ("long" if -(2**63) <= value < 2**63 else "huge"), None
     return type(value), getattr(value, "tzinfo", None)
 
 
 def _find_type(name: str, samples: Mapping[_ValueType, Any]) -> pyarrow.DataType:
-    """Return the Arrow type that holds all values of a column exactly, and the numbers among them as numbers."""
+    """Return the Arrow type that holds all values of a column exactly; text if there is no such type."""
     import pyarrow
 
     types = {value_type for value_type, _ in samples}
-    # Integers above 2**53 are not floats, and decimals differ in their digits.
+    # Floats cannot hold large integers, and decimals differ in their number of digits.
     is_numeric = types <= {int, "long"} or types <= {int, float}
     if is_numeric or (len(samples) == 1 and not types & {"huge", Decimal}):
         sample = next(iter(samples.values()), None)
         with suppress(pyarrow.ArrowException):
             inferred = pyarrow.infer_type(list(samples.values()))
-            # Times of pandas have nanoseconds, which pyarrow would drop.
+            # pyarrow would drop the nanoseconds of pandas times.
             if hasattr(sample, "nanosecond"):
                 return pyarrow.timestamp("ns", tz=inferred.tz)
             return pyarrow.duration("ns") if hasattr(sample, "nanoseconds") else inferred
     if len(samples) > 1:
-        log.info(f"column {name!r} holds values of different types, so it is written as text")
+        log.info(f"column {name!r} has values of different types, so it is written as text")
     return pyarrow.string()
 
 

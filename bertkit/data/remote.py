@@ -1,4 +1,4 @@
-"""Rows and text that are not on this machine: files at an address, which are copied, and datasets of the Hub."""
+"""Read rows and texts from other machines: files at an address, which are copied, and datasets on the Hub."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from bertkit.storage.fingerprints import leaves_folder
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
-_COPIED = ".copied.json"  # name of a copy -> state of its file when it was copied, or "" until it is copied
+_RECORD_FILE = ".copied.json"  # name of a copy -> state of the remote file when it was copied, or "" before
 _WILDCARD = re.compile(r"[*?\[]")
 _ADDRESSES: dict[Path, str] = {}
-"""File or folder in the cache -> the address that this process copied it from."""
+"""File or folder in the cache -> its address, for copies of this process."""
 
 
 def is_remote(source: str | Path) -> bool:
-    """Return whether a source is an address with a protocol, such as ``s3://bucket/rows.csv``."""
+    """Return whether a source has a protocol, such as ``s3://bucket/rows.csv``."""
     return "://" in str(source)
 
 
 def find_hub_dataset(data: DataConfig | CorpusConfig) -> str | None:
-    """Return the id of the Hub dataset that rows or texts come from, or None if they come from elsewhere."""
+    """Return the id of the source's dataset on the Hub, or None if the source is not on the Hub."""
     if match := re.match(r"hf://datasets/([^/@]+/[^/@]+)", data.source):
         return match[1]
     is_elsewhere = data.source == "demo" or data.files or is_remote(data.source) or expand_path(data.source).exists()
@@ -44,7 +44,7 @@ def find_hub_dataset(data: DataConfig | CorpusConfig) -> str | None:
 
 
 def find_source(source: str | Path) -> Path:
-    """Return the path that a user means, or the path of the copy if the user gave an address.
+    """Return the path of a source or, for an address, the path of its copy.
 
     Raises:
         BertkitError: If the address cannot be copied; see `copy_remote`.
@@ -53,19 +53,19 @@ def find_source(source: str | Path) -> Path:
 
 
 def name_source(path: Path) -> str:
-    """Return the name of a file in messages: the address if it is a copy, or else its path."""
+    """Return the name of a file in messages: the address of a copy, or the path of another file."""
     for copy in (path, *path.parents):
         if copy in _ADDRESSES:
             return "/".join([_ADDRESSES[copy], *path.relative_to(copy).parts])
     return str(path)
 
 
-@cache  # Like a repository of the Hub, an address is looked up once per process.
+@cache  # check each address for changes once per process
 def copy_remote(address: str) -> Path:
     """Copy a file, the files of a folder, or the files that match a pattern, into the cache.
 
-    A file is copied again if it has changed, and its copy is deleted if the file is gone. After 30 days without use,
-    all copies are deleted. If the address cannot be reached, complete copies are used as they are.
+    Changed files are copied again, and copies of deleted files are deleted. After 30 days without use, all copies are
+    deleted. If the address cannot be reached, the existing copies are used if they are complete.
 
     Returns:
         The copy of the file, or the folder of the copies.
@@ -83,93 +83,95 @@ def copy_remote(address: str) -> Path:
                 _copy_changed(address, folder)
         except BertkitError:
             raise
-        except Exception as error:  # Each protocol has a client with its own errors.
+        except Exception as error:  # each protocol has other error classes
             failure = _explain_failure(error, address)
             record = _read_record(folder)
             is_complete = bool(record) and all(record.values())
             if isinstance(failure, DataError) or not is_complete:
                 raise failure from None
-            log_once(f"read from the cache: {failure.message}")
-        names = list(_read_record(folder))
+            log_once(f"using the cached copy, because the address cannot be read: {failure.message}")
+        copies = list(_read_record(folder))
     delete_unused(folder.parent)
-    # Messages name the file, or the folder above the first wildcard of a pattern.
-    name = _without_query(address)
-    is_file = len(names) == 1 and name.endswith(f"/{names[0]}")
-    copy = folder / names[0] if is_file else folder
+    # For messages, store the address of the file, or of the folder above the first wildcard of a pattern.
+    name = _strip_query(address)
+    is_file = len(copies) == 1 and name.endswith(f"/{copies[0]}")
+    location = folder / copies[0] if is_file else folder
     wildcard = _WILDCARD.search(name)
-    _ADDRESSES[copy] = name[: wildcard.start()].rpartition("/")[0] if wildcard else name.rstrip("/")
-    return copy
+    _ADDRESSES[location] = name[: wildcard.start()].rpartition("/")[0] if wildcard else name.rstrip("/")
+    return location
 
 
 def _copy_changed(address: str, folder: Path) -> None:
-    """Copy the files at an address that have changed, and delete the copies of files that are gone.
+    """Copy the files at an address that have changed, and delete copies of deleted files.
 
     Raises:
         FileNotFoundError: If there is no file.
     """
     import fsspec
 
-    # 1. List the files. Names of copies start below the folder, because folders may be named after splits.
+    # 1. List the files. Copies keep their paths below the root, because folders can be named after splits.
     system, path = fsspec.core.url_to_fs(address, **_client_options(address))
-    wildcard = _WILDCARD.search(_without_query(path))
+    wildcard = _WILDCARD.search(_strip_query(path))
     if wildcard:
         root = path[: wildcard.start()].rpartition("/")[0]
-        names = [name for name in system.glob(path) if system.isfile(name)]
+        remote_files = [name for name in system.glob(path) if system.isfile(name)]
     elif not path.endswith("/") and system.info(path)["type"] == "file":
-        root, names = _without_query(path).rpartition("/")[0], [path]
+        root, remote_files = _strip_query(path).rpartition("/")[0], [path]
     else:
-        root, names = path, [name for name in system.find(path) if system.isfile(name)]
-    if not names:
+        root, remote_files = path, [name for name in system.find(path) if system.isfile(name)]
+    if not remote_files:
         raise FileNotFoundError(address)
-    remote_names = {_without_query(name).removeprefix(root).lstrip("/"): name for name in sorted(names)}
+    remote_names = {_strip_query(name).removeprefix(root).lstrip("/"): name for name in sorted(remote_files)}
     if any(map(leaves_folder, remote_names)):
         raise ValueError("a name with '..' in it would be copied elsewhere")
 
-    # 2. Compare them with the copies. Without a record, or with a damaged one, all files are copied.
+    # 2. Compare the files with the copies. Without a valid record, all files are copied.
     states = {copy: _find_state(system, name) for copy, name in remote_names.items()}
-    before = _read_record(folder)
-    # A file that was deleted at its address must not be read as a split.
-    for old_copy in before.keys() - states.keys():
+    earlier = _read_record(folder)
+    # Copies of deleted files must not be read as splits.
+    for old_copy in earlier.keys() - states.keys():
         (folder / old_copy).unlink(missing_ok=True)
     copied = {
-        copy: state if before.get(copy) == state and (folder / copy).is_file() else "" for copy, state in states.items()
+        copy: state if earlier.get(copy) == state and (folder / copy).is_file() else ""
+        for copy, state in states.items()
     }
 
-    # 3. Copy the others, and record each, so that an interrupted copy can be resumed.
+    # 3. Copy changed files, and record each, so that interrupted copying can be resumed.
     changed = [copy for copy, state in copied.items() if not state]
-    files.write_json(folder / _COPIED, copied)
+    files.write_json(folder / _RECORD_FILE, copied)
     if not changed:
         return
-    with stage(f"copying {_without_query(address)}", len(changed)) as tick:
+    with stage(f"copying {_strip_query(address)}", len(changed)) as update_progress:
         for copy in changed:
             (folder / copy).parent.mkdir(parents=True, exist_ok=True)
             with files.atomic_write(folder / copy) as temporary:
                 system.get_file(remote_names[copy], str(temporary))
-            # The state is recorded after the copy is complete: a kill in between copies the file again.
+            # Record the state after the copy. If the process is killed in between, the file is copied again.
             copied[copy] = states[copy]
-            files.write_json(folder / _COPIED, copied)
-            tick(1)
+            files.write_json(folder / _RECORD_FILE, copied)
+            update_progress(1)
 
 
 def _client_options(address: str) -> dict[str, Any]:
-    """Return the options of the client of web servers: timeouts of the Hub's client, and its proxies and logins."""
+    """Return options of the web client: the timeouts of huggingface_hub, and proxies and logins of the environment."""
     if not address.startswith("http"):
         return {}
     import aiohttp
     from huggingface_hub import constants
 
-    # By default, aiohttp waits for five minutes, and then also aborts a long download that makes progress.
+    # The default timeout of five minutes would also abort long downloads.
     timeout = aiohttp.ClientTimeout(sock_connect=10, sock_read=constants.HF_HUB_DOWNLOAD_TIMEOUT)
     return {"client_kwargs": {"timeout": timeout, "trust_env": True}}
 
 
-def _without_query(address: str) -> str:
-    """Return a web address without its query, which can hold a key, and hides the ending that shows the format."""
+def _strip_query(address: str) -> str:
+    """Return a web address without its query, which can contain a key, and follows the file's ending."""
     return address.partition("?")[0] if address.startswith("http") else address
 
 
 def _find_state(system: Any, name: str) -> str:
-    """Return a text that changes if a file does. For fsspec, files of web servers never change."""
+    """Return a text that changes when the file changes."""
+    # fsspec does not notice changes of files on web servers.
     if "https" not in system.protocol:
         return str(system.ukey(name))
     info = system.info(name)
@@ -178,24 +180,24 @@ def _find_state(system: Any, name: str) -> str:
 
 def _read_record(folder: Path) -> dict[str, str]:
     with suppress(OSError, ValueError, RecursionError):
-        record: dict[str, str] = json.loads((folder / _COPIED).read_text(encoding="utf-8"))
+        record: dict[str, str] = json.loads((folder / _RECORD_FILE).read_text(encoding="utf-8"))
         return record
     return {}
 
 
 def _explain_failure(error: Exception, address: str) -> DataError | UnavailableError:
-    name = _without_query(address)
+    name = _strip_query(address)
     if isinstance(error, ImportError):
         return UnavailableError(f"{name}: {error_summary(error)}", "install that package")
-    if address.startswith("hf://") and (refusal := hub.explain(error, f"{name}: ")):
-        return refusal
-    # For fsspec, a file is not found if a web server refuses it or does not answer.
+    if address.startswith("hf://") and (hub_error := hub.explain(error, f"{name}: ")):
+        return hub_error
+    # fsspec also raises FileNotFoundError if a web server denies access or does not answer.
     is_web = address.startswith("http")
     cause: Any = (error.__cause__ if is_web and isinstance(error, FileNotFoundError) else None) or error
     status = getattr(cause, "status", None) if is_web else None
     if isinstance(cause, FileNotFoundError) or status in (404, 410):
-        return DataError("no such file", "check the address, and that it can be reached", file=name)
-    # The client's own messages repeat the address with its query, which can hold a key.
+        return DataError("no such file", "check the address", file=name)
+    # The messages of the client contain the address with its query, which can contain a key.
     problem, remedy = error_summary(cause), "check the address and your access"
     if status:
         problem = f"the server answered {status} {cause.message}"
@@ -209,28 +211,28 @@ def _explain_failure(error: Exception, address: str) -> DataError | UnavailableE
 # --- Datasets of the Hub ---
 
 
-_INSTEAD = "--data DIR or FILE with the same columns, or --data demo (comes with bertkit)"
+_ALTERNATIVES = "--data DIR or FILE with the same columns, or --data demo (comes with bertkit)"
 
 
 def read_hub_split(data: DataConfig, split: str, *, streaming: bool = False) -> Iterator[Record]:
-    """Yield the rows of a split, numbered from 1; class labels come out as their names.
+    """Yield the rows of a split, numbered from 1, with the names of class labels.
 
-    The files of all splits are downloaded first. With `streaming`, rows are read as they are needed instead.
+    The files of all splits are downloaded first. With `streaming`, rows are downloaded when they are needed.
 
     Raises:
-        UnavailableError: If the Hub does not give the dataset and the cache lacks it, or the connection is lost.
-        DataError: If the name is not possible, there is no such configuration or split, a file is damaged, or
-            ``data.revision`` is not the revision in ``org/name@revision``.
+        UnavailableError: If the dataset is neither available on the Hub nor in the cache, or the connection is lost.
+        DataError: If the name is invalid, there is no such configuration or split, a file is damaged, or
+            ``data.revision`` contradicts ``org/name@revision``.
     """
     from huggingface_hub.utils import httpx
 
     source, revision = hub.split_revision(data.source)
     if revision and data.revision not in (None, revision):
-        problem = f"{data.source} and data.revision {data.revision} are two revisions of one dataset"
+        problem = f"data.revision {data.revision} contradicts the revision in {data.source}"
         raise DataError(problem, "leave one of them out: --set data.revision=null")
     data = data.model_copy(update={"source": source, "revision": revision or data.revision})
     table = _open_split(data, split, streaming=streaming)
-    # A stream of csv or JSON files has no features.
+    # Streams of csv or JSON files have no features.
     labels = find_label_names(table.features.to_dict() if table.features else {})
     try:
         for position, row in enumerate(table, start=1):
@@ -241,9 +243,9 @@ def read_hub_split(data: DataConfig, split: str, *, streaming: bool = False) -> 
 
 
 def _open_split(data: DataConfig, split: str, *, streaming: bool) -> Dataset | IterableDataset:
-    """Open a split of the Hub or, if the Hub does not give it, of the cache of `datasets`."""
+    """Open a split from the Hub or, if the Hub is unavailable, from the cache of `datasets`."""
     if not hub.is_name(data.source):
-        raise DataError(f"{data.source!r} is neither a path nor a name on the Hub", _INSTEAD)
+        raise DataError(f"{data.source!r} is neither a path nor a name on the Hub", _ALTERNATIVES)
     import datasets
     from huggingface_hub.utils import httpx
 
@@ -258,24 +260,24 @@ def _open_split(data: DataConfig, split: str, *, streaming: bool) -> Dataset | I
     try:
         return _open_online(data, split, repository, streaming=streaming)
     except (OSError, ValueError, RuntimeError, httpx.HTTPError, datasets.exceptions.DatasetsError) as error:
-        if refused := hub.explain(error, f"{data.source}: "):
-            raise refused from None
+        if hub_error := hub.explain(error, f"{data.source}: "):
+            raise hub_error from None
         if isinstance(error, OSError) and error.errno:
-            raise  # an error of the disk
-        # An unknown configuration or split, a script, or files that are missing or damaged.
+            raise  # a disk error
+        # The cause is an unknown configuration or split, a dataset script, or missing or damaged files.
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        raise DataError(f"{data.source}: {error_summary(cause)}", "see data.config and data.splits") from None
+        raise DataError(f"{data.source}: {error_summary(cause)}", "check data.config and data.splits") from None
 
 
 def _open_online(
     data: DataConfig, split: str, repository: hub.Repository, *, streaming: bool
 ) -> Dataset | IterableDataset:
-    """Download the files of a configuration, compare their checksums, and prepare them in the cache of `datasets`."""
+    """Download the files of a configuration, compare checksums, and prepare the files in the cache of `datasets`."""
     import datasets
 
-    # The commit instead of a branch keeps all files consistent, even if the dataset changes in the meantime.
+    # Load a commit and not a branch, which could change between two files.
     builder = datasets.load_dataset_builder(data.source, data.config, revision=repository.commit)
     if streaming:
         return builder.as_streaming_dataset(split=split)
@@ -284,30 +286,30 @@ def _open_online(
     names = [path.removeprefix(prefix) for split_paths in paths for path in split_paths]
     hub.fetch(repository, [name for name in names if name in repository.files])
     hub.write_ref(repository)
-    # The sizes on the card of a dataset can be out of date, and checksums are compared above.
+    # The checks of `datasets` use the dataset card, which can be out of date; checksums were compared above.
     builder.download_and_prepare(verification_mode="no_checks")
     return builder.as_dataset(split=split)
 
 
-def _open_cached(data: DataConfig, split: str, refusal: UnavailableError) -> Dataset:
+def _open_cached(data: DataConfig, split: str, hub_error: UnavailableError) -> Dataset:
     """Open a split that bertkit or another program prepared in the cache of `datasets`.
 
     Raises:
-        UnavailableError: If the cache lacks it; the message has the reason of the Hub too.
+        UnavailableError: If the split is not in the cache; the message includes the error of the Hub.
     """
     import datasets
 
-    fetched = hub.cached_folder("dataset", data.source, data.revision)
-    commit = fetched.name if fetched else data.revision
+    cached_folder = hub.cached_folder("dataset", data.source, data.revision)
+    commit = cached_folder.name if cached_folder else data.revision
     table = None
     with suppress(OSError, ValueError), hub.offline():
         builder = datasets.load_dataset_builder(data.source, data.config)
-        # `datasets` takes the commit that was prepared last.
+        # `datasets` uses the commit that was prepared last.
         table = builder.as_dataset(split=split) if commit in (None, builder.hash) else None
     if table is not None:
         if not hub.is_offline_by_choice():
-            log_once(f"{data.source} is read from the cache: {refusal.message}")
+            log_once(f"{data.source} is read from the cache: {hub_error.message}")
         return table
-    problem = f"the dataset {data.source!r} is neither a path nor in the cache, and {refusal.message}"
-    remedy = _INSTEAD if datasets.config.HF_HUB_OFFLINE else f"{refusal.remedy}; or {_INSTEAD}"
+    problem = f"the dataset {data.source!r} is neither a path nor in the cache, and {hub_error.message}"
+    remedy = _ALTERNATIVES if datasets.config.HF_HUB_OFFLINE else f"{hub_error.remedy}; or {_ALTERNATIVES}"
     raise UnavailableError(problem, remedy)

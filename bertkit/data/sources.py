@@ -38,19 +38,19 @@ ALL = "all"
 """Name of the split with all rows of a single file."""
 
 ROWS = "row"
-"""Source of rows in memory in messages, before the row number."""
+"""Name of rows in memory in messages, before the row number."""
 
-Read = Callable[[Row], Row | None]
-"""Function that returns a row, checked and possibly changed for a task family, or None to leave it out."""
+ReadRow = Callable[[Row], Row | None]
+"""Function that checks and converts a row for a task family, or returns None to skip it."""
 
-Choose = Callable[[str], bool]
-"""Function that returns whether a split of this name is read."""
+ChooseSplit = Callable[[str], bool]
+"""Function that returns whether to read a split, by its name."""
 
-Open = Callable[[], Iterable[Record]]
+ReadRecords = Callable[[], Iterable[Record]]
 """Function that reads a source of rows from the start."""
 
-Opened = Mapping[str, tuple[str, Open]]
-"""Split -> the name of its source, and how to read it."""
+SplitSources = Mapping[str, tuple[str, ReadRecords]]
+"""Split -> name of its source, and function that reads it."""
 
 
 def is_validation(split: str) -> bool:
@@ -61,95 +61,96 @@ def is_validation(split: str) -> bool:
 def read_splits(
     recipe: Recipe,
     columns: ColumnSpec,
-    read: Read,
-    choose: Choose,
+    read: ReadRow,
+    choose: ChooseSplit,
     *,
-    named: bool = False,
+    has_label_names: bool = False,
     check_rest: bool = False,
     row_errors: list[DataError] | None = None,
 ) -> dict[str, Split]:
-    """Read the chosen splits, ``train`` first.
+    """Read some splits, ``train`` first.
 
     If a source has no validation split, a fraction of its training rows is held out; see `hold_out`.
 
     Args:
-        recipe: Recipe, whose data section names the source.
+        recipe: Recipe with the source in its data section.
         columns: Canonical columns of the task family.
-        read: Function that returns a checked row, or None to leave it out.
+        read: Function that returns a checked row, or None to skip it.
         choose: Function that returns whether to read a split.
-        named: Whether gold values are label names, or lists of them.
-        check_rest: Read the first row of the files of other splits as a check.
-        row_errors: Gets the errors of rows, which are then left out; without it, they are raised.
+        has_label_names: Whether gold values are label names, or lists of label names.
+        check_rest: Whether to read the first row of each file of the other splits, as a check.
+        row_errors: List that gets the errors of rows, which are then skipped; without it, errors are raised.
 
     Raises:
         DataError: If there is no data, or rows, columns or splits do not match the recipe.
         RecipeError: If ``data.format`` names no format.
         UnavailableError: If a dataset on the Hub cannot be reached.
     """
-    # 1. Find the splits of the source: files, a single file, a column, or the splits of a dataset on the Hub.
-    data, opened = _open_source(recipe, choose, check_rest=check_rest)
-    is_single = ALL in opened
+    # 1. Find the splits of the source: a single file, a file per split, values of a column, or a dataset on the Hub.
+    data, sources = _open_source(recipe, choose, check_rest=check_rest)
+    is_single = ALL in sources
     is_by_column = is_single and data.split_column is not None
     if is_by_column:
-        opened = _group_by_column(*opened[ALL], data, choose)
+        sources = _group_by_column(*sources[ALL], data, choose)
 
-    def read_named(name: str, settings: DataConfig = data) -> Split:
-        source, records = opened[name]
+    def read_one(name: str, settings: DataConfig = data) -> Split:
+        source, records = sources[name]
         return read_split(name, records(), settings, columns, read, source, row_errors)
 
-    # 2. Divide the rows of a single source, or training rows without validation rows.
-    undivided = ALL if is_single else "train"
-    is_lacking = undivided in opened and not is_by_column and not any(map(is_validation, opened))
-    if is_lacking and not (is_single and choose(ALL)) and (choose("train") or choose("validation")):
-        # All rows are read, because the limit must not change which of them are held out.
-        rows = read_named(undivided, data.model_copy(update={"limit": None}))
+    # 2. Without validation rows, divide the rows of a single file, or the training rows.
+    undivided_name = ALL if is_single else "train"
+    lacks_validation = undivided_name in sources and not is_by_column and not any(map(is_validation, sources))
+    if lacks_validation and not (is_single and choose(ALL)) and (choose("train") or choose("validation")):
+        # Read all rows, because the limit must not change which rows are held out.
+        undivided_rows = read_one(undivided_name, data.model_copy(update={"limit": None}))
         if is_single:
-            _warn_of_split_column(rows, opened[ALL][1])
-        parts = hold_out(rows, data, columns, named=named)
+            _warn_of_split_column(undivided_rows, sources[ALL][1])
+        parts = hold_out(undivided_rows, data, columns, has_label_names=has_label_names)
         splits = {name: part.head(data.limit) for name, part in parts.items()}
-        splits |= {name: read_named(name) for name in opened if name != undivided and choose(name)}
+        splits |= {name: read_one(name) for name in sources if name != undivided_name and choose(name)}
         return {name: split for name, split in splits.items() if choose(name)}
-    # 3. Otherwise read each split, and log the splits of the recipe that the source lacks.
-    for name in sorted(set(data.splits) - set(opened)):
+    # 3. Otherwise, read each split, and log the recipe's splits that the source lacks.
+    for name in sorted(set(data.splits) - set(sources)):
         if choose(name) and data.source and not is_single:
-            log.info(f"no {data.splits[name]} in {data.source}: it is not scored")
-    return {name: read_named(name) for name in sorted(opened, key=lambda name: (name != "train", name)) if choose(name)}
+            log.info(f"no {data.splits[name]} in {data.source}, so it is not scored")
+    return {name: read_one(name) for name in sorted(sources, key=lambda name: (name != "train", name)) if choose(name)}
 
 
-def _open_source(recipe: Recipe, choose: Choose, *, check_rest: bool) -> tuple[DataConfig, Opened]:
-    """Return settings for reading, and the source of each split, or of `ALL` rows, with a function that reads it."""
+def _open_source(recipe: Recipe, choose: ChooseSplit, *, check_rest: bool) -> tuple[DataConfig, SplitSources]:
+    """Return the data settings, and the source of each split, or of `ALL` rows."""
     data = recipe.data
-    find_format(data.format)  # A wrong name is an error even if no file is read.
+    find_format(data.format)  # raise an error for a wrong name even if no file is read
     if data.source == "demo":
         return open_demo(recipe)
     if data.rows is not None:
-        names = {name: ROWS if name == ALL else f"{name} {ROWS}" for name in data.rows}
-        return data, {name: (names[name], partial(enumerate, rows, 1)) for name, rows in data.rows.items()}
+        source_names = {name: ROWS if name == ALL else f"{name} {ROWS}" for name in data.rows}
+        return data, {name: (source_names[name], partial(enumerate, rows, 1)) for name, rows in data.rows.items()}
     check_source(data)
-    if file := single_file(data):
+    if file := find_single_file(data):
         return data, {ALL: (name_source(file), partial(read_records, file, data))}
-    files = files_by_split(data)
+    files = find_split_files(data)
     if files is None:
-        names = {name: data.splits.get(name, name) for name in ("train", "validation", "test", *data.splits)}
+        source_names = {name: data.splits.get(name, name) for name in ("train", "validation", "test", *data.splits)}
         return data, {
-            name: (f"{data.source}:{split}", partial(read_hub_split, data, split)) for name, split in names.items()
+            name: (f"{data.source}:{split}", partial(read_hub_split, data, split))
+            for name, split in source_names.items()
         }
-    # Read the first row of files that are read later, so that a fault is found before hours of training.
+    # Read the first row of files that are needed later, to find errors before hours of training.
     for file in chain.from_iterable(files[name] for name in files if check_rest and not choose(name)):
         next(iter(read_records(file, data)), None)
     return data, {name: (name_source(paths[0]), partial(_read_files, paths, data)) for name, paths in files.items()}
 
 
-def _warn_of_split_column(rows: Split, records: Open) -> None:
-    """Warn about an unread column that seems to contain the split of each row."""
+def _warn_of_split_column(rows: Split, records: ReadRecords) -> None:
+    """Warn about an unread column that seems to name the split of each row."""
     first = next(iter(records()))[1] if rows.unread_columns else {}
     for column in [name for name in rows.unread_columns if {*find_splits([str(first[name])], {})} & {*SPLIT_NAMES}]:
         remedy = f"--set {format_assignment('data.split_column', column)} reads it"
-        log_once(f"warning: column {column!r} of {rows.source} has the split of each row and is not read; {remedy}")
+        log_once(f"warning: column {column!r} of {rows.source} names the split of each row and is not read; {remedy}")
 
 
-def _group_by_column(source: str, records: Open, data: DataConfig, choose: Choose) -> Opened:
-    """Group rows by the split that a column names."""
+def _group_by_column(source: str, records: ReadRecords, data: DataConfig, choose: ChooseSplit) -> SplitSources:
+    """Read all rows, and group them by the split that a column names."""
     by_name: dict[str, list[Record]] = {}
     for line, values in records():
         if data.split_column not in values:
@@ -160,18 +161,18 @@ def _group_by_column(source: str, records: Open, data: DataConfig, choose: Choos
         split: sorted(chain.from_iterable(map(by_name.__getitem__, names)), key=itemgetter(0))
         for split, names in find_splits(by_name, data.splits).items()
     }
-    read = {split for split in by_split if choose(split)}
-    unread = [f"{name!r} ({len(rows):,})" for name, rows in by_split.items() if name not in (*read, *SPLIT_NAMES)]
+    chosen = {split for split in by_split if choose(split)}
+    unread = [f"{name!r} ({len(rows):,})" for name, rows in by_split.items() if name not in (*chosen, *SPLIT_NAMES)]
     if unread:
         log_once(f"rows of {source} that are not read, by their {data.split_column!r}: {', '.join(unread)}")
     return {split: (source, partial(iter, rows)) for split, rows in by_split.items()}
 
 
-def as_recorded(recipe: Recipe, identity: Mapping[str, Any]) -> Recipe:
-    """Return a recipe that reads and holds out rows as an earlier run did, even if defaults have changed."""
+def use_recorded_data(recipe: Recipe, identity: Mapping[str, Any]) -> Recipe:
+    """Return the recipe with the data settings of an earlier run, so that it reads and holds out the same rows."""
     changes: dict[str, Any] = {"hold_out": identity["hold_out"]} if "hold_out" in identity else {}
     columns = identity.get("recipe", {}).get("data", {}).get("columns")
-    # A column that the run did not read stays unread, although its name would select it today.
+    # Ignore a column `text_pair` if the run did not read it; by default, it would be read.
     if columns is not None and PAIR not in (*columns, *recipe.data.columns):
         changes["ignore_columns"] = [*recipe.data.ignore_columns, PAIR]
     return recipe.replace("data", **changes)
@@ -181,16 +182,16 @@ def check_source(data: DataConfig | CorpusConfig) -> None:
     """Check that a recipe names its data.
 
     Raises:
-        DataError: If it does not.
+        DataError: If the recipe names no data.
     """
     if not data.source and not data.files:
         raise DataError("the recipe names no data", "--data FILE, a directory, or a dataset on the Hub")
 
 
-def single_file(data: DataConfig | CorpusConfig) -> Path | None:
-    """Return the file with all rows, or the folder whose files are read together, or None for any other source.
+def find_single_file(data: DataConfig | CorpusConfig) -> Path | None:
+    """Return the file with all rows, or the folder that is read as one source, or None for other sources.
 
-    It is the copy of the file if the source is an address.
+    If the source is an address, the file is its copy in the cache.
     """
     if data.files or not data.source:
         return None
@@ -198,54 +199,53 @@ def single_file(data: DataConfig | CorpusConfig) -> Path | None:
     return file if file.is_file() or (file.is_dir() and guess_folder_format(file)) else None
 
 
-def unsplit_file(data: DataConfig) -> Path | None:
-    """Return the single file of a source without a split column, or None; some of its rows are held out."""
-    return single_file(data) if data.split_column is None else None
+def find_unsplit_file(data: DataConfig) -> Path | None:
+    """Return the single file whose rows are divided into splits, or None if the source has splits."""
+    return find_single_file(data) if data.split_column is None else None
 
 
 def _read_files(files: Iterable[Path], data: DataConfig) -> Iterator[Record]:
     return chain.from_iterable(read_records(file, data) for file in files)
 
 
-def files_by_split(data: DataConfig) -> dict[str, list[Path]] | None:
-    """Return the files of each split, or None if the source is neither a path nor an address, but a name on the Hub.
+def find_split_files(data: DataConfig) -> dict[str, list[Path]] | None:
+    """Return split -> its files, or None if the source is a name on the Hub.
 
-    The files of ``data.files`` are added to the files in the source, or replace them. If the source is a file, it has
-    the training rows.
+    ``data.files`` adds or replaces splits of the source. If the source is a file, it has the training rows.
 
     Raises:
-        DataError: If the source does not exist, or as `find_files` does.
+        DataError: If the source does not exist, or `find_files` finds no files.
         UnavailableError: If an address cannot be reached.
     """
     folder = find_source(data.source)
     if data.files:
         base = folder if data.source and folder.is_dir() else Path()
         paths = {name: find_source(file) for name, file in data.files.items()}
-        named = {
+        given_files = {
             split: [paths[name] if paths[name].exists() else base / paths[name] for name in names]
             for split, names in find_splits(data.files, {}).items()
         }
-        files = {**({"train": [folder]} if folder.is_file() else {}), **named}
+        files = {**({"train": [folder]} if folder.is_file() else {}), **given_files}
         return {**find_files(folder, data, given_splits=files), **files} if folder.is_dir() and data.source else files
     if folder.is_dir():
         return find_files(folder, data)
     if folder.exists():
         raise not_a_file_error(folder)
-    # For a name that looks like a path, the Hub would return a less helpful error.
+    # A name that looks like a path is a missing file; the Hub's error would be less helpful.
     name = hub.split_revision(data.source)[0]
     if name.startswith((".", "/", "~")) or Path(name).suffix or name.count("/") > 1:
         raise missing_path_error(folder)
     return None
 
 
-def missing_split_error(split: str, data: DataConfig, found_splits: Iterable[str]) -> DataError:
-    """Return the error for a split that a source lacks; for a folder, it lists the files that are not splits."""
-    message = f"no {split} split (found: {', '.join(found_splits) or 'none'}"
+def missing_split_error(split: str, data: DataConfig, splits: Iterable[str]) -> DataError:
+    """Return the error for a missing split; for a folder, it lists the files that are not used as splits."""
+    message = f"no {split} split (found: {', '.join(splits) or 'none'}"
     remedy = "name it in data.splits or data.files"
     folder = Path(data.source)
     if not data.source or not folder.is_dir():
         return DataError(f"{message})", remedy)
-    split_files = [path for paths in (files_by_split(data) or {}).values() for path in paths]
+    split_files = [path for paths in (find_split_files(data) or {}).values() for path in paths]
     unused = [path.name for path in sorted(folder.glob("[!.]*")) if path.is_file() and path not in split_files]
     message += f"; other files: {', '.join(unused[:10])}{', ...' if len(unused) > 10 else ''}" if unused else ""
     readable = [name for name in unused if guess_format(name)[0]]

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from bertkit.data.labels import make_placeholder_names, match_names
-from bertkit.data.sources import as_recorded
+from bertkit.data.sources import use_recorded_data
 from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.calibration import SavedCalibration, read_calibration
 from bertkit.hardware.device import requested_device
@@ -96,11 +96,11 @@ class CheckpointInfo:
         Raises:
             DataError: If its task family has no demo rows.
         """
-        from bertkit.data.demo import demo_rows
+        from bertkit.data.demo import read_demo_rows
 
         columns = self.task.COLUMNS
         names = [*columns.inputs, *(name for name in columns.optional if name in self.recipe.data.columns)]
-        row = demo_rows(self.recipe, "test", 1)[0]
+        row = read_demo_rows(self.recipe, "test", 1)[0]
         return {name: row[name] for name in names if name in row}
 
     @property
@@ -326,7 +326,7 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> CheckpointInfo:
         # The user's label names take precedence over the config's, and those over numbers.
         labels = recipe.model_labels or get_label_names(config) or make_placeholder_names(outputs)
         labels = match_names(labels, recipe.labels) if recipe.labels else labels
-    return CheckpointInfo(as_recorded(recipe, record.get("identity", {})), task, folder, tuple(labels), record)
+    return CheckpointInfo(use_recorded_data(recipe, record.get("identity", {})), task, folder, tuple(labels), record)
 
 
 def _changed_head_options(exported: Mapping[str, Any], requested: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

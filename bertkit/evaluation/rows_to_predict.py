@@ -14,7 +14,7 @@ from bertkit.data.columns import describe_unread, source_columns
 from bertkit.data.files import read_records
 from bertkit.data.remote import find_source, is_remote
 from bertkit.data.rows import canonical_records, is_blank, locate_row
-from bertkit.data.sources import files_by_split
+from bertkit.data.sources import find_split_files
 from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, UsageError, did_you_mean, error_location
 from bertkit.evaluation.checkpoint import CheckpointInfo
@@ -150,7 +150,7 @@ def find_input_files(source: str | Path | None, info: CheckpointInfo) -> Iterato
     data = info.recipe.data
     if not any(map(is_remote, (data.source, *data.files.values()))):
         with suppress(BertkitError):  # The data of the recipe need not exist.
-            for files in (files_by_split(data) or {}).values():
+            for files in (find_split_files(data) or {}).values():
                 yield from (("a data file of the recipe", file) for file in files)
     yield "a data file of the recipe", Path(data.source)
     folders = [member.folder for member in info.members] or [info.folder]

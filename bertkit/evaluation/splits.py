@@ -22,7 +22,7 @@ from bertkit.data.labels import (
     replace_raw_labels,
 )
 from bertkit.data.rows import Digests, Split, digest_rows
-from bertkit.data.sources import ALL, Choose, is_validation, read_splits, unsplit_file
+from bertkit.data.sources import ALL, ChooseSplit, find_unsplit_file, is_validation, read_splits
 from bertkit.data.text import normalize
 from bertkit.errors import DataError, ModelError, UsageError, did_you_mean, error_location
 from bertkit.evaluation.checkpoint import CheckpointInfo
@@ -40,7 +40,7 @@ from bertkit.tasks import Task
 def read_task_splits(
     recipe: Recipe,
     task: Task,
-    choose: Choose,
+    choose: ChooseSplit,
     *,
     columns: ColumnSpec | None = None,
     check_rest: bool = False,
@@ -52,7 +52,7 @@ def read_task_splits(
         columns or task.COLUMNS,
         lambda row: task.read(row, recipe),
         choose,
-        named=task.HAS_LABEL_NAMES,
+        has_label_names=task.HAS_LABEL_NAMES,
         check_rest=check_rest,
         row_errors=row_errors,
     )
@@ -183,7 +183,7 @@ def splits_to_score(info: CheckpointInfo, split: str | None, *, strict: bool = T
     """
     recipe, task = info.recipe, info.task
     check_metrics(recipe, task.METRICS)
-    file = unsplit_file(recipe.data)
+    file = find_unsplit_file(recipe.data)
     is_run_file = file is not None and split != ALL and file_fingerprint(file) == info.record.get("split_file")
     if split is None and file and not is_run_file:
         split = ALL  # the run held out rows of another file, so all rows of this file are new

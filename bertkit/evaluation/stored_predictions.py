@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bertkit.data.labels import labels_to_strs
-from bertkit.data.sources import ALL, as_recorded, unsplit_file
+from bertkit.data.sources import ALL, find_unsplit_file, use_recorded_data
 from bertkit.errors import DataError, ModelError, UsageError, shorten
 from bertkit.evaluation.folder import read_evaluation
 from bertkit.evaluation.scoring import predictions_file
@@ -255,7 +255,7 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Store
         _check_run(run, recipe, recorded_runs[0])
     # Recorded scores are not used: one recipe, the labels of the first system and today's code score all systems.
     identity = recorded_runs[0].record["identity"] if recorded_runs else {}
-    recipe = as_recorded(recipe, identity)
+    recipe = use_recorded_data(recipe, identity)
     task, labels = load_task(recipe), identity.get("labels")
     # Without a record, collect the labels from the rows.
     if task.HAS_LABEL_NAMES and not labels:
@@ -378,7 +378,7 @@ def read_column(column: str, scorer: StoredPredictionScorer, run: StoredRun, row
     if canonical in rows[0]:
         return [row.get(canonical) for row in rows]
     data = recipe.data.model_copy(update={"columns": {**recipe.data.columns, column: column}})
-    split = str(run.record.get("split", ALL if unsplit_file(data) else "validation"))
+    split = str(run.record.get("split", ALL if find_unsplit_file(data) else "validation"))
     with_column = replace(columns, extra=(column,))
     try:
         recipe = recipe.model_copy(update={"data": data})

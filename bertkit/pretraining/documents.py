@@ -22,7 +22,7 @@ from bertkit.data.files import (
     read_records,
 )
 from bertkit.data.remote import find_source, name_source, read_hub_split
-from bertkit.data.sources import check_source, files_by_split, single_file
+from bertkit.data.sources import check_source, find_single_file, find_split_files
 from bertkit.data.text import MAX_CHARS, Record, strip_compression
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.records import CorpusConfig, DataConfig
@@ -124,9 +124,9 @@ def _files_by_split(data: CorpusConfig) -> dict[str, list[Path]] | None:
     source = find_source(data.source)
     if not data.files and (source.is_dir() or _find_base_folder(source) != source):
         return _find_files(source, data)
-    if file := single_file(data):
+    if file := find_single_file(data):
         return {"train": [_check_ending(file)]}
-    by_split = files_by_split(DataConfig(source=data.source, files=data.files))
+    by_split = find_split_files(DataConfig(source=data.source, files=data.files))
     if by_split is None:
         return None
     if "train" not in by_split:

@@ -49,7 +49,7 @@ COLUMNS = ColumnSpec(
     optional=("word",),
     lists=("tokens", "target"),
     fallback_columns={"tokens": "text"},
-    fallback_when_labeled=True,
+    always_fall_back=True,
     predicted=("sense_scores",),
 )
 HAS_LABEL_NAMES: bool = True

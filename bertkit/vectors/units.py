@@ -156,7 +156,7 @@ _TARGET = ColumnSpec(
     gold="",
     lists=("tokens", "target"),
     fallback_columns={"tokens": "text"},
-    fallback_when_labeled=True,
+    always_fall_back=True,
 )
 
 UNITS: Mapping[str, Unit] = {

@@ -21,7 +21,7 @@ from bertkit.data.in_memory import (
     is_dataframe,
     map_canonical_names,
 )
-from bertkit.data.output import PLAIN, FileLayout
+from bertkit.data.output import DEFAULT_LAYOUT, FileLayout
 from bertkit.data.sources import ALL, ROWS
 from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, find_members
@@ -232,7 +232,7 @@ class LoadedModel:
         return self._checkpoint
 
     def _predict_columns(self, records: list[dict[str, Any]]) -> dict[str, list[Any]]:
-        predictions = list(self._predict(records, PLAIN))
+        predictions = list(self._predict(records, DEFAULT_LAYOUT))
         columns = {"id", *(records[0] if records else ())}
         names = dict.fromkeys(name for record in predictions for name in record if name not in columns)
         return {name: [record.get(name) for record in predictions] for name in names}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bertkit.data.rows import Split
-from bertkit.data.sources import ALL, unsplit_file
+from bertkit.data.sources import ALL, find_unsplit_file
 from bertkit.errors import DataError, UsageError, shorten
 from bertkit.evaluation.checkpoint import CheckpointInfo, find_checkpoint
 from bertkit.evaluation.differences import Changes, SystemScores, find_changes
@@ -297,7 +297,7 @@ def predict_unseen(
         for members in checkpoints:
             splits.append([])
             for info in members:
-                split_name = split or (ALL if unsplit_file(info.recipe.data) else "validation")
+                split_name = split or (ALL if find_unsplit_file(info.recipe.data) else "validation")
                 to_score = splits_to_score(replace(info, labels=labels), split_name)
                 splits[-1].append(resolve_overlap(replace(info, labels=labels), to_score, "mark")[split_name])
 

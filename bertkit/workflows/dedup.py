@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.output import PLAIN, copy_parquet, find_writer, follow_source, write_records
+from bertkit.data.output import DEFAULT_LAYOUT, copy_parquet, find_writer, follow_source, write_records
 from bertkit.errors import UsageError
 from bertkit.storage.outputs import check_not_inputs, lock_output
 from bertkit.vectors import duplicates as duplicate_search
@@ -188,4 +188,4 @@ def _write_remaining_rows(all_rows: ScannedRows, removed: Mapping[int, Duplicate
         )
         return
     records = (row.record for index, row in enumerate(original, all_rows.fixed) if index not in removed)
-    write_records(records, output, follow_source(PLAIN, output, original.path, original.data))
+    write_records(records, output, follow_source(DEFAULT_LAYOUT, output, original.path, original.data))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bertkit.analysis.outcomes import SORTS, RowAnswer, find_outcomes
 from bertkit.analysis.slices import ComparedSlice, collect_words, compare_groups, find_slices
-from bertkit.data.sources import as_recorded
+from bertkit.data.sources import use_recorded_data
 from bertkit.errors import BertkitError, UsageError
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.evaluation.stored_predictions import (
@@ -128,7 +128,7 @@ def _read_training_words(run: StoredRun, task: Task) -> tuple[set[str] | None, l
     try:
         # The recipe of an evaluation has the scored rows as its data, so the recipe of the model's run is read instead.
         if run.model and (record := runs.read_record(folder)):
-            recipe = as_recorded(load_recipe(str(folder / FOLDER_RECIPE)), record["identity"])
+            recipe = use_recorded_data(load_recipe(str(folder / FOLDER_RECIPE)), record["identity"])
             splits = read_task_splits(recipe, task, lambda name: name == "train")
             if "train" in splits:
                 return collect_words(splits["train"].rows, task.COLUMNS), []

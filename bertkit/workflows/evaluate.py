@@ -11,7 +11,7 @@ from typing import Any
 
 from bertkit.data.checks import describe_lacking
 from bertkit.data.rows import Split
-from bertkit.data.sources import as_recorded, is_validation, unsplit_file
+from bertkit.data.sources import find_unsplit_file, is_validation, use_recorded_data
 from bertkit.evaluation.baselines import compare_baselines, make_result, read_baselines
 from bertkit.evaluation.benchmarks import write_eval_results
 from bertkit.evaluation.calibration import warn_of_tuned
@@ -127,7 +127,7 @@ def _evaluate_all(
         split = split or _choose_split(info)
         # If the checkpoint's run held out rows of a file, hold out the same rows, to score only these.
         identity = info.record.get("identity", {})
-        infos = {name: replace(info, recipe=as_recorded(recipe, identity)) for name, recipe in recipes.items()}
+        infos = {name: replace(info, recipe=use_recorded_data(recipe, identity)) for name, recipe in recipes.items()}
         splits = {
             name: resolve_overlap(part, splits_to_score(part, split, strict=strict), on_overlap)
             for name, part in infos.items()
@@ -161,7 +161,7 @@ def _choose_split(info: CheckpointInfo) -> str | None:
 
     Such a model is scored on the rows that a run would hold out, so that its scores can be compared with the run's.
     """
-    if info.record or info.task.find_labels or unsplit_file(info.recipe.data) is None:
+    if info.record or info.task.find_labels or find_unsplit_file(info.recipe.data) is None:
         return None
     log.info("scoring the rows that finetune would hold out of this file; --split all scores every row")
     return "validation"

@@ -22,7 +22,7 @@ from bertkit.data.labels import add_unseen_names, find_names, replace_raw_labels
 from bertkit.data.rows import Digests, Split, get_unread_columns
 from bertkit.data.sampling import check_draw, draw_training_rows, oversample
 from bertkit.data.soft_labels import fill_gold, get_probabilities, measure_agreement
-from bertkit.data.sources import as_recorded, is_validation, missing_split_error, unsplit_file
+from bertkit.data.sources import find_unsplit_file, is_validation, missing_split_error, use_recorded_data
 from bertkit.errors import DataError, RecipeError, UnavailableError, install_command
 from bertkit.evaluation.splits import find_training_rows, read_task_splits
 from bertkit.hardware.device import check_launch, check_requested_device
@@ -157,7 +157,7 @@ def read_finetune_data(
         identity["teachers"] = [teacher.fingerprint for teacher in teachers]
     if expect_run is not None:
         check_expected_run(identity, expand_path(expect_run))
-    file = unsplit_file(recipe.data)
+    file = find_unsplit_file(recipe.data)
     plan = RunPlan(
         recipe=recipe,
         folder=folder,
@@ -185,7 +185,7 @@ def _check_recipe(recipe: Recipe, task: Task) -> None:
         if distillation.teachers or distillation.student_layers is not None or distillation.matches_layers:
             raise RecipeError("distillation.soft_labels replaces teachers", "leave out teachers and their layers")
     if recipe.data.sampling_keys:
-        check_draw(recipe, task.COLUMNS, named=task.HAS_LABEL_NAMES)
+        check_draw(recipe, task.COLUMNS, has_label_names=task.HAS_LABEL_NAMES)
     if recipe.training.callbacks or recipe.training.report_to:
         check_callbacks(recipe.training, trusted=recipe.trusted)
     if recipe.training.collator:
@@ -203,7 +203,7 @@ def _check_recipe(recipe: Recipe, task: Task) -> None:
 def with_recorded_hold_out(recipe: Recipe, folders: Iterable[Path]) -> Recipe:
     """Return a recipe that holds out the same rows as the first run in the folders."""
     record = next(filter(None, map(runs.read_record, folders)), None)
-    return as_recorded(recipe, record["identity"]) if record else recipe
+    return use_recorded_data(recipe, record["identity"]) if record else recipe
 
 
 def _with_pair(recipe: Recipe, splits: dict[str, Split]) -> Recipe:

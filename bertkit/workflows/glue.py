@@ -14,7 +14,7 @@ from typing import Any
 from bertkit.data.files import read_records
 from bertkit.data.remote import read_hub_split
 from bertkit.data.rows import update_hash
-from bertkit.data.sources import files_by_split
+from bertkit.data.sources import find_split_files
 from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, StoppedError, UsageError, did_you_mean
 from bertkit.evaluation.checkpoint import find_checkpoint
@@ -280,7 +280,7 @@ def _read_rows(recipe: Recipe, file: LeaderboardFile) -> Iterable[Record]:
     if file.split != "test":
         splits["test"] = file.split
     settings = data.model_copy(update={"source": str(source), "splits": splits})
-    paths = (files_by_split(settings) or {}).get("test") if source.is_dir() else None
+    paths = (find_split_files(settings) or {}).get("test") if source.is_dir() else None
     if not paths:
         raise DataError(f"no {file.split} rows in {source}")
     return chain.from_iterable(read_records(path, settings) for path in paths)

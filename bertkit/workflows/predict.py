@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.columns import check_clash
 from bertkit.data.output import (
-    PLAIN,
+    DEFAULT_LAYOUT,
     FileLayout,
-    as_columns,
     check_layout,
     find_writer,
+    flatten_prediction,
     follow_source,
     pack_records,
     unpack_records,
@@ -71,7 +71,7 @@ def predict_to_file(
     *,
     source: str | Path | None = None,
     row: Row | None = None,
-    layout: FileLayout = PLAIN,
+    layout: FileLayout = DEFAULT_LAYOUT,
 ) -> int | None:
     """Predict as `predict` does, write the records with `write_records`, and return their number.
 
@@ -199,7 +199,7 @@ def _answer_chunk(checkpoint: Checkpoint, chunk: Chunk, columns: FileLayout | No
 
 def _as_fields(prediction: Prediction, columns: FileLayout | None) -> dict[str, Any]:
     """Return the predicted fields of a record; with `columns`, one field per column of the file."""
-    return prediction if columns is None else as_columns(prediction, columns.digits)
+    return prediction if columns is None else flatten_prediction(prediction, columns.digits)
 
 
 def _id_field(index: int, original: Row, row_id: object, columns: FileLayout | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.sources import as_recorded
+from bertkit.data.sources import use_recorded_data
 from bertkit.errors import ModelError, RecipeError, ResourceError, UsageError
 from bertkit.progress import log, stage
 from bertkit.recipe.plugins import trusts_folders
@@ -76,7 +76,7 @@ def rerun(
     else:
         with stage("reading the data", total=1):
             # `as_recorded` holds out the same rows of a file without splits.
-            data = finetune_data.read_finetune_data(as_recorded(recipe, record["identity"]), target)
+            data = finetune_data.read_finetune_data(use_recorded_data(recipe, record["identity"]), target)
         _check_inputs(record["identity"], data.plan.identity, ignore_changes)
         train = distill.distill_rows if "compared_models" in record else finetune.finetune_rows
         train(data.with_machine(record["machine"]), restart=restart)

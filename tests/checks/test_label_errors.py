@@ -11,7 +11,7 @@ import pytest
 
 from bertkit.checks import label_errors
 from bertkit.data.columns import ColumnSpec
-from bertkit.data.demo import demo_rows
+from bertkit.data.demo import read_demo_rows
 from bertkit.data.rows import Split
 from bertkit.errors import UnavailableError
 from bertkit.recipe import load_recipe
@@ -137,7 +137,7 @@ TAGGED = ColumnSpec(inputs=("tokens",), gold="tags", lists=("tokens", "tags"))
 @pytest.fixture
 def rows():
     """Rows with names, of which five have a wrong tag, and one word has none."""
-    rows = demo_rows(load_recipe("ner"), "train", 200)
+    rows = read_demo_rows(load_recipe("ner"), "train", 200)
     names = load_recipe("ner").labels
     rows = [{**row, "tags": [names[tag] if isinstance(tag, int) else tag for tag in row["tags"]]} for row in rows]
     named = [number for number, row in enumerate(rows) if "B-PER" in row["tags"]][:5]

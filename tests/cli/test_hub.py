@@ -107,7 +107,7 @@ def test_a_data_set_may_be_named_with_its_revision(filled, run, tmp_path):
     ended = run("finetune", "classify", "--model", "me/tiny", *pinned, "--set", "data.revision=main")
     assert (ended.code, ended.last) == (
         3,
-        f"error: me/toy@{first} and data.revision main are two revisions of one dataset - leave one of them out: "
+        f"error: data.revision main contradicts the revision in me/toy@{first} - leave one of them out: "
         "--set data.revision=null",
     )
 

@@ -117,7 +117,7 @@ def test_a_pair_without_its_second_text(run, tiny_model, content, expected):
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        (1, "one row cannot be split into training and validation (d.csv) - "),
+        (1, "a single row cannot be divided into training and validation rows (d.csv) - "),
         (2, "no row can be held out: each text is the only one with its label (d.csv) - "),
     ],
 )
@@ -296,7 +296,7 @@ def test_words_that_yaml_1_1_would_take_for_something_else(run):
         ),
         (
             ["predict", "cola", "x.csv", "--model", "m", "-o", "x.xls"],
-            "--output x.xls: unknown ending '.xls' - one of .jsonl, .csv, .tsv, .parquet",
+            "--output x.xls: unknown ending '.xls' - use .jsonl, .csv, .tsv, .parquet",
         ),
     ],
 )

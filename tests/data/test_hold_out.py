@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bertkit.data.rows import Split
 from bertkit.data.sampling import hold_out
-from bertkit.data.sources import as_recorded, is_validation, read_splits
+from bertkit.data.sources import is_validation, read_splits, use_recorded_data
 from bertkit.errors import DataError
 from bertkit.recipe import DataConfig, load_recipe
 from bertkit.tasks import ColumnSpec
@@ -36,7 +36,7 @@ def draw(
     rows: list[dict], share: float = 0.1, way: str = "by_hash", *, named: bool = True
 ) -> tuple[list[dict], list[dict]]:
     data = DataConfig(validation_fraction=share, hold_out=way)
-    both = hold_out(split_of(rows), data, COLUMNS, named=named)
+    both = hold_out(split_of(rows), data, COLUMNS, has_label_names=named)
     assert both["train"].is_held_out and both["validation"].is_held_out
     return both["train"].rows, both["validation"].rows
 
@@ -107,17 +107,17 @@ def test_a_column_that_the_model_does_not_read_moves_no_row():
     genres = [{**row, "genre": n % 7} for n, row in enumerate(rows)]
     for way in DRAWS:
         data = DataConfig(hold_out=way)
-        plain = hold_out(split_of(rows), data, COLUMNS, named=True)
-        sliced = hold_out(split_of(genres), data, columns, named=True)
+        plain = hold_out(split_of(rows), data, COLUMNS, has_label_names=True)
+        sliced = hold_out(split_of(genres), data, columns, has_label_names=True)
         assert sliced["validation"].lines == plain["validation"].lines
 
 
 def test_a_run_keeps_the_draw_that_it_began_with():
     recipe = load_recipe("classify")
-    assert as_recorded(recipe, {}).data.hold_out == "by_hash"
+    assert use_recorded_data(recipe, {}).data.hold_out == "by_hash"
     for way in DRAWS:
-        assert as_recorded(recipe, {"hold_out": way}).data.hold_out == way
-    assert as_recorded(load_recipe("classify", {"data.hold_out": "by_label"}), {}).data.hold_out == "by_label"
+        assert use_recorded_data(recipe, {"hold_out": way}).data.hold_out == way
+    assert use_recorded_data(load_recipe("classify", {"data.hold_out": "by_label"}), {}).data.hold_out == "by_label"
 
 
 def test_each_label_gives_up_its_share():
@@ -199,7 +199,7 @@ def test_numbers_are_no_labels():
 @pytest.mark.parametrize(
     ("rows", "what"),
     [
-        (rows_of(a=1), "one row cannot be split"),
+        (rows_of(a=1), "a single row cannot be divided"),
         (rows_of(a=1, b=1), "no row can be held out: each text is the only one with its label"),
         (rows_of(a=1) * 9, "all rows have the same text"),
     ],
@@ -217,7 +217,9 @@ def test_a_limit_takes_rows_of_each_side_and_moves_none(tmp_path, limit, way):
     def read(limit):
         changes = {"data.source": str(file), "data.limit": limit, "data.validation_fraction": 0.2, "data.hold_out": way}
         recipe = load_recipe("classify", changes)
-        return read_splits(recipe, COLUMNS, dict, lambda name: name == "train" or is_validation(name), named=True)
+        return read_splits(
+            recipe, COLUMNS, dict, lambda name: name == "train" or is_validation(name), has_label_names=True
+        )
 
     whole, limited = read(None), read(limit)
     assert sum(len(split.rows) for split in whole.values()) == 100 and len(whole["validation"].rows) > 7

@@ -55,13 +55,13 @@ def test_numbers_have_four_decimals_in_files_that_people_read():
         (
             FileLayout(escape_formulas=True),
             "a.jsonl",
-            "--escape-formulas with --output a.jsonl - it is for .csv and .tsv only",
+            "--escape-formulas with --output a.jsonl - --escape-formulas requires .csv or .tsv",
         ),
         (FileLayout(digits=3), "a.parquet", "--digits with --output a.parquet"),
         (FileLayout(delimiter=";"), "a.parquet", "--delimiter with --output a.parquet"),
         (FileLayout(encoding="utf-16"), "a.jsonl", "--encoding with --output a.jsonl"),
         (FileLayout(delimiter="ab"), "a.csv", "--delimiter must be one character, not 'ab' - write tab for a tab"),
-        (FileLayout(encoding="none"), "a.csv", "--encoding: no text encoding is called 'none' - e.g. utf-8, utf-8-sig"),
+        (FileLayout(encoding="none"), "a.csv", "--encoding: unknown text encoding 'none' - use utf-8, utf-8-sig"),
     ],
 )
 def test_what_does_not_fit_the_file_is_refused(layout, output, message):

@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from bertkit.data import output
 from bertkit.data.files import read_records
-from bertkit.data.output import FileLayout, as_columns, find_writer, write_records
+from bertkit.data.output import FileLayout, find_writer, flatten_prediction, write_records
 from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.recipe import DataConfig
 
@@ -65,11 +65,11 @@ def test_parquet_is_flat(tmp_path):
 
 def test_probabilities_become_columns():
     of_labels = {"probability_bad": 0.25, "probability_good": 0.75}
-    assert as_columns(PREDICTION, None) == {"prediction": "good", "confidence": 0.75, **of_labels}
+    assert flatten_prediction(PREDICTION, None) == {"prediction": "good", "confidence": 0.75, **of_labels}
     several = {**PREDICTION, "prediction": ["good"]}  # each label has a probability of its own
-    assert as_columns(several, None) == {"prediction": ["good"], **of_labels}
+    assert flatten_prediction(several, None) == {"prediction": ["good"], **of_labels}
     own = {"prediction": 1, "probabilities": [0.5]}
-    assert as_columns(own, None) == own
+    assert flatten_prediction(own, None) == own
 
 
 def test_numbers_are_rounded_wherever_they_are():
@@ -80,7 +80,7 @@ def test_numbers_are_rounded_wherever_they_are():
         "text": None,
     }
     rounded = {"prediction": 0.12, "rank": 7, "entities": [{"type": "PER", "probability": 0.99}], "text": None}
-    assert as_columns(prediction, 2) == rounded
+    assert flatten_prediction(prediction, 2) == rounded
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".parquet"])
@@ -216,7 +216,7 @@ def test_a_fault_among_the_records_leaves_the_old_file(tmp_path, ending):
 
 
 def test_what_cannot_be_written(tmp_path):
-    with pytest.raises(UsageError, match=r"unknown ending '\.xlsx' - one of \.jsonl, \.csv, \.tsv, \.parquet"):
+    with pytest.raises(UsageError, match=r"unknown ending '\.xlsx' - use \.jsonl, \.csv, \.tsv, \.parquet"):
         find_writer(tmp_path / "a.xlsx")
     with pytest.raises(DataError, match=r"'é' cannot be written in ascii \(\S+a.csv\) - --encoding utf-8"):
         write_records(iter(RECORDS), tmp_path / "a.csv", FileLayout(encoding="ascii"))

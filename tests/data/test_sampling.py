@@ -45,7 +45,7 @@ def test_a_larger_draw_has_the_rows_of_a_smaller_one():
 
 def test_too_few_rows_and_several_labels_are_refused():
     with pytest.raises(
-        DataError, match=r"data.train_rows_per_label is 21, and the label 'b' has 20 training rows \(rows.csv\)"
+        DataError, match=r"data.train_rows_per_label is 21, but the label 'b' has 20 training rows \(rows.csv\)"
     ):
         draw(ROWS, 21)
     with pytest.raises(DataError, match=r"this row has several \(rows.csv:2, column 'label'\)"):
@@ -59,7 +59,7 @@ def test_any_rows_are_drawn_alike_whatever_their_labels():
     assert len(drawn.rows) == 20 and list(drawn.lines) == sorted(drawn.lines)
     assert texts(drawn) == texts(draw_rows(split_of(shuffled), 20, 1)) != texts(draw_rows(split_of(ROWS), 20, 2))
     assert texts(draw_rows(split_of(ROWS), 5, 1)) < texts(drawn) < texts(draw_rows(split_of(ROWS), 60, 1))
-    with pytest.raises(DataError, match=r"data.train_limit is 61, and there are 60 training rows \(rows.csv\)"):
+    with pytest.raises(DataError, match=r"data.train_limit is 61, but there are 60 training rows \(rows.csv\)"):
         draw_rows(split_of(ROWS), 61, 1)
 
 

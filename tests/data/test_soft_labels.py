@@ -50,8 +50,8 @@ def test_rounded_probabilities_are_divided_by_their_sum():
         ({"a": 0.6, "b": 0.402}, {}, "probabilities add up to 1.002, not 1"),
         ({"a": 0, "b": 0}, {"normalize": True}, "probabilities add up to 0, not 1"),
         ({}, {}, "probabilities add up to 0, not 1"),
-        ([0.4, 0.6], {}, "a list of 2 probabilities, and the recipe declares 0 labels"),
-        ([0.4, 0.6], {"labels": ["a", "b", "c"]}, "a list of 2 probabilities, and the recipe declares 3 labels"),
+        ([0.4, 0.6], {}, "a list of 2 probabilities, but the recipe declares 0 labels"),
+        ([0.4, 0.6], {"labels": ["a", "b", "c"]}, "a list of 2 probabilities, but the recipe declares 3 labels"),
     ],
 )
 def test_a_wrong_cell_is_refused(cell, settings, message):

@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import is_blank
-from bertkit.data.sources import is_validation, missing_split_error, read_splits, single_file, unsplit_file
+from bertkit.data.sources import find_single_file, find_unsplit_file, is_validation, missing_split_error, read_splits
 from bertkit.errors import DataError, RecipeError, UnavailableError, UsageError
 from bertkit.recipe import DataConfig, load_recipe
 from tests.conftest import toy_rows, write_csv
@@ -162,11 +162,11 @@ def test_training_needs_a_validation_split(tmp_path, tiny_model):
 def test_only_a_single_file_without_a_column_of_splits_is_divided(tmp_path):
     file = tmp_path / "rows.csv"
     file.write_text("text,label\na,1\n")
-    assert unsplit_file(DataConfig(source=str(file))) == file
-    assert unsplit_file(DataConfig(source=str(tmp_path))) is None
-    assert unsplit_file(DataConfig(source=str(file), split_column="split")) is None
-    assert unsplit_file(DataConfig(source=str(file), files={"validation": str(file)})) is None
-    assert single_file(DataConfig(source=str(file), split_column="split")) == file
+    assert find_unsplit_file(DataConfig(source=str(file))) == file
+    assert find_unsplit_file(DataConfig(source=str(tmp_path))) is None
+    assert find_unsplit_file(DataConfig(source=str(file), split_column="split")) is None
+    assert find_unsplit_file(DataConfig(source=str(file), files={"validation": str(file)})) is None
+    assert find_single_file(DataConfig(source=str(file), split_column="split")) == file
 
 
 def test_a_pipe_is_named_as_one(here):

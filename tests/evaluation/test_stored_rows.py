@@ -98,7 +98,9 @@ def test_a_column_of_held_out_rows_of_a_single_file(tmp_path, way, source):
         "validation_fraction": 0.4,
     }
     recipe = load_recipe("classify", {f"data.{key}": value for key, value in data.items()})
-    held_out = read_splits(recipe, COLUMNS, dict, lambda name: name == "validation", named=True)["validation"].rows
+    held_out = read_splits(recipe, COLUMNS, dict, lambda name: name == "validation", has_label_names=True)[
+        "validation"
+    ].rows
     assert 1 < len(held_out) < 12
     system = read_system(make_run(tmp_path / "a", predict(held_out, {1}), data=data), None)
     scorer, (run,) = find_scorer([system], None), system.runs

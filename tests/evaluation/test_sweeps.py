@@ -80,7 +80,7 @@ def test_the_same_rows_may_be_read_in_other_ways(data):
 
 
 def test_more_rows_than_there_are_are_refused_wherever_they_are_named(data):
-    with pytest.raises(DataError, match=r"data\.train_limit is 21, and there are 20 training rows"):
+    with pytest.raises(DataError, match=r"data\.train_limit is 21, but there are 20 training rows"):
         check_rows(data, "data.train_limit=9,21,8")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bertkit.data.demo import demo_rows
+from bertkit.data.demo import read_demo_rows
 from bertkit.recipe import load_recipe
 
 LONG = "The old baker carried a heavy basket of red apples along the river to the busy market before the rain. "
@@ -43,7 +43,7 @@ def rows_to_predict(recipe: str, changes: list[str], file: Path, count: int = 12
     loaded = load_recipe(recipe, {**parse_changes(changes), "model": "demo", "data.source": "demo"})
     columns = load_task(loaded).COLUMNS
     names = [*columns.inputs, *columns.optional]  # a second text is read wherever it stands
-    rows = [{name: row[name] for name in names if name in row} for row in demo_rows(loaded, "test", count)]
+    rows = [{name: row[name] for name in names if name in row} for row in read_demo_rows(loaded, "test", count)]
     for number, row in enumerate(rows):
         for name in ("text", "context", "passage", "positive"):
             if name in row and number % 3 == 1:

@@ -15,7 +15,7 @@ import pyarrow
 import pytest
 
 import bertkit
-from bertkit.data.demo import demo_rows
+from bertkit.data.demo import read_demo_rows
 from bertkit.errors import BertkitError, DataError, ModelError, UsageError
 from bertkit.progress import Silent
 from bertkit.tasks import get_input_columns
@@ -87,7 +87,7 @@ def test_every_task_family_answers_as_the_command_does(name, run, tmp_path):
     fine_tune(name, tmp_path, **{"data.limit": 300 if name == "wsd" else 24})
     loaded = bertkit.load(tmp_path / "run")
     wanted = get_input_columns(loaded.checkpoint_info.task, loaded.recipe)
-    rows = demo_rows(loaded.recipe, "test", 6)
+    rows = read_demo_rows(loaded.recipe, "test", 6)
     rows = [{column: row[column] for column in wanted if column in row} for row in rows]
     named = [with_names_of_source(row, loaded.recipe.data.columns) for row in rows]
     expected = from_command(run, tmp_path / "run", write_jsonl(Path("rows.jsonl"), named))
@@ -246,7 +246,7 @@ def test_words_are_explained_as_the_command_does(run, trained, model):
     ("rows", "message"),
     [
         ([{"txt": "a"}], r"no column 'text'; there are 'txt' \(row\)"),
-        ([{"text": "a"}, {"other": "b"}], r"no column 'text', which row 1 has; there are 'other' \(row:2\)"),
+        ([{"text": "a"}, {"other": "b"}], r"no column 'text', unlike in row 1; there are 'other' \(row:2\)"),
         (["a", None], r"None is not a row \(row:2\)"),
         ([{"text": "a"}, {"text": None}], r"None is not text \(row:2, column 'text'\)"),
         (pandas.DataFrame({"text": ["a", None]}), r"nan is not text \(row:2, column 'text'\)"),

@@ -127,7 +127,7 @@ def test_a_kill_changes_nothing_and_seeds_are_such_runs(zygote, tiny_model, tmp_
             "'odd' is not one of the labels ({file}:4, column 'chance') - there are: bad, good",
         ),
         ('{"good": 0.5, "-1": 0.5}', "'-1' is not one of the labels ({file}:4, column 'chance')"),
-        ("[0.5, 0.5]", "a list of 2 probabilities, and the recipe declares 0 labels ({file}:4, column 'chance')"),
+        ("[0.5, 0.5]", "a list of 2 probabilities, but the recipe declares 0 labels ({file}:4, column 'chance')"),
     ],
 )
 def test_a_wrong_cell_ends_in_one_line(run, tiny_model, toy_data, cell, message):

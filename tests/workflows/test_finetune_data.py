@@ -120,7 +120,7 @@ def test_rows_are_drawn_per_label_and_where_there_are_labels_only(run, tiny_mode
     assert ended.code == 0 and "rows     train 16, validation 40" in ended.out
     command[1] = "regress"
     ended = run(*command, "--dry-run")
-    assert (ended.code, "the rows of text_regression have no labels" in ended.last) == (2, True)
+    assert (ended.code, "the rows of text_regression have none" in ended.last) == (2, True)
 
 
 def test_a_recipe_without_teachers_imports_no_distillation():
@@ -307,7 +307,7 @@ def plan_of(run, model, data, *settings):
             2,
             "data.train_limit = 24 is wrong: does not go with data.train_rows_per_label",
         ),
-        (("data.train_limit=401",), 3, "data.train_limit is 401, and there are 400 training rows"),
+        (("data.train_limit=401",), 3, "data.train_limit is 401, but there are 400 training rows"),
         (("data.train_limit=1",), 3, "every row has the same label"),
     ],
 )

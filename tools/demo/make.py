@@ -114,7 +114,7 @@ MISMATCHED = {"mnli": labeled(THREE_WAYS, partial(texts.write_inference, categor
 """Sets with a second validation split, whose rows are about other subjects."""
 
 
-def demo_rows(name: str, split: str) -> Iterator[Row]:
+def read_demo_rows(name: str, split: str) -> Iterator[Row]:
     """Write the rows of a split of a set.
 
     Args:
@@ -140,7 +140,7 @@ def demo_files() -> dict[Path, Iterator[str]]:
         (name, "validation_mismatched") for name in MISMATCHED
     ]
     files = {
-        Path(name, f"{split}.jsonl.gz"): (json.dumps(row, ensure_ascii=False) for row in demo_rows(name, split))
+        Path(name, f"{split}.jsonl.gz"): (json.dumps(row, ensure_ascii=False) for row in read_demo_rows(name, split))
         for name, split in splits
     }
     return {**files, Path("text", "train.txt.gz"): demo_text(PARAGRAPHS, seed=0)}

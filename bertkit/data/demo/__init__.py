@@ -1,6 +1,6 @@
-"""The demo: a tiny model, rows and text, so that every recipe runs offline without any download.
+"""Demo data: a tiny model, rows and text, with which every recipe runs offline.
 
-`tools/demo` wrote the files. Which rows a recipe reads depends on its task family, columns, labels and options, not on
+`tools/demo` writes the files. The demo rows of a recipe depend on its task family, columns, labels and options, not on
 its name.
 """
 
@@ -24,29 +24,29 @@ _FOLDER = Path(__file__).parent
 TEXT = _FOLDER / "text" / "train.txt.gz"
 """Text to pretrain on: one paragraph per line."""
 
-_SAME_ROWS = {
+_SHARED_ROWS = {
     "few_shot": "text_classification",
     "zero_shot": "text_classification",
     "similarity": "text_regression",
     "sparse": "contrastive",
     "late_interaction": "contrastive",
 }
-"""Task family -> the family whose demo rows it reads."""
+"""Task family -> family with the same demo rows."""
 
 _TOPICS = 430
-"""Number of topics in the rows of the set `topics`."""
+"""Number of topics in the demo set `topics`."""
 
 
 @dataclass(frozen=True)
 class DemoSet:
-    """A folder of demo rows, and the recipes that it is for."""
+    """Folder of demo rows, with the recipes that can use it."""
 
     name: str
     task: str
     columns: Sequence[str]
-    """Columns of its rows; the last one is the gold column."""
+    """Columns of the rows; the last one is the gold column."""
     labels: Sequence[str] = ()
-    """Labels of its rows; empty for families that have none."""
+    """Labels of the rows; empty for task families without labels."""
     config: str | None = None
     """Configuration (``data.config``) of the dataset that the rows imitate."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -55,14 +55,14 @@ class DemoSet:
     """Label in the file -> label of the recipe, for recipes with custom labels."""
 
     def fits(self, recipe: Recipe) -> bool:
-        """Return whether the recipe could be trained on these rows."""
+        """Return whether a recipe can be trained on these rows."""
         same_labels = not (recipe.labels and self.labels) or {*recipe.labels} == {*self.labels}
         return same_labels and all(recipe.options.get(name) == value for name, value in self.options.items())
 
     def distance(self, recipe: Recipe) -> tuple[int, bool, int]:
-        """Return how much a recipe differs from the one that the rows are for: columns, config, options."""
+        """Return the differences between a recipe and this set, as a sort key: columns, config, options."""
         different_columns = {*self.columns} ^ {*recipe.data.columns}
-        # A set for more options is more specific, so it comes first among otherwise equal sets.
+        # Among otherwise equal sets, the set with more required options is more specific, and comes first.
         return len(different_columns), self.config is None or self.config != recipe.data.config, -len(self.options)
 
     def read(self, split: str) -> Iterator[Record]:
@@ -78,37 +78,37 @@ class DemoSet:
 
 
 def find_demo_set(recipe: Recipe) -> DemoSet:
-    """Find the demo set that fits a recipe best.
+    """Return the demo set that matches a recipe best.
 
     Raises:
         DataError: If the task family of the recipe has no demo rows.
     """
-    task = _SAME_ROWS.get(recipe.task, recipe.task)
-    table = read_yaml((_FOLDER / "sets.yaml").read_text("utf-8"), "sets.yaml")[0]
-    shipped = [DemoSet(name, **values) for name, values in table.items() if values["task"] == task]
-    custom = _relabel(shipped, task, recipe.labels) if recipe.labels else []
-    fitting = [demo_set for demo_set in shipped + custom if demo_set.fits(recipe)]
-    if not fitting:
+    task = _SHARED_ROWS.get(recipe.task, recipe.task)
+    set_table = read_yaml((_FOLDER / "sets.yaml").read_text("utf-8"), "sets.yaml")[0]
+    shipped_sets = [DemoSet(name, **values) for name, values in set_table.items() if values["task"] == task]
+    custom_sets = _relabel(shipped_sets, task, recipe.labels) if recipe.labels else []
+    fitting_sets = [demo_set for demo_set in shipped_sets + custom_sets if demo_set.fits(recipe)]
+    if not fitting_sets:
         raise DataError(f"no demo data for the task family {recipe.task!r}", "--data FILE, or a directory")
-    return min(fitting, key=lambda demo_set: demo_set.distance(recipe))
+    return min(fitting_sets, key=lambda demo_set: demo_set.distance(recipe))
 
 
-def _relabel(shipped: Sequence[DemoSet], task: str, labels: list[str]) -> list[DemoSet]:
-    """Return sets whose rows get the labels of a recipe: topics, or the words of a shipped set."""
+def _relabel(shipped_sets: Sequence[DemoSet], task: str, labels: list[str]) -> list[DemoSet]:
+    """Return demo sets whose rows get the labels of a recipe: topics, or the words of a shipped set."""
     if task == "text_classification":
-        # Neighboring topics share a label. With 4 labels, topics 0 to 107 have the first, and 108 to 214 the second.
+        # Neighboring topics share a label. With 4 labels, topics 0 to 107 get the first, and 108 to 214 the second.
         topics = {topic: labels[topic * len(labels) // _TOPICS] for topic in range(_TOPICS)}
         texts = DemoSet("topics", task, ("text", "label"), labels, new_labels=topics)
         return [texts, replace(texts, columns=("text", "text_pair", "label"))]
     if task == "token_classification":
-        by_name = {demo_set.name: demo_set for demo_set in shipped}
-        words = by_name["pos"]
+        sets_by_name = {demo_set.name: demo_set for demo_set in shipped_sets}
+        words = sets_by_name["pos"]
         new_labels: Iterator[str] = cycle(labels)
         types = [label[2:] for label in labels if label.startswith("B-")]
         if types and {*labels} == {"O", *_name_tags(types)}:
-            words, new_labels = by_name["ner"], chain(["O"], _name_tags(cycle(types)))
-        by_tag = dict(zip(words.labels, new_labels, strict=False))
-        return [replace(words, labels=labels, config=None, new_labels=by_tag)]
+            words, new_labels = sets_by_name["ner"], chain(["O"], _name_tags(cycle(types)))
+        new_tags = dict(zip(words.labels, new_labels, strict=False))
+        return [replace(words, labels=labels, config=None, new_labels=new_tags)]
     return []
 
 
@@ -117,7 +117,7 @@ def _name_tags(types: Iterable[str]) -> Iterator[str]:
 
 
 def open_demo(recipe: Recipe) -> tuple[DataConfig, dict[str, tuple[str, Callable[[], Iterator[Record]]]]]:
-    """Return the data settings for the demo rows of a recipe, and for each split its source and a function to read it.
+    """Return the data settings for a recipe's demo rows, and split -> (source name, function that reads it).
 
     Raises:
         DataError: If the task family of the recipe has no demo rows.
@@ -133,8 +133,8 @@ def open_demo(recipe: Recipe) -> tuple[DataConfig, dict[str, tuple[str, Callable
     return data, {split: (f"demo/{demo_set.name}/{split}", partial(demo_set.read, split)) for split in splits}
 
 
-def demo_rows(recipe: Recipe, split: str, limit: int | None = None) -> list[Row]:
-    """Return the first demo rows of a split that a recipe reads, or all of them.
+def read_demo_rows(recipe: Recipe, split: str, limit: int | None = None) -> list[Row]:
+    """Return the demo rows of a split for a recipe, at most `limit`.
 
     Raises:
         DataError: If the task family of the recipe has no demo rows.

@@ -169,14 +169,14 @@ def parse_conllu(lines: Iterable[str], data: DataConfig, name: str) -> Iterator[
     """
     words: list[list[str]] = []
     comments: dict[str, str] = {}  # `sent_id` and `text` of the sentence
-    sentence_row = num_sentences = 0
+    sentence_row = count = 0
     for row, line in enumerate(chain(lines, ["\n"]), 1):
         if is_blank_line(line):
             if words:
-                num_sentences += 1
+                count += 1
                 columns = to_columns(_COLUMNS, words)
                 text = comments.get("text") or " ".join(columns["tokens"])
-                yield sentence_row, {"id": comments.get("sent_id") or str(num_sentences), "text": text, **columns}
+                yield sentence_row, {"id": comments.get("sent_id") or str(count), "text": text, **columns}
             words, comments = [], {}
         elif line.startswith("#"):
             check_nul(line, name, row)
@@ -185,7 +185,7 @@ def parse_conllu(lines: Iterable[str], data: DataConfig, name: str) -> Iterator[
         elif fields := _split_line(line, len(words) + 1, name, row):
             sentence_row = sentence_row if words else row
             words.append(fields)
-    if not num_sentences:
+    if not count:
         raise empty_file_error(name)
 
 

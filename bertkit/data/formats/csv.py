@@ -85,7 +85,7 @@ def read(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
     remedy = "if the quotes are text: --set data.quoting=none"
     warn_of_lines("quotes join lines that look like rows", name, joined_rows, remedy)
     if is_empty:
-        hint = "if it is a row, name the columns: --set data.header=[...]" if looks_like_data(names) else "add rows"
+        hint = "if the header is a row: --set data.header=[...]" if looks_like_data(names) else "add rows"
         raise DataError("the file has a header but no rows", hint, file=name)
 
 

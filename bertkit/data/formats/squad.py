@@ -27,21 +27,21 @@ def flatten_squad(items: Iterator[JsonItem], name: str) -> Iterator[JsonItem]:
 
     Answers of a question that is marked impossible are read, as in the official evaluation.
     """
-    num_questions, contradictory_ids = 0, list[str]()
+    count, contradictory_ids = 0, list[str]()
     for article_number, is_suspect, article in items:
         # A file can have paragraphs without articles.
         article = {"paragraphs": [article]} if isinstance(article, dict) and "qas" in article else article
         try:
-            for question in read_questions(article, article_number, num_questions):
-                num_questions += 1
+            for question in read_questions(article, article_number, count):
+                count += 1
                 if question.pop("is_impossible", False) and question.get("answers", {"text": ()})["text"]:
                     contradictory_ids.append(question["id"])
-                yield num_questions, is_suspect, question
+                yield count, is_suspect, question
         except DataError as error:
             error.file = name
             raise
     if contradictory_ids:
-        message = f"{len(contradictory_ids):,} of {num_questions:,} questions are marked impossible and have answers"
+        message = f"{len(contradictory_ids):,} of {count:,} questions are marked impossible and have answers"
         log_once(f"warning: {message}, which are read ({name}, the first is {contradictory_ids[0]!r})")
 
 
@@ -76,13 +76,13 @@ class SquadArticle(BaseModel):
     paragraphs: list[SquadParagraph]
 
 
-def read_questions(article: Any, article_number: int, earlier_questions: int) -> Iterator[dict[str, Any]]:
+def read_questions(article: Any, article_number: int, num_earlier: int) -> Iterator[dict[str, Any]]:
     """Yield a row per question of an article: ``id, title, context, question`` and, if present, ``answers``.
 
     Args:
         article: Item of the list ``data``.
         article_number: Number of the article in the file, from 1.
-        earlier_questions: Number of questions in the file before this article.
+        num_earlier: Number of questions in the file before this article.
 
     Raises:
         DataError: If a key is missing or has a value of another type than in SQuAD. The caller adds the file.
@@ -90,7 +90,7 @@ def read_questions(article: Any, article_number: int, earlier_questions: int) ->
     try:
         checked = SquadArticle.model_validate(article)
     except ValidationError as error:
-        raise _locate_error(error, article, article_number, earlier_questions) from None
+        raise _locate_error(error, article, article_number, num_earlier) from None
     for paragraph in checked.paragraphs:
         for question in paragraph.qas:
             row: dict[str, Any] = {"id": question.id, "title": checked.title, "context": paragraph.context}
@@ -104,23 +104,23 @@ def read_questions(article: Any, article_number: int, earlier_questions: int) ->
             yield row
 
 
-def _locate_error(error: ValidationError, article: Any, article_number: int, earlier_questions: int) -> DataError:
+def _locate_error(error: ValidationError, article: Any, article_number: int, num_earlier: int) -> DataError:
     """Return the first error with its location, such as `article 1, paragraph 2, question 3 (id 'q7')`."""
     details = error.errors()[0]
     location, description, key, value = details["loc"], "the article", "", article
-    parts, row = [f"article {article_number}"], earlier_questions
+    parts, row = [f"article {article_number}"], num_earlier
     # `location` alternates keys and indices: paragraphs, 1, qas, 2, answers. Each index adds a part to the message.
-    for key_or_index in location:
-        value = value.get(key_or_index) if isinstance(key_or_index, str) else value[key_or_index]
-        if isinstance(key_or_index, str):
-            key, description = key_or_index, repr(key_or_index)
+    for step in location:
+        value = value.get(step) if isinstance(step, str) else value[step]
+        if isinstance(step, str):
+            key, description = step, repr(step)
             continue
         description = f"the {_PARTS[key]}"
-        parts.append(f"{_PARTS[key]} {key_or_index + 1}")
+        parts.append(f"{_PARTS[key]} {step + 1}")
         if key == "paragraphs":
-            row += sum(len(paragraph["qas"]) for paragraph in article["paragraphs"][:key_or_index])
+            row += sum(len(paragraph["qas"]) for paragraph in article["paragraphs"][:step])
         if key == "qas":
-            row += key_or_index + 1
+            row += step + 1
             if len(location) > 4 and location[4] != "id":
                 parts[-1] += f" (id {str(value['id'])[:40]!r})"
     question_row = row if "qas" in location[:-1] else None

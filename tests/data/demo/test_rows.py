@@ -12,7 +12,7 @@ from statistics import fmean
 
 import pytest
 
-from bertkit.data.demo import demo_rows, find_demo_set
+from bertkit.data.demo import find_demo_set, read_demo_rows
 from bertkit.recipe import load_recipe
 from tests.kills import slow_unless
 
@@ -29,7 +29,7 @@ QUESTIONS, CHOICES = ("squad", "squad2"), ("choose", "swag")
 @cache
 def rows_of(name, split, limit=400):
     """Return the first rows of a split, or all of them if the limit is None."""
-    return demo_rows(load_recipe(name), split, limit)
+    return read_demo_rows(load_recipe(name), split, limit)
 
 
 def all_text(row):
@@ -130,7 +130,7 @@ def test_the_words_of_a_pair_do_not_tell_how_its_texts_are_related(name):
 def test_the_subject_tells_the_topic():
     recipe = load_recipe("cola", {"labels": ["alive", "not alive"]})
     subjects = {"alive": set(), "not alive": set()}
-    for row in demo_rows(recipe, "train", 400):
+    for row in read_demo_rows(recipe, "train", 400):
         subjects[row["label"]].update(row["text"].lower().split()[1:3])
     assert {"king", "queen", "nurse"} <= subjects["alive"]
     assert {"piano", "kite"} <= subjects["not alive"]

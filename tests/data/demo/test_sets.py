@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.data.demo import demo_rows, find_demo_set
+from bertkit.data.demo import find_demo_set, read_demo_rows
 from bertkit.data.sources import read_splits
 from bertkit.errors import DataError
 from bertkit.recipe import load, load_recipe, recipe_names
@@ -38,7 +38,7 @@ def test_every_shipped_recipe_has_rows_with_its_columns_and_labels():
         demo_set = find_demo_set(recipe)
         assert set(recipe.data.columns) <= {*demo_set.columns, "id"}, name
         assert recipe.labels is None or set(recipe.labels) == set(demo_set.labels), name
-        assert [*demo_rows(recipe, "train", 1)[0]] == [*demo_set.columns], name
+        assert [*read_demo_rows(recipe, "train", 1)[0]] == [*demo_set.columns], name
 
 
 def test_recipes_have_the_set_of_their_name_or_that_of_a_twin():
@@ -69,7 +69,7 @@ def test_a_recipe_copied_to_a_new_name_has_the_rows_of_the_original(name, copies
     copied = load_recipe(f"copied-{name}")
     assert copied.name == f"copied-{name}"
     for split in ("train", "validation", "test"):
-        assert demo_rows(copied, split, 20) == demo_rows(original, split, 20)
+        assert read_demo_rows(copied, split, 20) == read_demo_rows(original, split, 20)
 
 
 @pytest.mark.parametrize("name", ["cola", "mrpc", "mnli"])
@@ -102,7 +102,7 @@ def test_a_new_recipe_with_its_own_labels_has_rows_with_them(tmp_path, columns, 
 def test_more_labels_than_topics_have_rows_too(tmp_path):
     labels = [f"l{number}" for number in range(1000)]
     recipe = load_recipe(write(tmp_path / "new.yaml", labels=str(labels)))
-    assert {row["label"] for row in demo_rows(recipe, "test", 300)} <= set(labels)
+    assert {row["label"] for row in read_demo_rows(recipe, "test", 300)} <= set(labels)
 
 
 @pytest.mark.parametrize(

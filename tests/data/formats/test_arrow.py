@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from bertkit.data.files import find_files, read_records
-from bertkit.data.sources import single_file
+from bertkit.data.sources import find_single_file
 from bertkit.errors import DataError
 from bertkit.recipe import DataConfig
 
@@ -37,7 +37,7 @@ def test_a_data_set_in_shards(here):
     rows, data_set = made(2500)
     data_set.save_to_disk("set", num_shards=3)
     (Path("set") / "cache-0123.arrow").write_bytes(b"of a map")
-    assert single_file(DataConfig(source="set")) == Path("set")
+    assert find_single_file(DataConfig(source="set")) == Path("set")
     assert list(read_records("set", DataConfig())) == [(number, named(row)) for number, row in enumerate(rows, 1)]
     (shard,) = Path("set").glob("data-00001-*.arrow")
     assert next(iter(read_records(shard, DataConfig())))[0] == 1
@@ -49,7 +49,7 @@ def test_a_data_set_in_shards(here):
 def test_the_splits_of_a_data_set_are_found_by_name(run, tiny_model):
     rows, data_set = made(12)
     datasets.DatasetDict({"train": data_set, "dev": data_set.select(range(3))}).save_to_disk("sets")
-    assert single_file(DataConfig(source="sets")) is None
+    assert find_single_file(DataConfig(source="sets")) is None
     files = find_files(Path("sets"), DataConfig())
     assert files == {"train": [Path("sets/train")], "validation": [Path("sets/dev")]}
     assert [row for _, row in read_records(files["validation"][0], DataConfig())] == [named(row) for row in rows[:3]]

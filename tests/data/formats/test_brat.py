@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.data.files import find_files, read_records
-from bertkit.data.sources import single_file
+from bertkit.data.sources import find_single_file
 from bertkit.data.spans import read_spans
 from bertkit.errors import DataError
 from bertkit.recipe import DataConfig
@@ -35,7 +35,7 @@ def test_a_folder_of_pairs_and_one_pair(here):
     write_pair("b/two", "nothing", "")
     write_pair("b/one")
     write_pair("b/three", "not annotated", None)
-    assert single_file(DataConfig(source="b")) == Path("b")
+    assert find_single_file(DataConfig(source="b")) == Path("b")
     rows = [row for _, row in read_records("b", DataConfig())]
     assert [(row["id"], row["text"]) for row in rows] == [("one", TEXT), ("three", "not annotated"), ("two", "nothing")]
     assert [spans_of(row) for row in rows] == [[(2, 6, "PER"), (15, 23, "LOC")], None, []]
@@ -45,7 +45,7 @@ def test_a_folder_of_pairs_and_one_pair(here):
 def test_folders_named_after_splits(here):
     for name in ("train", "dev"):
         write_pair(f"corpus/{name}/a")
-    assert single_file(DataConfig(source="corpus")) is None
+    assert find_single_file(DataConfig(source="corpus")) is None
     assert find_files(Path("corpus"), DataConfig()) == {
         "train": [Path("corpus/train")],
         "validation": [Path("corpus/dev")],

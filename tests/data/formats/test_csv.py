@@ -140,7 +140,7 @@ UNCLOSED = "a quote is never closed: "
         ("", EMPTY),
         ("\n\r\n\r", EMPTY),
         ("a,b\n", NO_ROWS + "add rows"),
-        ("x,1\n", NO_ROWS + "if it is a row, name the columns: --set data.header=[...]"),
+        ("x,1\n", NO_ROWS + "if the header is a row: --set data.header=[...]"),
         ("a,b,a\n1,2,3\n", TWICE),
         ("a,b\n1,x\0y\n", "a NUL character (train.csv:2, column 'b') - remove it"),
         ('a,b,c\n1,2,3\n"x,\ny",z\0,3\n', "a NUL character (train.csv:3, column 'b') - remove it"),
