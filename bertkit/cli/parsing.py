@@ -142,8 +142,8 @@ def check_encoding(arguments: Sequence[str]) -> None:
     for argument in arguments:
         # Python decodes an invalid byte as half of a surrogate pair (PEP 383).
         if any("\ud800" <= character <= "\udfff" for character in argument):
-            escaped = argument.encode("utf-8", "backslashreplace").decode()[:80]
-            raise UsageError(f"an argument is not UTF-8: {escaped}", "convert the text, or rename the file")
+            escaped_argument = argument.encode("utf-8", "backslashreplace").decode()[:80]
+            raise UsageError(f"an argument is not UTF-8: {escaped_argument}", "convert the text, or rename the file")
 
 
 def usage_error(error: Any) -> UsageError:
@@ -207,31 +207,31 @@ def translate_arguments(arguments: Sequence[str], context: Any) -> list[str]:
     # A value must not be mistaken for an option: in `--text --config`, the second word is the text.
     value_options = (parameter for parameter in parameters if _is_option(parameter) and not parameter.is_flag)
     takes_value = {name for parameter in value_options for name in parameter.opts}
-    translated: list[str] = []
+    new_arguments: list[str] = []
     remaining = list(arguments)
     while remaining:
         name, equals, value = (argument := remaining.pop(0)).partition("=")
         if argument == "--":
-            return [*translated, argument, *remaining]
+            return [*new_arguments, argument, *remaining]
         if argument in takes_value:
-            translated += [argument, *remaining[:1]]
+            new_arguments += [argument, *remaining[:1]]
             del remaining[:1]
         elif "--set" in options and _is_override(argument, parameters):
             value = value if equals else _pop_value(name, remaining)
-            translated += ["--set", f"{name.removeprefix('--')}={value}"]
+            new_arguments += ["--set", f"{name.removeprefix('--')}={value}"]
         elif name == "--config" and _takes_recipe(parameters):
             context.meta[_CONFIG_RECIPE] = value if equals else _pop_value(name, remaining)
-            translated.insert(0, context.meta[_CONFIG_RECIPE])  # RECIPE is always the first argument
+            new_arguments.insert(0, context.meta[_CONFIG_RECIPE])  # RECIPE is always the first argument
         elif new_name := _translate_option(name, options):
             if new_name in takes_value:
                 # The renamed option goes through the loop again, which then takes its value.
                 logging.getLogger("bertkit").info(f"{name} is read as {new_name}")
                 remaining.insert(0, new_name + equals + value)
             else:
-                translated += _translate_flag(name, new_name, value, remaining)
+                new_arguments += _translate_flag(name, new_name, value, remaining)
         else:
-            translated.append(argument)
-    return translated
+            new_arguments.append(argument)
+    return new_arguments
 
 
 def _is_override(argument: str, parameters: Sequence[Any]) -> bool:

@@ -104,9 +104,11 @@ def command(
     from bertkit.recipe.load import load_recipe
     from bertkit.workflows.evaluate import evaluate
 
-    loaded = load_recipe(recipe, changes)
-    results = evaluate(loaded, **scoring)
-    _print_and_exit({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, report)
+    loaded_recipe = load_recipe(recipe, changes)
+    results = evaluate(loaded_recipe, **scoring)
+    _print_and_exit(
+        {"results": results}, lambda _: _print_written(results, output), {loaded_recipe.name: results}, report
+    )
 
 
 def read_requirements(assignments: Sequence[str]) -> dict[str, float]:
@@ -140,17 +142,17 @@ def _print_and_exit(
     """Write the report, print the results, and exit with code 8 if a gate fails."""
     from bertkit.reports.cases import Case, add_measured, write_cases
 
-    gates, measured = list[Case](), list[tuple[str, str, str]]()
+    gates, measurements = list[Case](), list[tuple[str, str, str]]()
     for name, result in ((name, result) for name, named_results in results.items() for result in named_results):
         # Several languages have the same splits.
         group = f"{name}, {result.split}" if len(results) > 1 else result.split
         gates += [dataclasses.replace(case, group=group) for case in result.gates]
-        measured += [
+        measurements += [
             (group, metric, format_score(score, result.intervals.get(metric)))
             for metric, score in result.scores.items()
         ]
     if report is not None and is_main_process():
-        write_cases(report, ", ".join(results), add_measured(gates, measured))
+        write_cases(report, ", ".join(results), add_measured(gates, measurements))
     print_with_gates(record, show, gates)
 
 
@@ -270,12 +272,14 @@ def print_languages(results: Mapping[str, Sequence[EvalResult]], means: Sequence
             print_notes(f"{language}: {warning}" for warning in result.warnings)
 
 
-def _explain_undefined(undefined: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+def _explain_undefined(reasons_by_part: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     """Yield the reasons for missing scores, intervals and baselines; a missing score hides the other two."""
-    scores = undefined.get("scores", {})
+    scores = reasons_by_part.get("scores", {})
     for part, prefix in (("scores", ""), ("intervals", "interval of "), ("baselines", "baseline of ")):
         reasons = {
-            name: reason for name, reason in undefined.get(part, {}).items() if part == "scores" or name not in scores
+            name: reason
+            for name, reason in reasons_by_part.get(part, {}).items()
+            if part == "scores" or name not in scores
         }
         for reason, names in group_by_reason(reasons).items():
             yield f"n/a: {prefix}{', '.join(names)} ({reason})"

@@ -214,8 +214,8 @@ def pretrain_recipe(
     """
     from bertkit.recipe.load import load_pretrain_recipe
 
-    loaded = load_pretrain_recipe(recipe, changes)
-    run_pretraining(loaded, output, dry_run=dry_run, smoke_test=smoke_test, restart=restart)
+    loaded_recipe = load_pretrain_recipe(recipe, changes)
+    run_pretraining(loaded_recipe, output, dry_run=dry_run, smoke_test=smoke_test, restart=restart)
 
 
 def run_pretraining(

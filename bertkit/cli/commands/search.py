@@ -210,11 +210,11 @@ def query_index(
         else (({"query": text}, text) for text in queries or [])
     )
     method = SearchMethod(rank_by, k, Reranker(rerank) if rerank else None, candidates)
-    opened = Index.open(expand_path(index), verify=verify)
-    records = query(opened, requests, method, model=model, prompt=prompt)
+    opened_index = Index.open(expand_path(index), verify=verify)
+    records = query(opened_index, requests, method, model=model, prompt=prompt)
     inputs = [] if file is None else [("the file of queries", expand_path(file))]
     # The files of the index count as inputs, because an --output inside the index would damage it.
-    inputs += [("a file of the index", path) for path in opened.folder.rglob("*") if path.is_file()]
+    inputs += [("a file of the index", path) for path in opened_index.folder.rglob("*") if path.is_file()]
     print_records("results", records, output, inputs)
 
 

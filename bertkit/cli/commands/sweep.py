@@ -95,10 +95,12 @@ def print_sweep(summary: SweepSummary) -> None:
     if importance:
         print_text(f"  explained variance of {metric}: {', '.join(importance)}")
     # The best of many trials is best partly by luck, so an estimate for new rows follows.
-    finished = summary.finished
-    if len(finished) > 1:
-        best_score = format_number(finished[0].scores[metric])
-        print_text(f"  best of {len(finished)}: {metric} {best_score} ({summary.best}), selected on the scored rows")
+    finished_trials = summary.finished
+    if len(finished_trials) > 1:
+        best_score = format_number(finished_trials[0].scores[metric])
+        print_text(
+            f"  best of {len(finished_trials)}: {metric} {best_score} ({summary.best}), selected on the scored rows"
+        )
         expected = f"n/a ({summary.no_selection})"
         if summary.selection is not None:
             method = f"{summary.selection.chosen[0]:.0%} of 200 resamples select the same trial"
