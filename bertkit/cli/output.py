@@ -52,10 +52,10 @@ def print_text(line: str) -> None:
         print_line(line)
         return
     indent = " " * (len(line) - len(line.lstrip()) + 2)
-    for wrapped_line in textwrap.wrap(
+    for part in textwrap.wrap(
         line, width, subsequent_indent=indent, replace_whitespace=False, break_long_words=False, break_on_hyphens=False
     ):
-        print_line(wrapped_line)
+        print_line(part)
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -208,27 +208,27 @@ def translate_arguments(arguments: Sequence[str], context: Any) -> list[str]:
     value_options = (parameter for parameter in parameters if _is_option(parameter) and not parameter.is_flag)
     takes_value = {name for parameter in value_options for name in parameter.opts}
     new_arguments: list[str] = []
-    remaining = list(arguments)
-    while remaining:
-        name, equals, value = (argument := remaining.pop(0)).partition("=")
+    rest = list(arguments)
+    while rest:
+        name, equals, value = (argument := rest.pop(0)).partition("=")
         if argument == "--":
-            return [*new_arguments, argument, *remaining]
+            return [*new_arguments, argument, *rest]
         if argument in takes_value:
-            new_arguments += [argument, *remaining[:1]]
-            del remaining[:1]
+            new_arguments += [argument, *rest[:1]]
+            del rest[:1]
         elif "--set" in options and _is_override(argument, parameters):
-            value = value if equals else _pop_value(name, remaining)
+            value = value if equals else _pop_value(name, rest)
             new_arguments += ["--set", f"{name.removeprefix('--')}={value}"]
         elif name == "--config" and _takes_recipe(parameters):
-            context.meta[_CONFIG_RECIPE] = value if equals else _pop_value(name, remaining)
+            context.meta[_CONFIG_RECIPE] = value if equals else _pop_value(name, rest)
             new_arguments.insert(0, context.meta[_CONFIG_RECIPE])  # RECIPE is always the first argument
         elif new_name := _translate_option(name, options):
             if new_name in takes_value:
                 # The renamed option goes through the loop again, which then takes its value.
                 logging.getLogger("bertkit").info(f"{name} is read as {new_name}")
-                remaining.insert(0, new_name + equals + value)
+                rest.insert(0, new_name + equals + value)
             else:
-                new_arguments += _translate_flag(name, new_name, value, remaining)
+                new_arguments += _translate_flag(name, new_name, value, rest)
         else:
             new_arguments.append(argument)
     return new_arguments
@@ -253,10 +253,10 @@ def _is_option(parameter: Any) -> bool:
     return bool(parameter.param_type_name == "option")
 
 
-def _pop_value(option: str, remaining: list[str]) -> str:
-    if not remaining or remaining[0].startswith("--"):
+def _pop_value(option: str, rest: list[str]) -> str:
+    if not rest or rest[0].startswith("--"):
         raise UsageError(f"{option} needs a value", f"write {option} VALUE")
-    return remaining.pop(0)
+    return rest.pop(0)
 
 
 def _translate_option(option: str, options: Sequence[str]) -> str:
@@ -283,14 +283,14 @@ def _translate_option(option: str, options: Sequence[str]) -> str:
     return f"--set {key}" if key and {"--set", "--restart"} <= set(options) else ""
 
 
-def _translate_flag(name: str, new_name: str, value: str, remaining: list[str]) -> list[str]:
+def _translate_flag(name: str, new_name: str, value: str, rest: list[str]) -> list[str]:
     """Return the arguments for a flag or a recipe key that a training script's option means; its value is optional."""
     key = new_name.removeprefix("--set ")
     is_key = key != new_name
     if not value:
-        following = remaining[0] if remaining else "--"
+        following = rest[0] if rest else "--"
         is_value = following.lower() in ("true", "false") or (is_key and not following.startswith("--"))
-        value = remaining.pop(0) if is_value else "true"
+        value = rest.pop(0) if is_value else "true"
     is_off = not is_key and value.lower() == "false"
     logging.getLogger("bertkit").info(f"{name} is {'left out' if is_off else f'read as {new_name}'}")
     if is_key:

@@ -105,7 +105,7 @@ def print_clusters(result: ClusterResult, written: list[str]) -> None:
         # and 0 means that clusters overlap (Rousseeuw 1987).
         best_silhouette = max(result.silhouettes.values())
         selection = (
-            f"; best Euclidean silhouette {best_silhouette:.3f}, of {len(result.silhouettes)} numbers of clusters"
+            f"; number chosen by Euclidean silhouette ({best_silhouette:.3f}, best of {len(result.silhouettes)})"
         )
     print_text(f"{len(result.topics)} clusters of {format_rows(result.rows)} by {result.method}{selection}")
     for topic in result.topics:

@@ -147,10 +147,8 @@ def _print_and_exit(
         # Several languages have the same splits.
         group = f"{name}, {result.split}" if len(results) > 1 else result.split
         gates += [dataclasses.replace(case, group=group) for case in result.gates]
-        measurements += [
-            (group, metric, format_score(score, result.intervals.get(metric)))
-            for metric, score in result.scores.items()
-        ]
+        for metric, score in result.scores.items():
+            measurements.append((group, metric, format_score(score, result.intervals.get(metric))))
     if report is not None and is_main_process():
         write_cases(report, ", ".join(results), add_measured(gates, measurements))
     print_with_gates(record, show, gates)

@@ -120,15 +120,15 @@ def command(
 def _finetune_seeds(
     recipe: Recipe, seeds: Sequence[int], output: Path | None, *, dry_run: bool, restart: bool, jobs: int, worker: bool
 ) -> None:
-    from bertkit.workflows import seeds as seeds_workflow
+    from bertkit.workflows.seeds import check_seeds, finetune_seeds
+    from bertkit.workflows.seeds import dry_run as plan_seeds
 
     if dry_run:
-        run_set = seeds_workflow.check_seeds(recipe, seeds, output, restart=restart, jobs=jobs, worker=worker)
-        plan = seeds_workflow.dry_run(run_set, restart=restart)
+        run_set = check_seeds(recipe, seeds, output, restart=restart, jobs=jobs, worker=worker)
+        plan = plan_seeds(run_set, restart=restart)
         print_result(plan, lambda _: print_dry_run(plan, len(seeds)))
         return
-    options: dict[str, Any] = {"output": output, "restart": restart, "jobs": jobs, "worker": worker}
-    summary, error = seeds_workflow.finetune_seeds(recipe, seeds, **options)
+    summary, error = finetune_seeds(recipe, seeds, output=output, restart=restart, jobs=jobs, worker=worker)
     # The gates are for all runs, so only the process that finishes last applies them.
     if error is not None or summary.unfinished:
         print_result(summary.to_dict(), lambda _: print_seeds(summary), error=error)

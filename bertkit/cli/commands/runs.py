@@ -90,8 +90,7 @@ def show_run(folder: Annotated[Path, argument("Run folder.", "RUN")]) -> None:
     # A damaged run is shown with the values that can still be read.
     record = (read_record(folder) if run.seeds is None and run.state != "damaged" else None) or {}
     changes, scores = list_changes(record), _list_scores(record)
-    settings = [{"setting": row["setting"], "recipe": row["recipe"], "run": row["run"]} for row in changes]
-    values = {**vars(run), "scores": scores, "settings": settings, "versions": record.get("versions", {})}
+    values = {**vars(run), "scores": scores, "settings": changes, "versions": record.get("versions", {})}
 
     def show(_: object) -> None:
         print_pairs(_describe_run(run, record))
