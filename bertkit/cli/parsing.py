@@ -150,10 +150,12 @@ def usage_error(error: Any) -> UsageError:
     """Convert an error of the parser to a UsageError, with the option or command to type as the remedy."""
     context: Any = getattr(error, "ctx", None)
     command = context.command_path if context else "bertkit"
-    message, remedy = error.format_message().removesuffix("."), f"see `{command} --help`"
+    message = error.format_message().removesuffix(".")
+    remedy = f"see `{command} --help`"
     if option := getattr(error, "option_name", None):
         if message.startswith("No such option"):
-            message, remedy = f"no option is called {option[:80]}", _suggest_option(option, context) or remedy
+            message = f"no option is called {option[:80]}"
+            remedy = _suggest_option(option, context) or remedy
         elif message.endswith("requires an argument"):
             message, remedy = f"{option} needs a value", f"write {option} VALUE"
     elif hasattr(error.__cause__, "errors"):  # typer converts values with pydantic
@@ -166,7 +168,8 @@ def usage_error(error: Any) -> UsageError:
     # The parser has no codes for its errors, so their English messages are matched. Tests fail if a release rewords
     # them.
     elif match := re.match("Missing [a-z]+ '(.*?)'", message):
-        message, remedy = f"{match[1]} is missing", f"write e.g. `{context.command.epilog.removeprefix('Example: ')}`"
+        message = f"{match[1]} is missing"
+        remedy = f"write e.g. `{context.command.epilog.removeprefix('Example: ')}`"
     elif match := re.match("Invalid value for '(.*?)'", message):
         message = match[1] + message[match.end() :]
     elif match := re.match(r"Got unexpected extra argument\S* \((.*)\)", message):
@@ -174,8 +177,10 @@ def usage_error(error: Any) -> UsageError:
     elif match := re.match("No such command '(.*?)'", message):
         from bertkit.recipe.validation import read_names
 
-        name, commands = match[1], context.command.list_commands(context)
-        message, synonym = f"no command is called {name[:80]!r}", read_names("commands").get(name.lower(), "")
+        name = match[1]
+        message = f"no command is called {name[:80]!r}"
+        commands = context.command.list_commands(context)
+        synonym = read_names("commands").get(name.lower(), "")
         remedy = f"write {command} {synonym}" if synonym in commands else did_you_mean(name, commands)
     return UsageError(message, remedy)
 
@@ -352,7 +357,8 @@ def _suggest_batch(arguments: Sequence[str]) -> str:
         return ""
     # bertkit counts rows per optimizer step, transformers rows per device and micro-batch: 8 rows, 4 accumulation steps
     # and 2 processes are a batch of 64 rows.
-    count, processes = int(steps[1]) if steps else 1, int(os.environ.get("WORLD_SIZE", "1"))
+    count = int(steps[1]) if steps else 1
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
     accumulation = f" --set training.gradient_accumulation={count}" * (count > 1)
     return f"write --batch-size {int(rows[1]) * count * processes}{accumulation}, for all rows of a step"
 

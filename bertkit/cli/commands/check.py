@@ -95,7 +95,8 @@ def _list_cases(result: CheckResult, *, strict: bool) -> list[Case]:
     """Return a case for each finding and each skipped check."""
     from bertkit.reports.cases import Case
 
-    failing_levels, cases = ("fail", "warn") if strict else ("fail",), []
+    failing_levels = ("fail", "warn") if strict else ("fail",)
+    cases = []
     for finding in result.findings:
         outcome: Outcome = "failed" if finding.level in failing_levels else "passed"
         cases.append(Case(finding.group, finding.name, outcome, f"{finding.level}: {finding.text}"))

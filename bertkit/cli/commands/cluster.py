@@ -109,7 +109,8 @@ def print_clusters(result: ClusterResult, written: list[str]) -> None:
         )
     print_text(f"{len(result.topics)} clusters of {format_rows(result.rows)} by {result.method}{selection}")
     for topic in result.topics:
-        words, fraction = ", ".join(topic.words[:_MAX_WORDS]), topic.rows / result.rows
+        words = ", ".join(topic.words[:_MAX_WORDS])
+        fraction = topic.rows / result.rows
         print_text(f"  {topic.cluster}  {format_rows(topic.rows)} ({fraction:.1%})  {words}")
         if topic.examples:
             print_text(f"     {shorten(' '.join(topic.examples[0].split()), _EXAMPLE_LENGTH)}")

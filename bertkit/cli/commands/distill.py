@@ -125,7 +125,8 @@ def print_distilled(distillation: Distilled) -> None:
     print_results(distillation.results)
     from bertkit.hardware.speed import describe_spreads
 
-    metric, models = distillation.best_metric, distillation.compared_models
+    metric = distillation.best_metric
+    models = distillation.compared_models
     print_table("size and speed on this machine", [size_cells(_name_model(model), model) for model in models])
     print_notes(describe_spreads(model.spread for model in models))
     # All models score the same rows, so the interval of a difference is narrower than their intervals suggest.

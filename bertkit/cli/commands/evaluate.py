@@ -142,7 +142,8 @@ def _print_and_exit(
     """Write the report, print the results, and exit with code 8 if a gate fails."""
     from bertkit.reports.cases import Case, add_measured, write_cases
 
-    gates, measurements = list[Case](), list[tuple[str, str, str]]()
+    gates: list[Case] = []
+    measurements: list[tuple[str, str, str]] = []
     for name, result in ((name, result) for name, named_results in results.items() for result in named_results):
         # Several languages have the same splits.
         group = f"{name}, {result.split}" if len(results) > 1 else result.split
@@ -239,7 +240,8 @@ def _describe_lead(lead: Mapping[str, Any]) -> str:
     word, sign = ("better", 1) if lead["difference"] >= 0 else ("worse", -1)
     bounds = sorted(sign * bound for bound in lead["interval"] or ())
     interval = f" (95% CI {format_interval(bounds)})" if bounds else ""
-    baseline, difference = lead["baseline"], f"{abs(lead['difference']):.4f}"
+    baseline = lead["baseline"]
+    difference = f"{abs(lead['difference']):.4f}"
     comparison = f"{word} than {baseline} by {difference}" if float(difference) else f"as good as {baseline}"
     doubt = ", not significant" if bounds and float(difference) and bounds[0] <= 0 <= bounds[1] else ""
     return f"{lead['metric']}: {comparison}{interval}{doubt}"

@@ -49,8 +49,9 @@ def command(
 def print_glue(summary: Mapping[str, Any]) -> None:
     """Print the scores next to the published ones, the averages, and the missing files of the submission."""
     unfinished_runs = [run for run in summary["runs"] if run["status"] != "finished"]
-    tasks, models = len(summary["runs"]), list(summary["published_averages"])
-    print_text(f"GLUE: {tasks - len(unfinished_runs)} of {tasks} tasks, {summary['model']}")
+    num_tasks = len(summary["runs"])
+    models = list(summary["published_averages"])
+    print_text(f"GLUE: {num_tasks - len(unfinished_runs)} of {num_tasks} tasks, {summary['model']}")
     rows = [_score_row(score, models) for score in summary["scores"]]
     if rows:
         rows.append({"task": "average: leaderboard", "score": summary["leaderboard_average"]})

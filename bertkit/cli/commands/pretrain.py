@@ -265,7 +265,8 @@ def print_estimate(estimate: Estimate) -> None:
     """Print the estimated time and memory of a pretraining run."""
     print_text(f"{estimate.recipe}: {estimate.parameters:,} parameters, {estimate.examples:,} blocks of training text")
     print_table("text", [{"split": split, **counts} for split, counts in estimate.corpus.items()])
-    duration, tokens = duration_text(estimate.seconds), f"{estimate.tokens:,} tokens"
+    duration = duration_text(estimate.seconds)
+    tokens = f"{estimate.tokens:,} tokens"
     print_plan(
         {
             "speed": f"{estimate.tokens_per_second:,.0f} tokens/s",

@@ -103,7 +103,8 @@ def print_change(report: IndexReport, verb: str) -> None:
     """Print the size of a changed index, and the fraction of the text that reaches the model."""
 
     def print_index(_: object) -> None:
-        unit, coverage = "passage" if report.passages else "row", report.coverage
+        unit = "passage" if report.passages else "row"
+        coverage = report.coverage
         changed, rows = format_count(report.changed, unit), format_count(report.rows, unit)
         print_text(
             f"{report.index}: {changed} {verb}; {rows} with vectors of "

@@ -84,7 +84,8 @@ def command(
 
 def print_sweep(summary: SweepSummary) -> None:
     """Print the trials of a sweep, the best first, learning curves, and the expected score of the best trial."""
-    metric, names = summary.best_metric, short_names(summary.space)
+    metric = summary.best_metric
+    names = short_names(summary.space)
     trials = format_count(len(summary.trials), "trial")
     print_text(f"{summary.recipe}, {summary.split}: {format_rows(summary.rows)}, {trials}, {summary.model}")
     _print_trials(summary, names)
