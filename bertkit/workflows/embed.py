@@ -48,7 +48,7 @@ def embed(embedder: Embedder, source: TextSource, *, unit: str = "text") -> Iter
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
     # 1. Check the options and the first rows, before the model is loaded.
-    check_not_launched("several processes without an --output", "name the file that all of them work on")
+    check_not_launched("--shard or several processes without --output", "name the file that all of them write")
     unit_kind, parts = _open_rows(embedder, source, unit)
     _load_embedder(embedder)
 

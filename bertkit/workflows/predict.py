@@ -60,7 +60,7 @@ def predict(
     Raises:
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
-    check_not_launched("several processes without an --output", "name the file that all of them work on")
+    check_not_launched("--shard or several processes without --output", "name the file that all of them write")
     saved, records = open_rows(find_members(recipe), source, row)
     return answer(saved, read_chunks(saved, records, str(source or "--row")))
 
