@@ -104,12 +104,12 @@ def _register_decisions(tables: Any) -> None:
     modules = getattr(getattr(tables, "MODEL_FOR_DECISION_MAPPING", None), "_modules", None)
     if modules is None:
         return
-    decisions = tables.MODEL_FOR_DECISION_MAPPING_NAMES
+    decision_models = tables.MODEL_FOR_DECISION_MAPPING_NAMES
     configs = sys.modules["transformers.models.auto.configuration_auto"]
-    taggers = tables.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.keys() - tables.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    for model_type in (taggers | tables.MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys()) - decisions.keys():
+    tagger_types = tables.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES.keys() - tables.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    for model_type in (tagger_types | tables.MODEL_FOR_MASKED_LM_MAPPING_NAMES.keys()) - decision_models.keys():
         # transformers looks a class up in the module of its model type; for these types, that is this module.
-        decisions[model_type] = EncoderForDecision.__name__
+        decision_models[model_type] = EncoderForDecision.__name__
         modules[configs.model_type_to_module_name(model_type)] = sys.modules[__name__]
 
 

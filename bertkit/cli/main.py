@@ -82,9 +82,9 @@ class _SectionedGroup(ReadableGroup):
         """Write the summary of each command, section by section."""
         for section, modules in groupby(find_modules(), key=lambda module: module.ORDER // 10):
             names = [name for module in modules for name in list_names(module)]
-            listed: list[tuple[str, Any]] = [(name, self.get_command(ctx, name)) for name in names]
+            rows: list[tuple[str, Any]] = [(name, self.get_command(ctx, name)) for name in names]
             with formatter.section(SECTIONS[section - 1]):
-                formatter.write_dl([(name, command.get_short_help_str()) for name, command in listed])
+                formatter.write_dl([(name, command.get_short_help_str()) for name, command in rows])
 
 
 def _print_version(is_requested: bool) -> None:
@@ -235,8 +235,8 @@ def _explain_memory_error(error: Exception) -> BertkitError | None:
 
     if is_memory_error(error):
         return ResourceError("out of memory", "try a smaller --batch-size or --max-length")
-    if missing := missing_operation_error(error):
-        return missing
+    if operation_error := missing_operation_error(error):
+        return operation_error
     text = str(error)
     # torch only notices that a worker is gone. Usually, the kernel killed it because memory was short.
     if isinstance(error, RuntimeError) and "DataLoader worker" in text and ("killed" in text or "exited" in text):

@@ -156,16 +156,8 @@ def set_option(*read: str, help: str = "Set a key of the recipe, e.g. training.m
 SetOption = Annotated[list[str] | None, set_option()]
 _FORMAT_KEYS = [f"data.{key}" for key in ("format", "header", "delimiter", "quoting", "encoding")]
 # Keys that can change the prediction for a row, for `predict` and `explain`.
-_PREDICTION_KEYS = [
-    "task",
-    "labels",
-    "model_labels",
-    "*options.*",
-    "data.columns*",
-    "data.ignore_columns",
-    *_FORMAT_KEYS,
-]
-_PREDICTION_KEYS += [f"training.{key}" for key in ("max_length", "precision", "cls_only_last_layer")]
+_PREDICTION_KEYS = ["task", "labels", "model_labels", "*options.*", "data.columns*", "data.ignore_columns"]
+_PREDICTION_KEYS += [*_FORMAT_KEYS, "training.max_length", "training.precision", "training.cls_only_last_layer"]
 # Keys that can change a score, for `eval`, `check` and other commands that read gold labels.
 _SCORING_KEYS = [*_PREDICTION_KEYS, "metrics", "best_metric", "gates.*", "training.seed", "training.class_weights"]
 # They include all keys of `data` except those that sample training rows.
@@ -178,6 +170,7 @@ _AUTO: dict[str, Any] = {"parser": parse_number, "metavar": "NUMBER|auto", "defa
 SeedsOption = Annotated[
     str | None, option("Seeds to train with, one run per seed: their number (5) or a list (1,2,7).", "N|LIST")
 ]
+SeedOption = Annotated[int, option("Random seed.", "N", min=0, max=2**32 - 1)]
 JobsOption = Annotated[
     int, option("Number of seeds or trials to train at the same time, each in its own process.", "N")
 ]
@@ -250,6 +243,7 @@ RECIPE_OPTIONS: dict[str, Any] = {
 ROW_OPTIONS = ("data", "max_length", "limit")
 TRAINING_OPTIONS = ("data", "epochs", "learning_rate", "batch_size", "max_length", "seed", "limit")
 _KEYS = {"data": "data.source", "limit": "data.limit", "model": "model", "size": "size", "tokenizer": "tokenizer"}
+"""Option -> recipe key; other options are keys of `training`."""
 _Command = Callable[..., None]
 
 
@@ -282,22 +276,22 @@ def recipe_options(*names: str, set_option: Any = SetOption, **custom: Any) -> C
 
 
 def _with_options(
-    run: _Command, command: _Command, parameter: str, options: Mapping[str, Any], defaults: Mapping[str, Any]
+    run: _Command, command: _Command, placeholder: str, options: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> _Command:
     """Return a function with the parameters of a command, but with options instead of one parameter.
 
     Args:
         run: Function that takes the options.
         command: Command whose parameters are copied.
-        parameter: Name of the parameter that the options replace.
+        placeholder: Name of the parameter that the options replace.
         options: Name -> annotation.
         defaults: Name -> default; other options default to None.
     """
     parameters: list[Parameter] = []
-    for declared in signature(command, eval_str=True).parameters.values():
+    for parameter in signature(command, eval_str=True).parameters.values():
         # Keyword-only parameters may have defaults in any order, so required options can follow optional ones.
-        if declared.name != parameter:
-            parameters.append(declared.replace(kind=Parameter.KEYWORD_ONLY))
+        if parameter.name != placeholder:
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
             continue
         for name, annotation in options.items():
             default = defaults.get(name)
@@ -314,7 +308,7 @@ def merge_changes(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> di
 
 
 def check_unused_options(options: Mapping[str, object], reason: str, remedy: str) -> None:
-    """Raise an error for the first option that has a value.
+    """Reject options that have no effect; `reason` follows the name of the option in the message.
 
     Raises:
         UsageError: If an option has a value.
@@ -325,7 +319,7 @@ def check_unused_options(options: Mapping[str, object], reason: str, remedy: str
 
 
 def find_checkpoint(name: str, model: str | None) -> tuple[str, str]:
-    """Return the recipe and the checkpoint that a run folder, or a recipe and --model, name.
+    """Return the recipe and the checkpoint of a run folder, or of a recipe with --model.
 
     Raises:
         UsageError: If a run folder is named with --model, or a recipe without it.

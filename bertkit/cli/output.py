@@ -25,8 +25,7 @@ from bertkit.storage.runs import is_main_process
 if TYPE_CHECKING:
     from bertkit.reports.cases import Case
 
-# Version of the objects that --json prints. A program that reads them can check it.
-_SCHEMA = 2
+_SCHEMA_VERSION = 2  # changes if --json prints other keys
 _MIN_TEXT_WIDTH = 16  # characters, for the first column of a table
 _PIPE_WIDTH = 1_000_000  # characters; no line is longer
 _INDENT = "    "
@@ -53,10 +52,10 @@ def print_text(line: str) -> None:
         print_line(line)
         return
     indent = " " * (len(line) - len(line.lstrip()) + 2)
-    for wrapped_line in textwrap.wrap(
+    for part in textwrap.wrap(
         line, width, subsequent_indent=indent, replace_whitespace=False, break_long_words=False, break_on_hyphens=False
     ):
-        print_line(wrapped_line)
+        print_line(part)
 
 
 def print_notes(notes: Iterable[str]) -> None:
@@ -93,7 +92,7 @@ def print_plan(values: Mapping[str, str]) -> None:
 
 def print_json(values: Mapping[str, Any]) -> None:
     """Print one JSON object with the status of a finished command; NaN and infinity become null."""
-    print_line(to_json({"schema_version": _SCHEMA, "status": "done", **values}))
+    print_line(to_json({"schema_version": _SCHEMA_VERSION, "status": "done", **values}))
 
 
 def print_result(
@@ -194,7 +193,7 @@ def print_pairs(values: Mapping[str, str]) -> None:
     """Print names and values in two columns."""
     if not values:
         return
-    for line in _align(list(values.items()), "left", wrapped=1, width=terminal_width() or _PIPE_WIDTH):
+    for line in _align(list(values.items()), "left", wrapped_column=1, width=terminal_width() or _PIPE_WIDTH):
         print_line(line)
 
 
@@ -221,7 +220,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, Any]], max_rows: int = 3
     # Numbers do not wrap, so only the first column can become narrower. Columns are two spaces apart.
     min_width = min(widths[0], _MIN_TEXT_WIDTH) + sum(2 + width for width in widths[1:])
     width = (terminal_width() or _PIPE_WIDTH) - len(_INDENT)
-    for line in _list_rows(cells) if min_width > width else _align(cells, "right", wrapped=0, width=width):
+    for line in _list_rows(cells) if min_width > width else _align(cells, "right", wrapped_column=0, width=width):
         print_text(f"{_INDENT}{line}")
     if len(rows) > max_rows:
         print_line(f"{_INDENT}... {len(rows) - max_rows:,} more with --json")
@@ -332,20 +331,20 @@ def group_by_reason(reasons: Mapping[Any, str | None]) -> dict[str, list[str]]:
     >>> group_by_reason({1: "nan", 2: "", 3: "nan"})
     {'nan': ['1', '3']}
     """
-    grouped: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         if reason:
-            grouped.setdefault(reason, []).append(str(name))
-    return grouped
+            names_by_reason.setdefault(reason, []).append(str(name))
+    return names_by_reason
 
 
-def _align(cells: Cells, justify: Literal["left", "right"], *, wrapped: int, width: int) -> Iterator[str]:
+def _align(cells: Cells, justify: Literal["left", "right"], *, wrapped_column: int, width: int) -> Iterator[str]:
     """Yield the lines of a table; one column wraps if the table is too wide.
 
     Args:
         cells: Rows of cells.
         justify: Alignment of all columns except the first, which is aligned left.
-        wrapped: Index of the column that can wrap.
+        wrapped_column: Index of the column that can wrap.
         width: Maximum number of characters per line.
     """
     from rich.console import Console
@@ -354,7 +353,7 @@ def _align(cells: Cells, justify: Literal["left", "right"], *, wrapped: int, wid
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     for index in range(len(cells[0])):
-        table.add_column(justify=justify if index else "left", overflow="fold", no_wrap=index != wrapped)
+        table.add_column(justify=justify if index else "left", overflow="fold", no_wrap=index != wrapped_column)
     for row in cells:
         table.add_row(*(Text(printable(_one_line(cell))) for cell in row))
     # rich only computes the layout; the lines are printed without rich, so that pipes get the same text.

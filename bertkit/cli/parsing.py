@@ -142,18 +142,20 @@ def check_encoding(arguments: Sequence[str]) -> None:
     for argument in arguments:
         # Python decodes an invalid byte as half of a surrogate pair (PEP 383).
         if any("\ud800" <= character <= "\udfff" for character in argument):
-            escaped = argument.encode("utf-8", "backslashreplace").decode()[:80]
-            raise UsageError(f"an argument is not UTF-8: {escaped}", "convert the text, or rename the file")
+            escaped_argument = argument.encode("utf-8", "backslashreplace").decode()[:80]
+            raise UsageError(f"an argument is not UTF-8: {escaped_argument}", "convert the text, or rename the file")
 
 
 def usage_error(error: Any) -> UsageError:
     """Convert an error of the parser to a UsageError, with the option or command to type as the remedy."""
     context: Any = getattr(error, "ctx", None)
     command = context.command_path if context else "bertkit"
-    message, remedy = error.format_message().removesuffix("."), f"see `{command} --help`"
+    message = error.format_message().removesuffix(".")
+    remedy = f"see `{command} --help`"
     if option := getattr(error, "option_name", None):
         if message.startswith("No such option"):
-            message, remedy = f"no option is called {option[:80]}", _suggest_option(option, context) or remedy
+            message = f"no option is called {option[:80]}"
+            remedy = _suggest_option(option, context) or remedy
         elif message.endswith("requires an argument"):
             message, remedy = f"{option} needs a value", f"write {option} VALUE"
     elif hasattr(error.__cause__, "errors"):  # typer converts values with pydantic
@@ -166,7 +168,8 @@ def usage_error(error: Any) -> UsageError:
     # The parser has no codes for its errors, so their English messages are matched. Tests fail if a release rewords
     # them.
     elif match := re.match("Missing [a-z]+ '(.*?)'", message):
-        message, remedy = f"{match[1]} is missing", f"write e.g. `{context.command.epilog.removeprefix('Example: ')}`"
+        message = f"{match[1]} is missing"
+        remedy = f"write e.g. `{context.command.epilog.removeprefix('Example: ')}`"
     elif match := re.match("Invalid value for '(.*?)'", message):
         message = match[1] + message[match.end() :]
     elif match := re.match(r"Got unexpected extra argument\S* \((.*)\)", message):
@@ -174,8 +177,10 @@ def usage_error(error: Any) -> UsageError:
     elif match := re.match("No such command '(.*?)'", message):
         from bertkit.recipe.validation import read_names
 
-        name, commands = match[1], context.command.list_commands(context)
-        message, synonym = f"no command is called {name[:80]!r}", read_names("commands").get(name.lower(), "")
+        name = match[1]
+        message = f"no command is called {name[:80]!r}"
+        commands = context.command.list_commands(context)
+        synonym = read_names("commands").get(name.lower(), "")
         remedy = f"write {command} {synonym}" if synonym in commands else did_you_mean(name, commands)
     return UsageError(message, remedy)
 
@@ -207,31 +212,31 @@ def translate_arguments(arguments: Sequence[str], context: Any) -> list[str]:
     # A value must not be mistaken for an option: in `--text --config`, the second word is the text.
     value_options = (parameter for parameter in parameters if _is_option(parameter) and not parameter.is_flag)
     takes_value = {name for parameter in value_options for name in parameter.opts}
-    translated: list[str] = []
-    remaining = list(arguments)
-    while remaining:
-        name, equals, value = (argument := remaining.pop(0)).partition("=")
+    new_arguments: list[str] = []
+    rest = list(arguments)
+    while rest:
+        name, equals, value = (argument := rest.pop(0)).partition("=")
         if argument == "--":
-            return [*translated, argument, *remaining]
+            return [*new_arguments, argument, *rest]
         if argument in takes_value:
-            translated += [argument, *remaining[:1]]
-            del remaining[:1]
+            new_arguments += [argument, *rest[:1]]
+            del rest[:1]
         elif "--set" in options and _is_override(argument, parameters):
-            value = value if equals else _pop_value(name, remaining)
-            translated += ["--set", f"{name.removeprefix('--')}={value}"]
+            value = value if equals else _pop_value(name, rest)
+            new_arguments += ["--set", f"{name.removeprefix('--')}={value}"]
         elif name == "--config" and _takes_recipe(parameters):
-            context.meta[_CONFIG_RECIPE] = value if equals else _pop_value(name, remaining)
-            translated.insert(0, context.meta[_CONFIG_RECIPE])  # RECIPE is always the first argument
+            context.meta[_CONFIG_RECIPE] = value if equals else _pop_value(name, rest)
+            new_arguments.insert(0, context.meta[_CONFIG_RECIPE])  # RECIPE is always the first argument
         elif new_name := _translate_option(name, options):
             if new_name in takes_value:
                 # The renamed option goes through the loop again, which then takes its value.
                 logging.getLogger("bertkit").info(f"{name} is read as {new_name}")
-                remaining.insert(0, new_name + equals + value)
+                rest.insert(0, new_name + equals + value)
             else:
-                translated += _translate_flag(name, new_name, value, remaining)
+                new_arguments += _translate_flag(name, new_name, value, rest)
         else:
-            translated.append(argument)
-    return translated
+            new_arguments.append(argument)
+    return new_arguments
 
 
 def _is_override(argument: str, parameters: Sequence[Any]) -> bool:
@@ -253,10 +258,10 @@ def _is_option(parameter: Any) -> bool:
     return bool(parameter.param_type_name == "option")
 
 
-def _pop_value(option: str, remaining: list[str]) -> str:
-    if not remaining or remaining[0].startswith("--"):
+def _pop_value(option: str, rest: list[str]) -> str:
+    if not rest or rest[0].startswith("--"):
         raise UsageError(f"{option} needs a value", f"write {option} VALUE")
-    return remaining.pop(0)
+    return rest.pop(0)
 
 
 def _translate_option(option: str, options: Sequence[str]) -> str:
@@ -283,14 +288,14 @@ def _translate_option(option: str, options: Sequence[str]) -> str:
     return f"--set {key}" if key and {"--set", "--restart"} <= set(options) else ""
 
 
-def _translate_flag(name: str, new_name: str, value: str, remaining: list[str]) -> list[str]:
+def _translate_flag(name: str, new_name: str, value: str, rest: list[str]) -> list[str]:
     """Return the arguments for a flag or a recipe key that a training script's option means; its value is optional."""
     key = new_name.removeprefix("--set ")
     is_key = key != new_name
     if not value:
-        following = remaining[0] if remaining else "--"
+        following = rest[0] if rest else "--"
         is_value = following.lower() in ("true", "false") or (is_key and not following.startswith("--"))
-        value = remaining.pop(0) if is_value else "true"
+        value = rest.pop(0) if is_value else "true"
     is_off = not is_key and value.lower() == "false"
     logging.getLogger("bertkit").info(f"{name} is {'left out' if is_off else f'read as {new_name}'}")
     if is_key:
@@ -352,7 +357,8 @@ def _suggest_batch(arguments: Sequence[str]) -> str:
         return ""
     # bertkit counts rows per optimizer step, transformers rows per device and micro-batch: 8 rows, 4 accumulation steps
     # and 2 processes are a batch of 64 rows.
-    count, processes = int(steps[1]) if steps else 1, int(os.environ.get("WORLD_SIZE", "1"))
+    count = int(steps[1]) if steps else 1
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
     accumulation = f" --set training.gradient_accumulation={count}" * (count > 1)
     return f"write --batch-size {int(rows[1]) * count * processes}{accumulation}, for all rows of a step"
 

@@ -101,7 +101,8 @@ def interruptible() -> Iterator[None]:
     """
     # Python raises KeyboardInterrupt at the next bytecode. If that is in a callback from C or Rust, only
     # `sys.unraisablehook` receives the exception.
-    handles_interrupts, report = signal.getsignal(signal.SIGINT) is end, sys.unraisablehook
+    handles_interrupts = signal.getsignal(signal.SIGINT) is end
+    report = sys.unraisablehook
     try:
         if handles_interrupts:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -302,7 +303,8 @@ class TerminalProgress(Silent):
         self.last_line = time.monotonic()
         if self.has_bars:
             self.bar = self.bar or _open_bar()
-            steps, count = total if total > 1 else None, _step_text(done, total)
+            steps = total if total > 1 else None
+            count = _step_text(done, total)
             self.bar.add_task(name, total=steps, completed=done, count=count, figures=_Figures())
         elif self.is_shown and not total:
             sys.stderr.write(f"{name} ...\n")

@@ -59,7 +59,8 @@ def command(
     """
     from bertkit.recipe.space import parse_sweep_space
 
-    search, seed_list = parse_sweep_space("grid", space, None), parse_seeds(seeds)
+    search = parse_sweep_space("grid", space, None)
+    seed_list = parse_seeds(seeds)
     tasks = list(map(parse_finetuning, finetune))
     from bertkit.workflows.ablate import ablate, check_ablation
     from bertkit.workflows.ablate import dry_run as plan_ablation

@@ -78,8 +78,8 @@ def _print_attention(attention: AttendedText, layer: int | None, head: int | Non
     weights = attention.weights[layer].mean(axis=0) if head is None else attention.weights[layer, head]
     rows = []
     for token, token_weights in zip(attention.tokens, weights, strict=True):
-        strongest = (-token_weights).argsort(kind="stable")[:_MAX_TARGETS]
-        texts = [f"{attention.tokens[position].text} {token_weights[position]:.2f}" for position in strongest]
+        positions = (-token_weights).argsort(kind="stable")[:_MAX_TARGETS]
+        texts = [f"{attention.tokens[position].text} {token_weights[position]:.2f}" for position in positions]
         rows.append({"token": token.text, "attends most to": ", ".join(texts)})
     name = "the mean of all heads" if head is None else f"head {head}"
     print_table(f"layer {layer}, {name}", rows, max_rows=len(rows))
@@ -106,19 +106,19 @@ def measure_heads(
     from bertkit.workflows.attention import measure
 
     data = read_data_options(column, changes).model_copy(update={"limit": limit})
-    measured = measure(file, model, data=data, max_tokens=max_length, output=output)
+    result = measure(file, model, data=data, max_tokens=max_length, output=output)
     if output is not None:
-        print_file(output, measured.rows)
+        print_file(output, result.rows)
     else:
-        print_result(measured, _print_heads)
+        print_result(result, _print_heads)
 
 
 def _print_heads(result: MeasuredHeads) -> None:
-    skipped = ""
+    skipped_text = ""
     if result.left_out:
-        skipped = f"; {format_rows(result.left_out)} skipped: empty, or over {result.max_tokens:,} tokens"
+        skipped_text = f"; {format_rows(result.left_out)} skipped: empty, or over {result.max_tokens:,} tokens"
     size = f"{result.layers} layers of {result.heads} heads, over {format_rows(result.rows)}"
-    print_text(f"{result.model}: {size} of {result.file} ({result.tokens:,} tokens{skipped})")
+    print_text(f"{result.model}: {size} of {result.file} ({result.tokens:,} tokens{skipped_text})")
     rows = [
         {
             "head": f"{head.layer}.{head.head}",

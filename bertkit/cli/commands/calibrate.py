@@ -50,11 +50,11 @@ def command(
     recipe, checkpoint = find_checkpoint(run, model)
     from bertkit.recipe.load import load_recipe
 
-    loaded = load_recipe(recipe, {"model": checkpoint, **changes})
+    loaded_recipe = load_recipe(recipe, {"model": checkpoint, **changes})
     from bertkit.workflows.calibrate import calibrate
 
     calibration = calibrate(
-        loaded, split=split, coverages=coverage or (), precision=min_precision, on_overlap=on_overlap
+        loaded_recipe, split=split, coverages=coverage or (), precision=min_precision, on_overlap=on_overlap
     )
     print_result(calibration, print_calibration)
 
@@ -101,7 +101,7 @@ def print_calibration(result: CalibrationResult) -> None:
         print_table("thresholds for a required precision, with 95% confidence", table_rows)
         # Coverage is the fraction of rows that are answered, risk the fraction of wrong answers among them.
         print_table("risk and coverage", result.risk_coverage)
-    sets = [
+    set_rows = [
         {
             "type": measured.get("type", ""),
             "coverage": measured["asked"],
@@ -113,5 +113,5 @@ def print_calibration(result: CalibrationResult) -> None:
         }
         for measured in result.prediction_sets
     ]
-    print_table("prediction sets, on rows that they were not fitted to (95% CI)", sets)
+    print_table("prediction sets, on rows that they were not fitted to (95% CI)", set_rows)
     print_text(f"  written: {result.file}, and calibration.html next to it")

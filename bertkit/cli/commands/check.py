@@ -73,29 +73,30 @@ def command(
     """
     from bertkit.recipe.load import load_recipe
 
-    loaded = load_recipe(recipe, changes)
+    loaded_recipe = load_recipe(recipe, changes)
     from bertkit.workflows.check import check
 
-    checked = check(loaded, label_errors=label_errors, fix=fix, needs_model="model" in changes)
-    copy = fix if checked.rows.get("train") else None  # Without training rows, no copy is written.
+    result = check(loaded_recipe, label_errors=label_errors, fix=fix, needs_model="model" in changes)
+    copy = fix if result.rows.get("train") else None  # Without training rows, no copy is written.
     if report is not None:
         from bertkit.reports.cases import write_cases
 
-        write_cases(report, f"{checked.recipe}: {checked.source}", _list_cases(checked, strict=strict))
-    values = {**vars(checked), "counts": count_levels(checked.findings), "fixed": copy}
-    print_result(values, lambda _: print_findings(checked, copy))
-    levels = {finding.level for finding in checked.findings}
+        write_cases(report, f"{result.recipe}: {result.source}", _list_cases(result, strict=strict))
+    values = {**vars(result), "counts": count_levels(result.findings), "fixed": copy}
+    print_result(values, lambda _: print_findings(result, copy))
+    levels = {finding.level for finding in result.findings}
     if "fail" in levels or (strict and "warn" in levels):
         raise typer.Exit(3)
     # A requested check that could not run is not a success.
-    raise typer.Exit(5 if checked.unavailable and (strict or label_errors) else 0)
+    raise typer.Exit(5 if result.unavailable and (strict or label_errors) else 0)
 
 
 def _list_cases(result: CheckResult, *, strict: bool) -> list[Case]:
     """Return a case for each finding and each skipped check."""
     from bertkit.reports.cases import Case
 
-    failing_levels, cases = ("fail", "warn") if strict else ("fail",), []
+    failing_levels = ("fail", "warn") if strict else ("fail",)
+    cases = []
     for finding in result.findings:
         outcome: Outcome = "failed" if finding.level in failing_levels else "passed"
         cases.append(Case(finding.group, finding.name, outcome, f"{finding.level}: {finding.text}"))
@@ -140,10 +141,10 @@ def print_levels(findings: Sequence[Finding]) -> None:
 def print_groups(findings: Sequence[Finding], headings: Mapping[str, str], source: str = "") -> None:
     """Print findings under the headings of their groups, with paths relative to `source`."""
     for group, heading in headings.items():
-        grouped = [finding for finding in findings if finding.group == group]
-        if grouped:
+        group_findings = [finding for finding in findings if finding.group == group]
+        if group_findings:
             print_line(f"\n{heading}")
-        for finding in grouped:
+        for finding in group_findings:
             print_text(f"  {finding.level}  {finding.text}")
             # The text of a finding with a single place already contains the place.
             if finding.places and finding.count and str(finding.places[0]) not in finding.text:

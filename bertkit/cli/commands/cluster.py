@@ -10,6 +10,7 @@ from bertkit.cli.options import (
     DataSettingsOption,
     PromptOption,
     PromptTextOption,
+    SeedOption,
     argument,
     check_unused_options,
     option,
@@ -50,7 +51,7 @@ def command(
     ] = "kmeans",
     clusters: Annotated[int | None, option("Number of clusters.", "N", "chosen by silhouette", min=2)] = None,
     min_size: Annotated[int, option("Minimum rows per cluster (hdbscan).", "N", min=2)] = 10,
-    seed: Annotated[int, option("Random seed.", "N", min=0, max=2**32 - 1)] = 42,
+    seed: SeedOption = 42,
     output: Annotated[
         Path | None,
         output_option("File for the rows with their cluster and its words: .jsonl, .csv, .tsv or .parquet.", "FILE"),
@@ -80,9 +81,9 @@ def command(
     rows_file = None if output is None else expand_path(output)
     if assign is not None:
         new_source = source if model or files or prompt or prompt_text else None
-        grouped = assign_rows(texts, new_source, expand_path(assign), output=rows_file)
+        result = assign_rows(texts, new_source, expand_path(assign), output=rows_file)
     else:
-        grouped = cluster(
+        result = cluster(
             texts,
             source,
             method=method,
@@ -93,7 +94,7 @@ def command(
             save=None if save is None else expand_path(save),
         )
     written = [str(path) for path in (rows_file, save) if path is not None]
-    print_result({**vars(grouped), "written": written}, lambda _: print_clusters(grouped, written))
+    print_result({**vars(result), "written": written}, lambda _: print_clusters(result, written))
 
 
 def print_clusters(result: ClusterResult, written: list[str]) -> None:
@@ -104,11 +105,12 @@ def print_clusters(result: ClusterResult, written: list[str]) -> None:
         # and 0 means that clusters overlap (Rousseeuw 1987).
         best_silhouette = max(result.silhouettes.values())
         selection = (
-            f"; best Euclidean silhouette {best_silhouette:.3f}, of {len(result.silhouettes)} numbers of clusters"
+            f"; number chosen by Euclidean silhouette ({best_silhouette:.3f}, best of {len(result.silhouettes)})"
         )
     print_text(f"{len(result.topics)} clusters of {format_rows(result.rows)} by {result.method}{selection}")
     for topic in result.topics:
-        words, fraction = ", ".join(topic.words[:_MAX_WORDS]), topic.rows / result.rows
+        words = ", ".join(topic.words[:_MAX_WORDS])
+        fraction = topic.rows / result.rows
         print_text(f"  {topic.cluster}  {format_rows(topic.rows)} ({fraction:.1%})  {words}")
         if topic.examples:
             print_text(f"     {shorten(' '.join(topic.examples[0].split()), _EXAMPLE_LENGTH)}")

@@ -87,15 +87,15 @@ def command(
     else:
         gate_options = {"--margin": margin or None, "--metric": metric, "--if-inconclusive": if_inconclusive == "pass"}
         check_unused_options(gate_options, "without --fail-if-worse", "add --fail-if-worse")
-    loaded = None if recipe is None else load_recipe(recipe)
+    loaded_recipe = None if recipe is None else load_recipe(recipe)
     from bertkit.workflows.compare import compare, write_page
 
-    comparison = compare(runs, recipe=loaded, split=split, data=data, by=group_by, max_rows=show, gate=gate)
+    comparison = compare(runs, recipe=loaded_recipe, split=split, data=data, by=group_by, max_rows=show, gate=gate)
     if report is not None:
         from bertkit.reports.cases import add_measurements, write_cases
 
         title = f"{comparison.recipe}, {comparison.split}: {', '.join(system.name for system in comparison.systems)}"
-        measured = [
+        measurements = [
             (
                 name,
                 metric,
@@ -104,7 +104,7 @@ def command(
             for name, differences in comparison.differences.items()
             for metric, difference in differences.items()
         ]
-        write_cases(report, title, add_measurements(comparison.gates, measured))
+        write_cases(report, title, add_measurements(comparison.gates, measurements))
     print_with_gates(comparison, _print_comparison, comparison.gates, page=output, write=write_page)
 
 
@@ -165,10 +165,10 @@ def describe_power(difference: Difference, comparison: Comparison) -> str:
 def _print_changes(changes: Changes, name: str, baseline: str) -> None:
     from bertkit.metrics.registry import with_direction
 
-    examined = f", of {changes.judged:,} examined" if changes.judged < changes.changed else ""
+    suffix = f", of {changes.judged:,} examined" if changes.judged < changes.changed else ""
     print_text(
         f"  answered differently: {changes.changed:,}; by {changes.metric}, {name} wins {changes.won:,}"
-        f" and loses {changes.lost:,}{examined}"
+        f" and loses {changes.lost:,}{suffix}"
     )
     # On a won row, the system scores higher than the baseline.
     for verb, rows in (("won", changes.won_rows), ("lost", changes.lost_rows)):

@@ -97,14 +97,12 @@ def print_duplicates(result: DedupResult) -> None:
         for name in ("text", "text_pair"):
             if name in step:
                 print_text(f"      {shorten(' '.join(step[name].split()), _EXAMPLE_LENGTH)}")
-    removed = sum(result.duplicates.values())
-    print_text(f"{format_rows(result.rows)}: {removed:,} repeat others, {result.kept:,} stay")
+    num_removed = sum(result.duplicates.values())
+    print_text(f"{format_rows(result.rows)}: {num_removed:,} repeat others, {result.kept:,} stay")
     names = {"exact": "the same words", "near": "nearly the same words", "meaning": "the same meaning"}
     for reason, count in result.duplicates.items():
-        cosine = (
-            f" (cosine {result.threshold:g} or more)" if reason == "meaning" and result.threshold is not None else ""
-        )
         if count:
+            cosine = f" (cosine {result.threshold:g} or more)" if reason == "meaning" else ""
             print_text(f"  {count:,}: {names[reason]}{cosine}")
     if len(result.of_files) > 1:
         print_notes(f"{count:,} repeat a row of {name}" for name, count in result.of_files.items())

@@ -101,36 +101,37 @@ def command(
         "distillation.soft_weight": soft_weight,
     }
     # 3. Test, plan or train. The recipe is loaded before the modules that import torch.
-    loaded = load_recipe(recipe, merge_changes(settings, changes))
+    loaded_recipe = load_recipe(recipe, merge_changes(settings, changes))
     from bertkit.workflows import trial_run
     from bertkit.workflows.distill import distill, with_distillation
 
     if smoke_test:
-        print_smoke(trial_run.smoke_finetune(with_distillation(loaded)))
+        print_smoke(trial_run.smoke_finetune(with_distillation(loaded_recipe)))
     elif dry_run:
-        plan = trial_run.dry_run(with_distillation(loaded), output=output, restart=restart)
+        plan = trial_run.dry_run(with_distillation(loaded_recipe), output=output, restart=restart)
         print_result(plan, print_dry_run)
     else:
-        distilled = distill(loaded, output=output, restart=restart)
+        distillation = distill(loaded_recipe, output=output, restart=restart)
 
-        def print_all(distilled: DistillResult) -> None:
-            print_distilled(distilled)
-            print_next_steps(loaded, distilled.results)
+        def print_all(distillation: DistillResult) -> None:
+            print_distilled(distillation)
+            print_next_steps(loaded_recipe, distillation.results)
 
-        print_with_gates(distilled, print_all, [case for result in distilled.results for case in result.gates])
+        print_with_gates(distillation, print_all, [case for result in distillation.results for case in result.gates])
 
 
-def print_distilled(distilled: DistillResult) -> None:
-    """Print the student's scores and, if it had teachers, their comparison with the student."""
-    print_results(distilled.results)
+def print_distilled(distillation: DistillResult) -> None:
+    """Print the student's scores, and the comparison with its teachers if it has any."""
+    print_results(distillation.results)
     from bertkit.hardware.speed import describe_spreads
 
-    metric, models = distilled.best_metric, distilled.compared_models
+    metric = distillation.best_metric
+    models = distillation.compared_models
     print_table("size and speed on this machine", [size_cells(_name_model(model), model) for model in models])
     print_notes(describe_spreads(model.spread for model in models))
     # All models score the same rows, so the interval of a difference is narrower than their intervals suggest.
     scores = [_score_line(model, metric) for model in models]
-    for result in distilled.results[:1]:
+    for result in distillation.results[:1]:
         if models and metric in result.baseline:
             scores.append({"model": "baseline", "score": format_number(result.baseline[metric])})
     print_table(f"{metric} with 95% CI (of differences: bootstrap)", scores)

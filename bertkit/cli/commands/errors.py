@@ -48,8 +48,8 @@ def command(
     from bertkit.reports.errors import write_mistakes
     from bertkit.workflows.errors import find_errors
 
-    loaded = None if recipe is None else load_recipe(recipe)
-    mistakes = find_errors(run, split=split, by=group_by or (), sort=sort, recipe=loaded)
+    loaded_recipe = None if recipe is None else load_recipe(recipe)
+    mistakes = find_errors(run, split=split, by=group_by or (), sort=sort, recipe=loaded_recipe)
     print_result(mistakes, lambda _: _print_mistakes(mistakes, show), page=output, write=write_mistakes)
 
 

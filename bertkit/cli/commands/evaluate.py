@@ -104,9 +104,11 @@ def command(
     from bertkit.recipe.load import load_recipe
     from bertkit.workflows.evaluate import evaluate
 
-    loaded = load_recipe(recipe, changes)
-    results = evaluate(loaded, **scoring)
-    _print_and_exit({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, report)
+    loaded_recipe = load_recipe(recipe, changes)
+    results = evaluate(loaded_recipe, **scoring)
+    _print_and_exit(
+        {"results": results}, lambda _: _print_written(results, output), {loaded_recipe.name: results}, report
+    )
 
 
 def read_requirements(assignments: Sequence[str]) -> dict[str, float]:
@@ -140,17 +142,16 @@ def _print_and_exit(
     """Write the report, print the results, and exit with code 8 if a gate fails."""
     from bertkit.reports.cases import Case, add_measurements, write_cases
 
-    gates, measured = list[Case](), list[tuple[str, str, str]]()
+    gates: list[Case] = []
+    measurements: list[tuple[str, str, str]] = []
     for name, result in ((name, result) for name, named_results in results.items() for result in named_results):
         # Several languages have the same splits.
         group = f"{name}, {result.split}" if len(results) > 1 else result.split
         gates += [dataclasses.replace(case, group=group) for case in result.gates]
-        measured += [
-            (group, metric, format_score(score, result.intervals.get(metric)))
-            for metric, score in result.scores.items()
-        ]
+        for metric, score in result.scores.items():
+            measurements.append((group, metric, format_score(score, result.intervals.get(metric))))
     if report is not None and is_main_process():
-        write_cases(report, ", ".join(results), add_measurements(gates, measured))
+        write_cases(report, ", ".join(results), add_measurements(gates, measurements))
     print_with_gates(record, show, gates)
 
 
@@ -239,7 +240,8 @@ def _describe_lead(lead: Mapping[str, Any]) -> str:
     word, sign = ("better", 1) if lead["difference"] >= 0 else ("worse", -1)
     bounds = sorted(sign * bound for bound in lead["interval"] or ())
     interval = f" (95% CI {format_interval(bounds)})" if bounds else ""
-    baseline, difference = lead["baseline"], f"{abs(lead['difference']):.4f}"
+    baseline = lead["baseline"]
+    difference = f"{abs(lead['difference']):.4f}"
     comparison = f"{word} than {baseline} by {difference}" if float(difference) else f"as good as {baseline}"
     doubt = ", not significant" if bounds and float(difference) and bounds[0] <= 0 <= bounds[1] else ""
     return f"{lead['metric']}: {comparison}{interval}{doubt}"
@@ -270,12 +272,14 @@ def print_languages(results: Mapping[str, Sequence[EvalResult]], means: Sequence
             print_notes(f"{language}: {warning}" for warning in result.warnings)
 
 
-def _explain_undefined(undefined: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+def _explain_undefined(reasons_by_part: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     """Yield the reasons for missing scores, intervals and baselines; a missing score hides the other two."""
-    scores = undefined.get("scores", {})
+    scores = reasons_by_part.get("scores", {})
     for part, prefix in (("scores", ""), ("intervals", "interval of "), ("baselines", "baseline of ")):
         reasons = {
-            name: reason for name, reason in undefined.get(part, {}).items() if part == "scores" or name not in scores
+            name: reason
+            for name, reason in reasons_by_part.get(part, {}).items()
+            if part == "scores" or name not in scores
         }
         for reason, names in group_by_reason(reasons).items():
             yield f"n/a: {prefix}{', '.join(names)} ({reason})"

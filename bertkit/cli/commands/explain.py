@@ -78,14 +78,14 @@ def command(
         raise UsageError(message, "give one of --text, --row COLUMN=VALUE, --data FILE and --errors N")
     if data is None:
         check_unused_options({"--limit": limit}, "without --data", "leave it out: it limits the rows of a file")
-    loaded = load_recipe(recipe or get_recipe_file(run), {"model": run, **changes})
+    loaded_recipe = load_recipe(recipe or get_recipe_file(run), {"model": run, **changes})
     settings = {"targets": target or (), "max_steps": integration_steps}
-    rows = explain.explain(loaded, source=data, row=single_row, errors=errors, limit=limit, **settings)
+    rows = explain.explain(loaded_recipe, source=data, row=single_row, errors=errors, limit=limit, **settings)
     if output is not None:
-        print_file(output, explain.write_page(rows, output, loaded.model_name))
+        print_file(output, explain.write_page(rows, output, loaded_recipe.model_name))
         return
-    explained = list(rows)
-    print_result({"rows": [row.as_record() for row in explained]}, lambda _: list(map(print_row, explained)))
+    explained_rows = list(rows)
+    print_result({"rows": [row.as_record() for row in explained_rows]}, lambda _: list(map(print_row, explained_rows)))
 
 
 def print_row(row: ExplainedRow) -> None:

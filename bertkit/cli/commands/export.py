@@ -56,8 +56,8 @@ def export_run(
     """
     from bertkit.workflows.export import export
 
-    extra_files = ["baselines.json"] if with_baselines else []
-    result = export(run, output, to=to, recipe=recipe, data=data, limit=limit, extra_files=extra_files)
+    copied_files = ["baselines.json"] if with_baselines else []
+    result = export(run, output, to=to, recipe=recipe, data=data, limit=limit, extra_files=copied_files)
     print_with_gates(result, print_export, result.gates)
 
 
@@ -130,7 +130,7 @@ def quantize_run(
 
     try:
         backend, precision = to.split("-")
-        exported = export(
+        result = export(
             run,
             output,
             to=backend,
@@ -146,7 +146,7 @@ def quantize_run(
         parity = error.parity
         print_result({"parity": parity}, lambda _: print_parity(parity, to), error=error)
         return
-    print_with_gates(exported, print_export, exported.gates)
+    print_with_gates(result, print_export, result.gates)
 
 
 def package_run(

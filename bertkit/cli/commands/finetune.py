@@ -82,11 +82,11 @@ def command(
     from bertkit.recipe.load import load_recipe
 
     # The recipe is loaded before the modules that import torch, so that a mistake in it is reported at once.
-    loaded = load_recipe(recipe, changes)
+    loaded_recipe = load_recipe(recipe, changes)
     if smoke_test:
         from bertkit.workflows.trial_run import smoke_finetune
 
-        print_smoke(smoke_finetune(loaded))
+        print_smoke(smoke_finetune(loaded_recipe))
         return
     # 1. With `--seeds`, train one run per seed and summarize them.
     if seeds is not None:
@@ -94,7 +94,9 @@ def command(
             raise UsageError("one seed and --seeds are both given", "list all seeds, e.g. --seeds 1,2,7")
         if expect_run is not None:
             raise UsageError("--expect-run with --seeds", "use --seed with one seed at a time")
-        _finetune_seeds(loaded, parse_seeds(seeds), output, dry_run=dry_run, restart=restart, jobs=jobs, worker=worker)
+        _finetune_seeds(
+            loaded_recipe, parse_seeds(seeds), output, dry_run=dry_run, restart=restart, jobs=jobs, worker=worker
+        )
         return
     # 2. Otherwise, plan or train one run.
     if jobs != 1 or worker:
@@ -102,29 +104,31 @@ def command(
     if dry_run:
         from bertkit.workflows import trial_run
 
-        print_result(trial_run.dry_run(loaded, output=output, restart=restart, expect_run=expect_run), print_dry_run)
+        print_result(
+            trial_run.dry_run(loaded_recipe, output=output, restart=restart, expect_run=expect_run), print_dry_run
+        )
         return
     from bertkit.workflows.finetune import finetune
 
-    results = finetune(loaded, output=output, restart=restart, expect_run=expect_run)
+    results = finetune(loaded_recipe, output=output, restart=restart, expect_run=expect_run)
     gates = [case for result in results for case in result.gates]
     # Next steps are printed before the error of a failed gate.
-    next_steps = partial(print_next_steps, loaded, results)
+    next_steps = partial(print_next_steps, loaded_recipe, results)
     print_with_gates({"results": results}, lambda _: print_results(results, next_steps), gates)
 
 
 def _finetune_seeds(
     recipe: Recipe, seeds: Sequence[int], output: Path | None, *, dry_run: bool, restart: bool, jobs: int, worker: bool
 ) -> None:
-    from bertkit.workflows import seeds as seeds_workflow
+    from bertkit.workflows.seeds import check_seeds, finetune_seeds
+    from bertkit.workflows.seeds import dry_run as plan_seeds
 
     if dry_run:
-        run_set = seeds_workflow.check_seeds(recipe, seeds, output, restart=restart, jobs=jobs, worker=worker)
-        plan = seeds_workflow.dry_run(run_set, restart=restart)
+        run_set = check_seeds(recipe, seeds, output, restart=restart, jobs=jobs, worker=worker)
+        plan = plan_seeds(run_set, restart=restart)
         print_result(plan, lambda _: print_dry_run(plan, len(seeds)))
         return
-    options: dict[str, Any] = {"output": output, "restart": restart, "jobs": jobs, "worker": worker}
-    summary, error = seeds_workflow.finetune_seeds(recipe, seeds, **options)
+    summary, error = finetune_seeds(recipe, seeds, output=output, restart=restart, jobs=jobs, worker=worker)
     # The gates are for all runs, so only the process that finishes last applies them.
     if error is not None or summary.unfinished:
         print_result(summary.to_dict(), lambda _: print_seeds(summary), error=error)

@@ -48,9 +48,10 @@ def command(
 
 def print_glue(summary: Mapping[str, Any]) -> None:
     """Print the scores next to the published ones, the averages, and the missing files of the submission."""
-    unfinished = [run for run in summary["runs"] if run["status"] != "finished"]
-    tasks, models = len(summary["runs"]), list(summary["published_averages"])
-    print_text(f"GLUE: {tasks - len(unfinished)} of {tasks} tasks, {summary['model']}")
+    unfinished_runs = [run for run in summary["runs"] if run["status"] != "finished"]
+    num_tasks = len(summary["runs"])
+    models = list(summary["published_averages"])
+    print_text(f"GLUE: {num_tasks - len(unfinished_runs)} of {num_tasks} tasks, {summary['model']}")
     rows = [_score_row(score, models) for score in summary["scores"]]
     if rows:
         rows.append({"task": "average: leaderboard", "score": summary["leaderboard_average"]})
@@ -62,8 +63,8 @@ def print_glue(summary: Mapping[str, Any]) -> None:
     print_text("  averages: over all nine tasks (leaderboard) or without WNLI (BERT paper)")
     if summary["missing_scores"]:
         print_text(f"  no average over all tasks, because of missing scores: {', '.join(summary['missing_scores'])}")
-    print_notes(f"{run['status']}: {run['task']}, {run['reason']}" for run in unfinished if run["reason"])
-    if left_out := [run["task"] for run in unfinished if not run["reason"]]:
+    print_notes(f"{run['status']}: {run['task']}, {run['reason']}" for run in unfinished_runs if run["reason"])
+    if left_out := [run["task"] for run in unfinished_runs if not run["reason"]]:
         print_text(f"  left out: {', '.join(left_out)}")
     print_notes(summary["warnings"])
     if summary["submission"] is None:
@@ -75,13 +76,13 @@ def print_glue(summary: Mapping[str, Any]) -> None:
 
 def _print_submission(submission: Mapping[str, Any], folder: str) -> None:
     files, archive = submission["files"], submission["archive"]
-    missing = [file for file in files if file["missing"]]
+    missing_files = [file for file in files if file["missing"]]
     # The leaderboard takes a zip file with one .tsv file of predictions per task.
     archive_path = f"{folder}/{archive}" if archive else "no file is ready"
-    print_text(f"  submission: {archive_path}, {len(files) - len(missing)} of {len(files)} files")
-    for file in missing:
+    print_text(f"  submission: {archive_path}, {len(files) - len(missing_files)} of {len(files)} files")
+    for file in missing_files:
         print_text(f"    missing: {file['name']}: {file['missing']}")
-    if missing and archive:
+    if missing_files and archive:
         print_text("    The leaderboard takes all files or none: add the missing files to the archive.")
 
 

@@ -12,6 +12,7 @@ from bertkit.cli.options import (
     FirstRowsOption,
     PrecisionOption,
     RowsFileArgument,
+    SeedOption,
     TextLengthOption,
     TextSettingsOption,
     flag,
@@ -56,7 +57,7 @@ def command(
     limit: FirstRowsOption = None,
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",
-    seed: Annotated[int, option("Random seed.", "N", min=0, max=2**32 - 1)] = 42,
+    seed: SeedOption = 42,
     changes: TextSettingsOption = None,
     overwrite: Annotated[bool, flag("--overwrite", "Replace existing files.")] = False,
 ) -> None:

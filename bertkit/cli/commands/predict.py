@@ -96,18 +96,18 @@ def command(
     settings = {"model": checkpoint, "options.abstain_below": abstain_below, "task": task}
     from bertkit.recipe.load import load_recipe
 
-    loaded = load_recipe(recipe, merge_changes(settings, changes))
+    loaded_recipe = load_recipe(recipe, merge_changes(settings, changes))
     if min_precision is not None or coverage is not None:
         from bertkit.workflows.calibrate import with_thresholds
 
-        loaded = with_thresholds(loaded, precision=min_precision, coverage=coverage)
+        loaded_recipe = with_thresholds(loaded_recipe, precision=min_precision, coverage=coverage)
     from bertkit.workflows.predict import predict, predict_to_file
 
     if output is None:
         # 3. Predict. Records are printed as they are computed; a file is written atomically.
-        print_records("predictions", predict(loaded, source=file, row=single_row))
+        print_records("predictions", predict(loaded_recipe, source=file, row=single_row))
         return
-    rows = predict_to_file(loaded, output, source=file, row=single_row, layout=layout)
+    rows = predict_to_file(loaded_recipe, output, source=file, row=single_row, layout=layout)
     if rows is not None:
         print_file(output, rows)
 

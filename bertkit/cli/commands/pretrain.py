@@ -214,8 +214,8 @@ def pretrain_recipe(
     """
     from bertkit.recipe.load import load_pretrain_recipe
 
-    loaded = load_pretrain_recipe(recipe, changes)
-    run_pretraining(loaded, output, dry_run=dry_run, smoke_test=smoke_test, restart=restart)
+    loaded_recipe = load_pretrain_recipe(recipe, changes)
+    run_pretraining(loaded_recipe, output, dry_run=dry_run, smoke_test=smoke_test, restart=restart)
 
 
 def run_pretraining(
@@ -265,7 +265,8 @@ def print_estimate(estimate: PretrainEstimate) -> None:
     """Print the estimated time and memory of a pretraining run."""
     print_text(f"{estimate.recipe}: {estimate.parameters:,} parameters, {estimate.examples:,} blocks of training text")
     print_table("text", [{"split": split, **counts} for split, counts in estimate.corpus.items()])
-    duration, tokens = duration_text(estimate.seconds), f"{estimate.tokens:,} tokens"
+    duration = duration_text(estimate.seconds)
+    tokens = f"{estimate.tokens:,} tokens"
     print_plan(
         {
             "speed": f"{estimate.tokens_per_second:,.0f} tokens/s",

@@ -69,28 +69,28 @@ def print_probe(result: ProbeResult) -> None:
     from bertkit.reports.probe import describe_control, format_count
 
     # A probe is a linear classifier on the frozen vectors of one layer, so it finds what they encode in a simple form.
-    probed = result.probed
+    probes = result.probed
     print_text(f"{result.task} in {result.model}: {result.about}")
     print_text(
-        f"  each probe is trained on {format_count(probed.train_items, result.unit)} of {result.train_rows:,} rows, "
-        f"and scored on {format_count(probed.test_items, result.unit)} of {result.test_rows:,} others"
+        f"  each probe is trained on {format_count(probes.train_items, result.unit)} of {result.train_rows:,} rows, "
+        f"and scored on {format_count(probes.test_items, result.unit)} of {result.test_rows:,} others"
     )
     # Layer 0 is the word embeddings. The best layer has a star.
     table = [
         {
-            "layer": f"{'* ' if layer.layer == probed.best_layer else '  '}{layer.layer or '0 (embeddings)'}",
+            "layer": f"{'* ' if layer.layer == probes.best_layer else '  '}{layer.layer or '0 (embeddings)'}",
             result.metric: layer.score,
             "95% CI": layer.interval,
             "control": layer.control,
             # Score minus control: knowledge of the layer without what the probe memorizes (Hewitt and Liang 2019).
             "selectivity": format_difference(layer.selectivity),
         }
-        for layer in probed.layers
+        for layer in probes.layers
     ]
     print_table("scores of a linear probe at each layer", table, len(table))
-    print_notes(f"{name}: {score:.4f}" for name, score in probed.baselines.items())
+    print_notes(f"{name}: {score:.4f}" for name, score in probes.baselines.items())
     print_text(f"  control task: {describe_control(result.control, result.group)}")
     # The center of gravity is the mean layer, weighted as in a probe that mixes all layers (Tenney et al. 2019). It is
     # usually lower for syntax than for meaning.
-    print_text(f"  best layer: {probed.best_layer}; center of gravity: {probed.center_of_gravity:.2f}")
-    print_notes(f"note: {note}" for note in probed.notes)
+    print_text(f"  best layer: {probes.best_layer}; center of gravity: {probes.center_of_gravity:.2f}")
+    print_notes(f"note: {note}" for note in probes.notes)

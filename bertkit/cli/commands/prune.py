@@ -73,54 +73,54 @@ def command(
     shape = make_shape(layers, heads, intermediate, vocabulary)
     from bertkit.workflows.prune import prune
 
-    pruned = prune(model, output, shape, recipe=recipe, changes=changes, measured_rows=sample)
-    print_with_gates(pruned, print_pruned, pruned.gates)
+    result = prune(model, output, shape, recipe=recipe, changes=changes, measured_rows=sample)
+    print_with_gates(result, print_pruned, result.gates)
 
 
-def print_pruned(pruned: PruneResult) -> None:
-    """Print the new shape, size, speed and scores before and after, and the next commands."""
+def print_pruned(result: PruneResult) -> None:
+    """Print the new shape, the size, speed and scores of both models, and the next commands."""
     from bertkit.hardware.speed import describe_spreads
 
-    print_text(f"{pruned.folder}: pruned from {pruned.model}")
-    measured = f" (selected on {format_rows(pruned.measured_rows)})" if pruned.measured_rows else ""
-    layers = None if pruned.layers is None else ", ".join(map(str, pruned.layers))
-    shape = {"layers": layers, "heads per layer": pruned.heads, "feed-forward neurons per layer": pruned.intermediate}
-    print_notes(f"{name}: {value}{measured}" for name, value in shape.items() if value is not None)
-    if pruned.vocabulary is not None:
-        print_text(f"  tokens: {pruned.vocabulary:,} ({pruned.texts:,} texts are split as before)")
-    models = (("before", pruned.before), ("after", pruned.after))
+    print_text(f"{result.folder}: pruned from {result.model}")
+    basis = f" (selected on {format_rows(result.measured_rows)})" if result.measured_rows else ""
+    layers = None if result.layers is None else ", ".join(map(str, result.layers))
+    shape = {"layers": layers, "heads per layer": result.heads, "feed-forward neurons per layer": result.intermediate}
+    print_notes(f"{name}: {value}{basis}" for name, value in shape.items() if value is not None)
+    if result.vocabulary is not None:
+        print_text(f"  tokens: {result.vocabulary:,} ({result.texts:,} texts are split as before)")
+    models = (("before", result.before), ("after", result.after))
     spreads = ["" if model.spread is None else f"{model.spread:.0%}" for _, model in models]
     sizes = [size_cells(*model) | {"spread": spread} for model, spread in zip(models, spreads, strict=True)]
     print_table("size and speed on this machine", sizes)
     print_notes(describe_spreads(model.spread for _, model in models))
-    if pruned.best_metric is not None:
-        title = f"{pruned.best_metric} on {format_rows(pruned.rows)} of {pruned.split} (95% CI)"
-        metric = pruned.best_metric
+    if result.best_metric is not None:
+        title = f"{result.best_metric} on {format_rows(result.rows)} of {result.split} (95% CI)"
+        metric = result.best_metric
         table = [
             {"model": name, "score": format_score(model.scores[metric], model.intervals.get(metric))}
             for name, model in models
         ]
         print_table(title, table)
         # The difference is paired by rows, so its interval is narrower than the two intervals above suggest.
-        change = pruned.differences[pruned.best_metric]
+        change = result.differences[result.best_metric]
         change_text = f"{format_difference(change.difference)} ({format_interval(change.interval)})"
         print_text(f"  after - before: {change_text}, {change.test} p {p_text(change.p)}")
-    if pruned.changed_rows:
-        print_text(f"  {format_rows(pruned.changed_rows)} of {pruned.split} are split into other tokens than before")
-    print_next(*_next_steps(pruned))
+    if result.changed_rows:
+        print_text(f"  {format_rows(result.changed_rows)} of {result.split} are split into other tokens than before")
+    print_next(*_next_steps(result))
 
 
-def _next_steps(pruned: PruneResult) -> list[str]:
+def _next_steps(result: PruneResult) -> list[str]:
     """Return the commands that train a pruned model again."""
-    if pruned.recipe is None:
-        return [f"bertkit finetune RECIPE --model {pruned.folder}"]
+    if result.recipe is None:
+        return [f"bertkit finetune RECIPE --model {result.folder}"]
     from bertkit.modeling.sentence.folder import is_sentence_folder
 
     # The folder has the recipe of the run, so no option has to be repeated.
-    recipe = f"{pruned.folder}/recipe.yaml"
-    distill = f"bertkit distill {recipe} --teacher {pruned.model} --model {pruned.folder}"
+    recipe = f"{result.folder}/recipe.yaml"
+    distill = f"bertkit distill {recipe} --teacher {result.model} --model {result.folder}"
     return [
-        f"bertkit finetune {recipe} --model {pruned.folder} --output {pruned.folder}-tuned",
+        f"bertkit finetune {recipe} --model {result.folder} --output {result.folder}-tuned",
         # A sentence model has no logits, so it cannot be the teacher.
-        *([] if is_sentence_folder(Path(pruned.folder)) else [f"{distill} --output {pruned.folder}-distilled"]),
+        *([] if is_sentence_folder(Path(result.folder)) else [f"{distill} --output {result.folder}-distilled"]),
     ]

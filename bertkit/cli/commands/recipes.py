@@ -73,16 +73,16 @@ def check_recipe(recipe: RecipeArgument, changes: dict[str, Any]) -> None:
     from bertkit.recipe.load import load_any_recipe
     from bertkit.recipe.records import PretrainRecipe
 
-    loaded = load_any_recipe(recipe, changes)
+    loaded_recipe = load_any_recipe(recipe, changes)
     # Loading the recipe checks keys and values; loading the task or objective checks options, metrics and columns.
-    if isinstance(loaded, PretrainRecipe):
+    if isinstance(loaded_recipe, PretrainRecipe):
         from bertkit.pretraining.objectives import load_objective
 
-        load_objective(loaded)
+        load_objective(loaded_recipe)
     else:
         from bertkit.tasks import load_task
 
-        load_task(loaded)
+        load_task(loaded_recipe)
     print_result({"checked": {recipe: "valid"}}, lambda values: print_pairs(values["checked"]))
 
 

@@ -35,9 +35,9 @@ def command(
     from bertkit.workflows.rerun import rerun
 
     changes = {name: value for name, value in (("data", data), ("model", model)) if value is not None}
-    repeated = rerun(run, output=output, changes=changes, ignore_changes=ignore_changes, restart=restart)
-    error = None if repeated["scores_agree"] else _disagreement_error(repeated)
-    print_result(repeated, print_rerun, error=error)
+    result = rerun(run, output=output, changes=changes, ignore_changes=ignore_changes, restart=restart)
+    error = None if result["scores_agree"] else _disagreement_error(result)
+    print_result(result, print_rerun, error=error)
 
 
 def print_rerun(result: Mapping[str, Any]) -> None:
@@ -45,11 +45,11 @@ def print_rerun(result: Mapping[str, Any]) -> None:
     print_text(f"{result['run']}, repeated in {result['folder']}")
     table = []
     for score in result["scores"]:
-        before, now = score["before"], score["now"]
+        old_score, new_score = score["before"], score["now"]
         # Scores are compared exactly, so a tiny difference needs scientific notation.
-        difference = "n/a" if before is None or now is None else f"{now - before:+.2g}"
-        row = {"metric": f"{score['split']} {score['metric']}", "before": before, "now": now}
-        table.append({**row, "difference": "none" if before == now else difference})
+        difference = "n/a" if old_score is None or new_score is None else f"{new_score - old_score:+.2g}"
+        row = {"metric": f"{score['split']} {score['metric']}", "before": old_score, "now": new_score}
+        table.append({**row, "difference": "none" if old_score == new_score else difference})
     print_table("scores", table)
     differences = [
         {"": item["what"], "before": _shorten_value(item["before"]), "now": _shorten_value(item["now"])}

@@ -89,9 +89,9 @@ def show_run(folder: Annotated[Path, argument("Run folder.", "RUN")]) -> None:
         raise UsageError("not a run folder", "`bertkit runs list` shows the runs", file=folder)
     # A damaged run is shown with the values that can still be read.
     record = (read_record(folder) if run.seeds is None and run.state != "damaged" else None) or {}
-    changes, scores = list_changes(record), _list_scores(record)
-    settings = [{"setting": row["setting"], "recipe": row["recipe"], "run": row["run"]} for row in changes]
-    values = {**vars(run), "scores": scores, "settings": settings, "versions": record.get("versions", {})}
+    changes = list_changes(record)
+    scores = _list_scores(record)
+    values = {**vars(run), "scores": scores, "settings": changes, "versions": record.get("versions", {})}
 
     def show(_: object) -> None:
         print_pairs(_describe_run(run, record))
@@ -102,7 +102,8 @@ def show_run(folder: Annotated[Path, argument("Run folder.", "RUN")]) -> None:
 
 
 def _describe_run(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
-    machine, memory = record.get("machine", {}), record.get("peak_memory_bytes")
+    machine = record.get("machine", {})
+    memory = record.get("peak_memory_bytes")
     values = {
         "run": run.folder,
         "state": run.state,

@@ -103,7 +103,8 @@ def print_change(report: IndexReport, verb: str) -> None:
     """Print the size of a changed index, and the fraction of the text that reaches the model."""
 
     def print_index(_: object) -> None:
-        unit, coverage = "passage" if report.passages else "row", report.coverage
+        unit = "passage" if report.passages else "row"
+        coverage = report.coverage
         changed, rows = format_count(report.changed, unit), format_count(report.rows, unit)
         print_text(
             f"{report.index}: {changed} {verb}; {rows} with vectors of "
@@ -210,11 +211,11 @@ def query_index(
         else (({"query": text}, text) for text in queries or [])
     )
     method = SearchMethod(rank_by, k, Reranker(rerank) if rerank else None, candidates)
-    opened = Index.open(expand_path(index), verify=verify)
-    records = query(opened, requests, method, model=model, prompt=prompt)
+    opened_index = Index.open(expand_path(index), verify=verify)
+    records = query(opened_index, requests, method, model=model, prompt=prompt)
     inputs = [] if file is None else [("the file of queries", expand_path(file))]
     # The files of the index count as inputs, because an --output inside the index would damage it.
-    inputs += [("a file of the index", path) for path in opened.folder.rglob("*") if path.is_file()]
+    inputs += [("a file of the index", path) for path in opened_index.folder.rglob("*") if path.is_file()]
     print_records("results", records, output, inputs)
 
 

@@ -70,7 +70,8 @@ def command(
         connections=connections,
         drain_seconds=drain,
     )
-    api_key, root_path = _read_key(api_key_file), _check_root(root_path)
+    api_key = _read_key(api_key_file)
+    root_path = _check_root(root_path)
     with use_progress(LoggedProgress() if log == "json" else None):
         serve(runs, limits, host, port, recipe, api_key=api_key, cors_origins=cors_origin or (), root_path=root_path)
 

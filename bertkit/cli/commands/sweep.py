@@ -84,7 +84,8 @@ def command(
 
 def print_sweep(summary: SweepSummary) -> None:
     """Print the trials of a sweep, the best first, learning curves, and the expected score of the best trial."""
-    metric, names = summary.best_metric, short_names(summary.space)
+    metric = summary.best_metric
+    names = short_names(summary.space)
     trials = format_count(len(summary.trials), "trial")
     print_text(f"{summary.recipe}, {summary.split}: {format_rows(summary.rows)}, {trials}, {summary.model}")
     _print_trials(summary, names)
@@ -95,10 +96,12 @@ def print_sweep(summary: SweepSummary) -> None:
     if importance:
         print_text(f"  explained variance of {metric}: {', '.join(importance)}")
     # The best of many trials is best partly by luck, so an estimate for new rows follows.
-    finished = summary.finished
-    if len(finished) > 1:
-        best_score = format_number(finished[0].scores[metric])
-        print_text(f"  best of {len(finished)}: {metric} {best_score} ({summary.best}), selected on the scored rows")
+    finished_trials = summary.finished
+    if len(finished_trials) > 1:
+        best_score = format_number(finished_trials[0].scores[metric])
+        print_text(
+            f"  best of {len(finished_trials)}: {metric} {best_score} ({summary.best}), selected on the scored rows"
+        )
         expected = f"n/a ({summary.no_selection})"
         if summary.selection is not None:
             method = f"{summary.selection.chosen[0]:.0%} of 200 resamples select the same trial"

@@ -40,20 +40,20 @@ def command(
     """
     from bertkit.workflows.test import run_tests
 
-    tested = run_tests(run, cases, recipe=recipe, split=split, limit=limit)
+    behavior = run_tests(run, cases, recipe=recipe, split=split, limit=limit)
     if report is not None:
         from bertkit.reports.cases import write_cases
 
         # JUnit has a case per row, so that CI shows the failed rows; a summary for a pull request has a line per test.
-        cases_by_row = [case for result in tested.results for case in result.list_cases()]
+        cases_by_row = [case for result in behavior.results for case in result.list_cases()]
         write_cases(
-            report, f"behavior of {tested.run}", cases_by_row if report.suffix.lower() == ".xml" else tested.gates
+            report, f"behavior of {behavior.run}", cases_by_row if report.suffix.lower() == ".xml" else behavior.gates
         )
-    print_with_gates(tested, _print_tested, tested.gates if cases else [])
+    print_with_gates(behavior, _print_tested, behavior.gates if cases else [])
 
 
-def _print_tested(tested: BehaviorReport) -> None:
-    print_text(f"{tested.run}, {tested.recipe}")
+def _print_tested(behavior: BehaviorReport) -> None:
+    print_text(f"{behavior.run}, {behavior.recipe}")
     table = [
         {
             "test": result.name,
@@ -64,10 +64,10 @@ def _print_tested(tested: BehaviorReport) -> None:
             "95% CI": result.interval,
             "allowed": "" if result.allowed is None else f"{result.allowed:.1%}",
         }
-        for result in tested.results
+        for result in behavior.results
     ]
     print_table("rows that fail", table)
-    for result in tested.results:
+    for result in behavior.results:
         for trial in result.trials[: min(result.failed, 2)]:
             print_text(f"    {result.name}: {trial.describe()}")
-    print_notes([f"no row can be changed by: {', '.join(tested.left_out)}"] if tested.left_out else [])
+    print_notes([f"no row can be changed by: {', '.join(behavior.left_out)}"] if behavior.left_out else [])

@@ -38,8 +38,8 @@ def command(
 
     models = [model] if compare_with is None else [model, compare_with]
     if not is_file(source):
-        tokenized = tokenize_text(source, models, pair=pair)
-        print_result({"tokenizers": tokenized}, lambda _: list(map(_print_tokens, tokenized)))
+        text_tokens = tokenize_text(source, models, pair=pair)
+        print_result({"tokenizers": text_tokens}, lambda _: list(map(_print_tokens, text_tokens)))
         return
     if pair is not None:
         raise UsageError("--pair is for a text, not for a file", "leave it out")
@@ -48,10 +48,11 @@ def command(
     print_result(values, lambda _: _print_figures(source, figures))
 
 
-def _print_tokens(tokenized: TextTokens) -> None:
-    limit = "" if tokenized.max_tokens is None else f", up to {tokenized.max_tokens:,} per input"
-    print_text(f"{tokenized.model}: {tokenized.type}, {tokenized.vocabulary:,} tokens{limit}")
-    has_pair = any(token.segment for token in tokenized.tokens)
+def _print_tokens(text_tokens: TextTokens) -> None:
+    tokens, max_tokens = text_tokens.tokens, text_tokens.max_tokens
+    limit = "" if max_tokens is None else f", up to {max_tokens:,} per input"
+    print_text(f"{text_tokens.model}: {text_tokens.type}, {text_tokens.vocabulary:,} tokens{limit}")
+    has_pair = any(token.segment for token in tokens)
     rows = [
         {
             "token": token.token,
@@ -62,21 +63,21 @@ def _print_tokens(tokenized: TextTokens) -> None:
             "characters": "" if token.start is None else f"{token.start}-{token.end}",
             "text": token.text,
         }
-        for token in tokenized.tokens
+        for token in tokens
     ]
     print_table("tokens", rows, max_rows=len(rows))
-    special = sum(token.is_special for token in tokenized.tokens)
-    text = len(tokenized.tokens) - special
+    special = sum(token.is_special for token in tokens)
+    text = len(tokens) - special
     print_text(
-        f"  {len(tokenized.tokens):,} tokens: {special} special and {text:,} of text, for {tokenized.words:,} words; "
-        f"unknown: {tokenized.unknown:,}"
+        f"  {len(tokens):,} tokens: {special} special and {text:,} of text, for {text_tokens.words:,} words; "
+        f"unknown: {text_tokens.unknown:,}"
     )
-    if tokenized.max_tokens is not None and len(tokenized.tokens) > tokenized.max_tokens:
-        print_text(f"  truncated by the model: {len(tokenized.tokens) - tokenized.max_tokens:,} tokens")
+    if max_tokens is not None and len(tokens) > max_tokens:
+        print_text(f"  truncated by the model: {len(tokens) - max_tokens:,} tokens")
 
 
 def _print_figures(source: str, tokenizers: list[TextFigures]) -> None:
-    """Print a table with a row per figure and a column per stats."""
+    """Print a table with a row per figure and a column per tokenizer."""
     rows: dict[str, list[str]] = {
         "algorithm": [stats.type for stats in tokenizers],
         "vocabulary": [f"{stats.vocabulary:,}" for stats in tokenizers],

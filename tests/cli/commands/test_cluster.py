@@ -14,7 +14,7 @@ RESULT = ClusterResult(
 def test_each_cluster_has_its_words_and_an_example(capsys):
     print_clusters(RESULT, written=["a.csv"])
     assert capsys.readouterr().out.splitlines() == [
-        "2 clusters of 10 rows by kmeans; best Euclidean silhouette 0.250, of 1 numbers of clusters",
+        "2 clusters of 10 rows by kmeans; number chosen by Euclidean silhouette (0.250, best of 1)",
         "  0  8 rows (80.0%)  cat, dog",
         "     The cat sleeps.",
         "  1  1 row (10.0%)  ",
