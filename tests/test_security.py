@@ -158,7 +158,7 @@ def test_a_recipe_is_plain_text(here, monkeypatch):
         assert load_recipe(str(recipe)).about == text.strip("'")
     for tag in ("!!python/object/apply:os.mkdir [harm]", "!ENV ${SECRET}", "!include /etc/hostname"):
         recipe.write_text(f"extends: classify\nabout: {tag}\n")
-        with pytest.raises(RecipeError, match=r"the tag .* is not read"):
+        with pytest.raises(RecipeError, match=r"the tag .* is not supported"):
             load_recipe(str(recipe))
     assert not (here / "harm").exists()
 

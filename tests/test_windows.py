@@ -126,10 +126,10 @@ def test_a_name_with_a_drive_or_a_root_leaves_its_folder(name, leaves, monkeypat
 
 def test_a_run_folder_cannot_be_named_by_a_path(monkeypatch):
     monkeypatch.setattr(sections, "Path", PureWindowsPath)
-    assert sections._folder_name("cola 2") == "cola 2"
+    assert sections._check_folder_name("cola 2") == "cola 2"
     for name in ("a/b", "a\\b", "..\\b", "C:b", "a\\", "."):
         with pytest.raises(ValueError, match="plain name"):
-            sections._folder_name(name)
+            sections._check_folder_name(name)
 
 
 @pytest.mark.parametrize("requested", [None, 2])

@@ -333,7 +333,7 @@ def _find_mode(path: Path) -> int:
 def missing_path_error(path: Path) -> DataError:
     """Return the error for a path that does not exist, with similar names."""
     names = sorted(entry.name for entry in path.parent.glob("[!.]*"))  # without lock files
-    listed = f"there are: {', '.join(names)}"[:200] if names else f"there is nothing in {path.parent}"
+    listed = f"there are: {', '.join(names)}"[:200] if names else f"the folder {path.parent} is empty or missing"
     return DataError("no such file or folder", similar_path(path) or listed, file=path)
 
 

@@ -318,7 +318,7 @@ def _use_soft_labels(recipe: Recipe, train: Split, labels: tuple[str, ...], gold
         return recipe, {}
     probabilities = get_probabilities(train, labels, recipe.distillation.soft_labels)
     if not gold:
-        log_once(f"{train.source} has no gold labels: the loss is the soft term only (soft_weight 1)")
+        log_once(f"{train.source} has no gold labels, so the loss has only the soft term (soft_weight 1)")
         return recipe.replace("distillation", soft_weight=1.0), {}
     agreement, kappa = measure_agreement(probabilities, list(map(labels.index, train.column(gold))))
     warning = "" if kappa > 0 else "warning: soft labels seem to be in the wrong order: "

@@ -60,7 +60,7 @@ def predict(
     Raises:
         BertkitError: If the model or a row cannot be read; see `bertkit.errors`.
     """
-    check_not_launched("several processes without an --output", "name the file that all of them work on")
+    check_not_launched("--output is missing with several processes", "name the file that all processes write")
     info, records = open_rows(find_members(recipe), source, row)
     return answer(info, read_chunks(info, records, str(source or "--row")))
 

@@ -92,14 +92,14 @@ def test_the_remedy_names_what_helps_most_first(changes, best_step, missing, rem
     numbers = {"training.epochs": 3, "training.learning_rate": 2e-5}
     recipe = load_recipe("classify", {**numbers, **changes})
     twice = [{"step": step, "eval_loss": 1.0} for step in (450, 900)]
-    fit_result = FitResult(twice, None, None, best_step, steps=900, planned=900, epochs=3.0)
+    fit_result = FitResult(twice, None, None, best_step, steps=900, planned_steps=900, epochs=3.0)
     assert _suggest_changes(recipe, fit_result, missing).startswith(f" Try {remedy}")
     once = replace(fit_result, history=twice[1:])
     assert not re.search("last evaluation|--epochs|training.steps", _suggest_changes(recipe, once, missing))
 
 
 def test_of_skewed_labels_weights_are_the_first_remedy_though_each_label_is_given():
-    fit_result = FitResult([], None, None, 900, steps=900, planned=900, epochs=3.0)
+    fit_result = FitResult([], None, None, 900, steps=900, planned_steps=900, epochs=3.0)
     remedy = _suggest_changes(load_recipe("classify", {"training.epochs": 3}), fit_result, [], "good")
     assert remedy.startswith(
         " Try --set training.class_weights=balanced (most training rows have the label good), then more"
@@ -114,7 +114,7 @@ def test_of_skewed_labels_weights_are_the_first_remedy_though_each_label_is_give
     ],
 )
 def test_of_few_steps_more_of_them_are_the_first_remedy(changes, remedy):
-    fit_result = FitResult([], None, None, 36, steps=36, planned=36, epochs=3.0)
+    fit_result = FitResult([], None, None, 36, steps=36, planned_steps=36, epochs=3.0)
     text = _suggest_changes(load_recipe("classify", changes), fit_result, ["b"])
     weights = "--set training.class_weights=balanced (never predicted: b)"
     assert text == f" Try {remedy} (too few steps so far: 36), then {weights}, then more rows."

@@ -153,9 +153,9 @@ def test_rows_that_change_meanwhile_are_refused(run, trained, small_chunks, monk
     [
         (["predict", "RUN", "--text", "a", "-o", "out.csv", "--shard", "1/2"], "without a file to predict"),
         (["predict", "RUN", "-", "-o", "out.csv", "--shard", "1/2"], "without a file to predict"),
-        (["predict", "RUN", "rows.csv", "--shard", "1/2"], "without an --output"),
+        (["predict", "RUN", "rows.csv", "--shard", "1/2"], "--output is missing with several processes"),
         (["predict", "RUN", "rows.csv", "-o", "out.csv", "--shard", "3/2"], "--shard 3/2"),
-        (["embed", "rows.csv", "--model", "RUN", "--shard", "1/2"], "without an --output"),
+        (["embed", "rows.csv", "--model", "RUN", "--shard", "1/2"], "--output is missing with several processes"),
     ],
 )
 def test_mistakes_end_in_one_line(arguments, message, run, trained):

@@ -35,7 +35,7 @@ def test_mistakes_are_answered_in_one_line(run, tiny_model):
         (("a", "--head", 1), "--head without --layer - add --layer N"),
         (("a", "--layer", 2), "the model has 2 layers of 2 heads - count them from 0"),
         ((" ",), "a text without tokens - write something in it"),
-        (("a", "-o", "page.txt"), "the page is HTML (page.txt) - name it page.txt.html"),
+        (("a", "-o", "page.txt"), "the page is HTML (page.txt) - name it page.html"),
         (("a film is so good", "--max-length", 5), "7 tokens, more than --max-length 5 - give a shorter text"),
     ):
         ended = run("attention", "show", *arguments, "--model", tiny_model)
