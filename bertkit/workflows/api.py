@@ -347,7 +347,10 @@ def finetune(
         settings.setdefault("data.source", "")
 
     # 2. Load the recipe, which determines how columns and labels are read. Rows in memory replace its source.
-    loaded = _load_recipe(recipe, settings)
+    if isinstance(recipe, Recipe) and settings:
+        message = f"changes of a loaded recipe: {', '.join(settings)}"
+        raise UsageError(message, "pass the name of the recipe, or load it with load_recipe(NAME, CHANGES)")
+    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(str(recipe), settings)
     if in_memory:
         loaded = with_rows(loaded, data)
 
@@ -355,16 +358,6 @@ def finetune(
     with use_progress(None if events is None else Events(events)):
         results = finetune_recipe(loaded, expect_run=expect_run, output=output, restart=restart)
         return FinetuneResults(results, run_folder(output, loaded.name))
-
-
-def _load_recipe(recipe: str | Path | Recipe, changes: Mapping[str, Any]) -> Recipe:
-    """Load a recipe with changes."""
-    if not isinstance(recipe, Recipe):
-        return load_recipe(str(recipe), changes)
-    if changes:
-        message = f"changes of a loaded recipe: {', '.join(changes)}"
-        raise UsageError(message, "pass the name of the recipe, or load it with load_recipe(NAME, CHANGES)")
-    return recipe
 
 
 def with_rows(recipe: Recipe, data: Any) -> Recipe:

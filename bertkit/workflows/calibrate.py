@@ -116,7 +116,8 @@ def calibrate(
         with stage(f"loading {recipe.model_name}"):
             checkpoint = info.load(inference=True, calibrated=False)
         output = score_split(checkpoint, rows)
-        labels, decisions = output.context.labels, get_decisions(output.predictions, rows.rows, output.context)
+        labels = output.context.labels
+        decisions = get_decisions(output.predictions, rows.rows, output.context)
         # The shape of `raw` is (decisions, labels), and of `gold`, `row_indices` and `types` (decisions,). A row with
         # several labels, words or questions has several decisions.
         raw, gold, row_indices, unit, types = decisions
@@ -201,7 +202,8 @@ def _measure_by_type(
         groups: Group of each decision; a group is in one fold. Shape: (decisions,).
         coverages: Coverages of the prediction sets.
     """
-    confidence, is_right = probabilities.max(axis=1), probabilities.argmax(axis=1) == decisions.gold
+    confidence = probabilities.max(axis=1)
+    is_right = probabilities.argmax(axis=1) == decisions.gold
     by_type = decisions.by_type()
     tables: dict[str, list[dict[str, Any]]] = {"abstention": [], "prediction_sets": [], "risk_coverage": []}
     for name, indices in by_type.items():

@@ -286,8 +286,7 @@ def predict_unseen(
             if not run.record:
                 raise UsageError("a file of predictions has no model to score", "name run folders", file=run.file)
             recipe = read_recipe(run, {"model": run.model, "data.source": source})
-            data = recipe.data.model_copy(update={"files": {}, "limit": None})
-            checkpoints[-1].append(find_checkpoint(recipe.model_copy(update={"data": data})))
+            checkpoints[-1].append(find_checkpoint(recipe.changed("data", files={}, limit=None)))
 
     # 2. Read the rows once per run, because recipes can have different columns. Accept the labels of all runs: a row
     #    whose label one run lacks is scored too.
@@ -304,14 +303,14 @@ def predict_unseen(
     # 3. Leave out the training rows of any run, so that every system answers the same rows. All runs read the same
     #    file, so line numbers identify rows.
     training_lines = [{part.lines[row] for part in parts for row in part.training_rows} for parts in splits]
-    excluded_lines, count = set().union(*training_lines), len(splits[0][0].rows)
+    seen_lines, count = set().union(*training_lines), len(splits[0][0].rows)
     counts = ", ".join(f"{system.name} {len(lines):,}" for system, lines in zip(systems, training_lines, strict=True))
     notes = []
-    if excluded_lines:
+    if seen_lines:
         notes.append(
-            f"left out of {source}: {len(excluded_lines):,} of {count:,} rows that a run was trained on ({counts})."
+            f"left out of {source}: {len(seen_lines):,} of {count:,} rows that a run was trained on ({counts})."
         )
-    if len(excluded_lines) == count:
+    if len(seen_lines) == count:
         message = f"all {count:,} rows are training rows of a run ({counts})"
         raise DataError(message, "name a file with rows that are new to all runs: --data FILE", file=source)
 
@@ -319,7 +318,7 @@ def predict_unseen(
     predicted_systems = []
     for system, members, parts in zip(systems, checkpoints, splits, strict=True):
         run_parts = zip(system.runs, members, parts, strict=True)
-        runs = [_predict_rows(run, info, split, excluded_lines, labels) for run, info, split in run_parts]
+        runs = [_predict_rows(run, info, split, seen_lines, labels) for run, info, split in run_parts]
         predicted_systems.append(replace(system, runs=runs))
         if missing_labels := [name for name in labels if name not in members[0].labels]:
             names = shorten(", ".join(missing_labels))
@@ -329,10 +328,10 @@ def predict_unseen(
 
 
 def _predict_rows(
-    run: StoredRun, info: CheckpointInfo, split: Split, excluded_lines: set[int], labels: Sequence[str]
+    run: StoredRun, info: CheckpointInfo, split: Split, seen_lines: set[int], labels: Sequence[str]
 ) -> StoredRun:
     """Predict rows as `eval` does. Gold values are ignored, because a run may lack some of the labels."""
-    indices = [index for index, line in enumerate(split.lines) if line not in excluded_lines]
+    indices = [index for index, line in enumerate(split.lines) if line not in seen_lines]
     rows = split.select(indices)
     inputs = rows.without(info.task.COLUMNS.gold)
     with stage(f"loading {info.recipe.model_name}"):

@@ -103,15 +103,14 @@ def dedup(
 
         # 5. Count the removed rows by reason, and by the file of the kept row. For files of 3 and 2 rows, `file_stops`
         #    is [3, 5], so `searchsorted` returns file 0 for row 2, and file 1 for row 3.
-        reason_counts = Counter(duplicate.reason for duplicate in removed.values())
+        reasons = Counter(duplicate.reason for duplicate in removed.values())
+        kept_rows = [duplicate.kept_row for duplicate in removed.values()]
         file_stops = np.cumsum(all_rows.totals)
-        file_counts = Counter(
-            int(np.searchsorted(file_stops, duplicate.kept_row, side="right")) for duplicate in removed.values()
-        )
+        file_counts = Counter(np.searchsorted(file_stops, kept_rows, side="right").tolist())
         return DedupResult(
             rows=all_rows.totals[-1],
             kept=all_rows.totals[-1] - len(removed),
-            duplicates={reason: reason_counts[reason] for reason in ("exact", "near", "meaning")},
+            duplicates={reason: reasons[reason] for reason in ("exact", "near", "meaning")},
             of_files={file.name: file_counts[index] for index, file in enumerate(all_rows.files)},
             written=[str(file) for file in outputs if file != output or not dry_run],
             **meaning_fields,
@@ -183,9 +182,8 @@ def _write_remaining_rows(all_rows: ScannedRows, removed: Mapping[int, Duplicate
     """Write the rows that are not removed, with the column types or the CSV dialect of the original file."""
     original = all_rows.files[-1]
     if original.path.suffix == output.suffix == ".parquet":
-        copy_parquet(
-            original.path, output, [row not in removed for row in range(all_rows.fixed, len(all_rows.digests))]
-        )
+        is_kept = [row not in removed for row in range(all_rows.fixed, len(all_rows.digests))]
+        copy_parquet(original.path, output, is_kept)
         return
     records = (row.record for index, row in enumerate(original, all_rows.fixed) if index not in removed)
     write_records(records, output, follow_source(PLAIN, output, original.path, original.data))

@@ -48,17 +48,8 @@ if TYPE_CHECKING:
 # not whether features are kept.
 _NOT_IDENTITY: dict[str, Any] = {**dict.fromkeys(("about", "published", "gates", "model"), True)}
 _NOT_IDENTITY["training"] = KEEPING_KEYS
-_LOCATION_KEYS = {
-    "source",
-    "files",
-    "config",
-    "revision",
-    "cache",
-    "label_range",
-    "hold_out",
-    "ignore_columns",
-    "empty_label",
-}
+_EXCLUDED_DATA_KEYS = {"source", "files", "config", "revision", "cache", "hold_out"}
+_EXCLUDED_DATA_KEYS |= {"label_range", "ignore_columns", "empty_label"}
 
 
 @dataclass(frozen=True)
@@ -193,10 +184,8 @@ def _check_recipe(recipe: Recipe, task: Task) -> None:
     check_loss(recipe.training, task, trusted=recipe.trusted)
     if recipe.training.lora and not find_spec("peft"):
         raise UnavailableError("training.lora needs the package peft", f"`{install_command('lora')}`")
-    check_requested_device(
-        training__gradient_checkpointing=recipe.training.gradient_checkpointing,
-        options__mini_batch=recipe.options.get("mini_batch"),
-    )
+    checkpointing, mini_batch = recipe.training.gradient_checkpointing, recipe.options.get("mini_batch")
+    check_requested_device(training__gradient_checkpointing=checkpointing, options__mini_batch=mini_batch)
     check_launch(fsdp=recipe.training.fsdp)
 
 
@@ -339,7 +328,7 @@ def _find_identity(
     settings = recipe.model_dump(mode="json", exclude=_NOT_IDENTITY)
     if recipe.distillation:
         settings["distillation"].pop("teachers")  # the identity has the fingerprints of teachers, not their names
-    settings["data"] = {key: value for key, value in settings["data"].items() if key not in _LOCATION_KEYS}
+    settings["data"] = {key: value for key, value in settings["data"].items() if key not in _EXCLUDED_DATA_KEYS}
     return {
         "recipe": settings,
         "data": {name: split.fingerprint() for name, split in splits.items()},

@@ -272,7 +272,8 @@ def _read_rows(recipe: Recipe, file: LeaderboardFile) -> Iterable[Record]:
     data = recipe.data
     if data.source == "demo":
         raise DataError("demo data cannot be submitted to the leaderboard", "--data DIR with the test rows of GLUE")
-    source, splits = Path(data.source), {name: settings for name, settings in data.splits.items() if name != "test"}
+    source = Path(data.source)
+    splits = {name: settings for name, settings in data.splits.items() if name != "test"}
     if not source.is_dir():
         return read_hub_split(data.model_copy(update={"config": file.config or data.config}), file.split)
     if file.config:
