@@ -118,6 +118,7 @@ def get_confidence(example: Example, gold: frozenset[str], predicted: frozenset[
     probabilities = {name: value for name, value in (example.probabilities or {}).items() if is_finite(value)}
     # The confidence in a wrong label is its probability, and in a missed label, 1 minus its probability. With one label
     # per row, both are the same mistake, which counts once.
-    added = [probabilities[name] for name in predicted - gold if name in probabilities]
-    missed = [1 - probabilities[name] for name in gold - predicted if name in probabilities]
-    return max(added if isinstance(example.predicted, str) else added + missed, default=-1.0)
+    confidences = [probabilities[name] for name in predicted - gold if name in probabilities]
+    if not isinstance(example.predicted, str):
+        confidences += [1 - probabilities[name] for name in gold - predicted if name in probabilities]
+    return max(confidences, default=-1.0)

@@ -117,8 +117,8 @@ def name_model(model: str) -> str:
     folder = Path(model)
     if not folder.exists():
         return name_paths(model)
-    cached = re.search(r"/models--([^/]+)/snapshots/", folder.absolute().as_posix())
-    return cached[1].replace("--", "/") if cached else folder.resolve().name
+    cache_match = re.search(r"/models--([^/]+)/snapshots/", folder.absolute().as_posix())
+    return cache_match[1].replace("--", "/") if cache_match else folder.resolve().name
 
 
 def name_paths(text: str) -> str:

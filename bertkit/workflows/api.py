@@ -350,14 +350,14 @@ def finetune(
     if isinstance(recipe, Recipe) and settings:
         message = f"changes of a loaded recipe: {', '.join(settings)}"
         raise UsageError(message, "pass the name of the recipe, or load it with load_recipe(NAME, CHANGES)")
-    loaded = recipe if isinstance(recipe, Recipe) else load_recipe(str(recipe), settings)
+    loaded_recipe = recipe if isinstance(recipe, Recipe) else load_recipe(str(recipe), settings)
     if in_memory:
-        loaded = with_rows(loaded, data)
+        loaded_recipe = with_rows(loaded_recipe, data)
 
     # 3. Train.
     with use_progress(None if events is None else Events(events)):
-        results = finetune_recipe(loaded, expect_run=expect_run, output=output, restart=restart)
-        return FinetuneResults(results, run_folder(output, loaded.name))
+        results = finetune_recipe(loaded_recipe, expect_run=expect_run, output=output, restart=restart)
+        return FinetuneResults(results, run_folder(output, loaded_recipe.name))
 
 
 def with_rows(recipe: Recipe, data: Any) -> Recipe:

@@ -248,8 +248,8 @@ def _compare_f1(probabilities: np.ndarray, gold: np.ndarray, folds: Sequence[Fol
         # A fold has all labels of its rows, so reshape its decisions to (rows of the fold, labels).
         is_above = probabilities[fold.is_held_out].reshape(-1, labels) >= np.array(fold.thresholds)
         is_predicted[fold.is_held_out] = is_above.ravel()
-    at_half, is_gold = (probabilities >= 0.5).reshape(-1, labels), gold.reshape(-1, labels) == 1
-    return {"before": f1_macro(is_gold, at_half), "after": f1_macro(is_gold, is_predicted.reshape(-1, labels))}
+    is_above_half, is_gold = (probabilities >= 0.5).reshape(-1, labels), gold.reshape(-1, labels) == 1
+    return {"before": f1_macro(is_gold, is_above_half), "after": f1_macro(is_gold, is_predicted.reshape(-1, labels))}
 
 
 def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float | None) -> Recipe:

@@ -152,11 +152,11 @@ def compare(
     scores_by_name = dict(zip(names, system_scores, strict=True))
     gates = judge_systems(scorer, rows, scores_by_name, differences, slice_columns, gate)
     # With several systems, some p-value is low by chance, so correct all tests of a metric together (Holm 1979).
-    corrected: dict[str, dict[str, Difference]] = {name: {} for name in differences}
+    corrected_differences: dict[str, dict[str, Difference]] = {name: {} for name in differences}
     for metric in differences[names[1]]:
         family = correct_differences([by_metric[metric] for by_metric in differences.values()])
         for name, difference in zip(differences, family, strict=True):
-            corrected[name][metric] = difference
+            corrected_differences[name][metric] = difference
 
     # 5. Collect the result. The seeds of a system have the same settings, so read them from its first run.
     first_runs = {name: system.runs[0] for name, system in zip(names, systems, strict=True)}
@@ -168,7 +168,7 @@ def compare(
         units=count_examples(system_scores[0].row_scores[0]),
         best_metric=scorer.recipe.best_metric,
         systems=[_describe_system(scorer, *parts) for parts in zip(names, systems, system_scores, strict=True)],
-        differences=corrected,
+        differences=corrected_differences,
         changes=changes,
         settings=count_trained({name: run.file.parent for name, run in first_runs.items()})
         + list_settings({name: run.record for name, run in first_runs.items()}),
@@ -182,11 +182,11 @@ def compare(
 
 def _check_seeds(systems: Sequence[StoredSystem]) -> None:
     """Check that all systems are single runs, or all have at least two seeds."""
-    single = [system for system in systems if not system.has_seeds]
-    if single and len(single) < len(systems):
-        several = next(system for system in systems if system.has_seeds)
-        message = f"{single[0].name} is one run, and {several.name} has several seeds"
-        remedy = f"train it with --seeds, or name one run: {several.runs[0].name}"
+    run_systems = [system for system in systems if not system.has_seeds]
+    if run_systems and len(run_systems) < len(systems):
+        seed_system = next(system for system in systems if system.has_seeds)
+        message = f"{run_systems[0].name} is one run, and {seed_system.name} has several seeds"
+        remedy = f"train it with --seeds, or name one run: {seed_system.runs[0].name}"
         raise UsageError(message, remedy)
     for system in systems:
         if system.has_seeds and len(system.runs) < 2:
@@ -343,7 +343,6 @@ def _predict_rows(
         {"id": index, **row, **prediction}
         for index, row, prediction in zip(indices, rows.rows, predictions, strict=True)
     )
-    # Return a stored run of these rows, with the labels of all systems.
     record: RunRecord = {**run.record, "split": split.name, "identity": {**run.record["identity"]}}
     if info.task.HAS_LABEL_NAMES:
         record["identity"]["labels"] = list(labels)

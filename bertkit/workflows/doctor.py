@@ -163,10 +163,10 @@ def check_memory() -> Iterator[Finding]:
     Control groups (containers) and affinity can restrict a process to a part of the machine.
     """
     if memory := read_memory():
-        total, free = memory
+        total_bytes, free_bytes = memory
         remedy = "end other programs, raise the container's limit, or use a smaller model or --batch-size"
-        fail, warn = (remedy if free < minimum else "" for minimum in (_MIN_MEMORY, _LOW_MEMORY))
-        text = f"{free / _GB:,.1f} of {total / _GB:,.1f} GB are free"
+        fail, warn = (remedy if free_bytes < minimum else "" for minimum in (_MIN_MEMORY, _LOW_MEMORY))
+        text = f"{free_bytes / _GB:,.1f} of {total_bytes / _GB:,.1f} GB are free"
         yield judge("memory", "memory", text, fail=fail, warn=warn)
     threads = available_threads()
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
@@ -181,20 +181,20 @@ def check_disks() -> Iterator[Finding]:
     cache = cache_folder("")
     for name, folder in (("cache", cache), ("working folder", Path.cwd())):
         yield from _check_folder(name, folder)
-    if _SHM.is_dir() and (free := files.free_space(_SHM)[0]) is not None:
-        remedy = "docker run --shm-size=1g" if free < _MIN_SHM else ""
-        yield judge("disks", "shared memory", f"{_SHM}: {free / _MB:,.0f} MB are free", warn=remedy)
+    if _SHM.is_dir() and (free_bytes := files.free_space(_SHM)[0]) is not None:
+        remedy = "docker run --shm-size=1g" if free_bytes < _MIN_SHM else ""
+        yield judge("disks", "shared memory", f"{_SHM}: {free_bytes / _MB:,.0f} MB are free", warn=remedy)
     yield judge("disks", "cache size", f"cache {cache}: {count_bytes(cache) / _MB:,.0f} MB, which may be deleted")
 
 
 def _check_folder(name: str, folder: Path) -> Iterator[Finding]:
     """Check that a folder has free space, that files can be written and locked in it, and that this is fast."""
-    label, (free, inodes) = f"{name} {folder}", files.free_space(folder)
-    if free is not None:
-        is_full = free < _MIN_SPACE or (inodes is not None and inodes < _MIN_FILES)
-        remedy = "delete files" if is_full or free < _LOW_SPACE else ""
+    label, (free_bytes, inodes) = f"{name} {folder}", files.free_space(folder)
+    if free_bytes is not None:
+        is_full = free_bytes < _MIN_SPACE or (inodes is not None and inodes < _MIN_FILES)
+        remedy = "delete files" if is_full or free_bytes < _LOW_SPACE else ""
         more = "any number of" if inodes is None else f"{inodes:,}"
-        text = f"{label}: {free / _GB:,.1f} GB are free, and {more} files can be created"
+        text = f"{label}: {free_bytes / _GB:,.1f} GB are free, and {more} files can be created"
         yield judge("disks", f"space of the {name}", text, fail=remedy if is_full else "", warn=remedy)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -249,7 +249,6 @@ def measure_parity(
     ]
     with stage("comparing outputs"):
         largest, cosine = compare_outputs(compute, exported.model.run, batches)
-        # Prefer the cosine of real texts to the cosine of random texts.
         if split is not None and cosine is not None:
             texts = encode_texts(exported, split.rows[:_MAX_COSINE_ROWS], graph.inputs)
             _, cosine = compare_outputs(compute, exported.model.run, texts)
@@ -329,7 +328,6 @@ def write_supporting_files(folder: Path, info: CheckpointInfo, checkpoint: Check
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(file, target)
     write_yaml(info.restore_limit(info.recipe).model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
-    # Store the calibration with the fingerprint of the exported weights.
     calibration = read_calibration(info.folder, info.recipe.task)
     if calibration is not None:
         write_calibration(folder, replace(calibration, model=fingerprint(folder)))

@@ -282,12 +282,11 @@ def training_job(
             from bertkit.compression.students import learning_from_teachers
 
             # The hooks on the teacher's layers are removed when training ends.
-            teaching = learning_from_teachers(
+            teacher_hooks = learning_from_teachers(
                 data.teachers, recipe.distillation, checkpoint, train, features, loss_terms
             )
-            loss_terms, data_collator = hooks.enter_context(teaching)
+            loss_terms, data_collator = hooks.enter_context(teacher_hooks)
         if recipe.training.collator:
-            # Call a custom collator with the features and with bertkit's collator.
             data_collator = partial(load_custom("collator", recipe.training.collator), collate=data_collator)
         yield TrainingJob(
             model=checkpoint.model,

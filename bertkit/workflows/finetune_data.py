@@ -233,15 +233,15 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
     # Labels that only other splits have come after the labels of the training rows.
     columns = (split.column(gold) for name, split in splits.items() if name != "train")
     names = recipe.labels or reduce(add_unseen_names, columns, find_names(splits["train"].column(gold)))
-    labeled = {name: replace_raw_labels(split, gold, names, recipe.data) for name, split in splits.items()}
+    labeled_splits = {name: replace_raw_labels(split, gold, names, recipe.data) for name, split in splits.items()}
     # `train_rows_per_label` draws the same number of rows per label, so leave out labels without training rows.
     if recipe.data.draws:
-        unseen = find_unseen_names(labeled, gold)
-        drawn_from = [name for name in names if name not in unseen]
-        labeled["train"] = draw_training_rows(labeled["train"], recipe, gold, drawn_from)
-    if len(set(map(str, labeled["train"].column(gold)))) < 2:
-        find_names(labeled["train"].column(gold))  # called for its check: a single label is an error
-    return tuple(names), labeled
+        unseen_names = find_unseen_names(labeled_splits, gold)
+        drawn_names = [name for name in names if name not in unseen_names]
+        labeled_splits["train"] = draw_training_rows(labeled_splits["train"], recipe, gold, drawn_names)
+    if len(set(map(str, labeled_splits["train"].column(gold)))) < 2:
+        find_names(labeled_splits["train"].column(gold))  # called for its check: a single label is an error
+    return tuple(names), labeled_splits
 
 
 def _read_splits(recipe: Recipe, task: Task) -> dict[str, Split]:
@@ -277,9 +277,9 @@ def _find_checked_labels(
     is_checked = data.source != "demo"
     if finds_names:
         check_swapped(splits["train"], columns, data)
-    if unread := find_unread(splits):
-        log_once(f"columns that are not read: {', '.join(name or repr(name) for name in unread)}")
-    warnings = describe_unread(unread, data, columns.optional)
+    if unread_columns := find_unread(splits):
+        log_once(f"columns that are not read: {', '.join(name or repr(name) for name in unread_columns)}")
+    warnings = describe_unread(unread_columns, data, columns.optional)
     train = splits["train"]  # Warnings about other splits go with their scores.
     warnings += [f"{train.source}: {warning}" for warning in train.warnings]
     if is_checked:

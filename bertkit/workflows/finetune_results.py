@@ -267,7 +267,7 @@ def _make_report(outcome: _Outcome, record: RunRecord) -> ReportData:
         no_interval=first.undefined.get("intervals", {}),
         baselines=first.baselines,
         lead=first.lead,
-        compared=_tabulate_models(outcome),
+        compared_models=_tabulate_models(outcome),
         published=[entry.model_dump() for entry in recipe.published] if is_comparable else [],
         examples=_make_examples(outcome),
         decisions=_find_decisions(outcome),
