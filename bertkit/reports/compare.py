@@ -29,6 +29,7 @@ def write_comparison(file: Path, comparison: Any, logs: Mapping[str, Sequence[Lo
     systems, metric = comparison.systems, comparison.best_metric
     # Put the best metric first, because the headline and the verdict are about it.
     metrics = list(dict.fromkeys([metric, *systems[0].scores]))
+    differences = {name: changes[metric] for name, changes in comparison.differences.items() if metric in changes}
     write_page(
         file,
         "compare.html.j2",
@@ -36,7 +37,7 @@ def write_comparison(file: Path, comparison: Any, logs: Mapping[str, Sequence[Lo
         verdict=partial(name_worse, baseline=systems[0].name, metric=metric),
         worse_side="right" if is_lower_better(metric) else "left",
         headline=_draw_headline(systems, metric),
-        differences=_draw_differences(comparison.differences, metric),
+        differences=svg.difference_strip("no difference", differences.items(), name=f"difference in {metric}"),
         curves=_draw_curves(logs, metric),
         max_curves=MAX_CURVES,
         metrics=metrics,
@@ -66,12 +67,6 @@ def _draw_headline(systems: Sequence[Any], metric: str) -> Markup | None:
         if is_finite(value, low, high):
             spans.append(svg.Span(system.name, score_text(value), value, low, high, system is systems[0]))
     return svg.interval_strip(spans, name=f"{metric} of each system") if spans else None
-
-
-def _draw_differences(differences: Mapping[str, Mapping[str, Any]], metric: str) -> Markup | None:
-    """Draw each system's difference from the baseline in the best metric, with its interval, next to zero."""
-    by_name = {name: by_metric[metric] for name, by_metric in differences.items() if metric in by_metric}
-    return svg.difference_strip("no difference", by_name.items(), name=f"difference in {metric}")
 
 
 def _draw_curves(logs: Mapping[str, Sequence[Log]], metric: str) -> list[tuple[str, Markup]]:

@@ -75,6 +75,6 @@ def write_calibration_page(
     risk = draw_risk(confidence["after"], is_right) if result["per"] == "row" else None
     if risk is not None:
         pictures.append((f"Risk and coverage · mean risk {score_text(risk[0])}", risk[1]))
-    page = folder / CALIBRATION_PAGE
     result = {**result, "temperature": calibration.describe_temperature(result["temperature"])}
+    page = folder / CALIBRATION_PAGE
     write_page(page, "calibration.html.j2", result=result, pictures=pictures, has_risk=risk is not None)

@@ -13,8 +13,6 @@ from bertkit.reports.text import score_text
 MAX_ROWS = 2000  # about 1 MB
 _MAX_DRAWN_SLICES = 12
 
-SCRIPTS = ("tables.js",)
-
 
 def write_mistakes(file: Path, result: Any) -> None:
     """Write the page about the wrong rows of a run; `result` is what `bertkit.workflows.errors.find_errors` returns."""
@@ -29,4 +27,4 @@ def write_mistakes(file: Path, result: Any) -> None:
     picture = svg.difference_strip("the rest", pairs, name="difference of each slice from the rest")
     scores = [(with_direction(name), score_text(value)) for name, value in result.scores.items()]
     values = {"page": result, "columns": columns, "rows": rows, "picture": picture, "scores": scores}
-    write_page(file, "errors.html.j2", scripts=SCRIPTS, **values)
+    write_page(file, "errors.html.j2", scripts=("tables.js",), **values)

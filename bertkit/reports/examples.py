@@ -12,7 +12,7 @@ from bertkit.reports.text import is_finite
 AnswerValue = str | float | list[str]
 """A label name or other text, a number, or the label names of a multi-label row."""
 
-_CONTEXT_LENGTH = 120  # characters before and after a span
+_CONTEXT = 120  # characters before and after a span
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,7 @@ def cut_spans(text: str, spans: Iterable[LabeledSpan], other_spans: Collection[L
     parts, previous_end = list[tuple[str, ...]](), 0
     for start, end, label in [*sorted(spans), (len(text), len(text), "")]:
         between, previous_end = text[previous_end:start], end
-        if len(between) > 3 * _CONTEXT_LENGTH:
-            between = f"{between[:_CONTEXT_LENGTH]} … {between[-_CONTEXT_LENGTH:]}"
+        between = f"{between[:_CONTEXT]} … {between[-_CONTEXT:]}" if len(between) > 3 * _CONTEXT else between
         # A span is good only if both ends and the label match, as for the F1 over entities.
         verdict = "good" if (start, end, label) in other_spans else "bad"
         parts += [(between, "", "", ""), (text[start:end], label, verdict, f"{start}:{end}")]
@@ -119,6 +118,7 @@ def get_confidence(example: Example, gold: frozenset[str], predicted: frozenset[
     probabilities = {name: value for name, value in (example.probabilities or {}).items() if is_finite(value)}
     # The confidence in a wrong label is its probability, and in a missed label, 1 minus its probability. With one label
     # per row, both are the same mistake, which counts once.
-    added = [probabilities[name] for name in predicted - gold if name in probabilities]
-    missed = [1 - probabilities[name] for name in gold - predicted if name in probabilities]
-    return max(added if isinstance(example.predicted, str) else added + missed, default=-1.0)
+    confidences = [probabilities[name] for name in predicted - gold if name in probabilities]
+    if not isinstance(example.predicted, str):
+        confidences += [1 - probabilities[name] for name in gold - predicted if name in probabilities]
+    return max(confidences, default=-1.0)

@@ -74,7 +74,7 @@ class ReportData:
     labels: list[str] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Title -> rows with the same keys, for tables that the task reports along with its scores."""
-    compared: list[dict[str, Any]] = field(default_factory=list)
+    compared_models: list[dict[str, Any]] = field(default_factory=list)
     """Rows of the table of teachers, student and baseline, with the same keys; values can be None."""
     warnings: list[str] = field(default_factory=list)
     other_splits: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
@@ -240,7 +240,6 @@ def _draw_numbers(answers: Sequence[NumberAnswer]) -> tuple[str, Markup] | None:
     note = f" ({len(rows):,} of {len(answers):,} rows)" if len(rows) < len(answers) else ""
     dots = [svg.Dot(g, p, f"row {e.id}: gold {g:.4g}, predicted {p:.4g}") for e, g, p in rows]
     low, high = min(dots).x, max(dots).x
-    # Predictions on the diagonal are right.
-    diagonal = (low, low), (high, high)
     caption = "Predicted vs. gold"
-    return caption + note, svg.scatter(dots, name=caption, x="gold", y="predicted", guide=diagonal)
+    # Predictions on the diagonal are right.
+    return caption + note, svg.scatter(dots, name=caption, x="gold", y="predicted", guide=((low, low), (high, high)))

@@ -164,10 +164,8 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], *, name:
             )
             paths.append((label["color"], path))
         panels.append({"layer": layer, "left": panel_x, "top": panel_y, "paths": paths})
-    legend = [
-        (label["color"], label["name"], panel_height * rows + 16 + 24 * index)
-        for index, label in enumerate(labels[:_MAX_LEGEND_LABELS])
-    ]
+    legend_y, legend_labels = panel_height * rows + 16, labels[:_MAX_LEGEND_LABELS]
+    legend = [(label["color"], label["name"], legend_y + 24 * index) for index, label in enumerate(legend_labels)]
     width, height = _PANEL_SIZE * min(len(layers), _PANELS_PER_ROW), panel_height * rows + 24 * len(legend) + 8
     picture = load_template("map.svg.j2", escaped=escape_text)
     return picture.render(name=name, width=width, height=height, panels=panels, legend=legend)

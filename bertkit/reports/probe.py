@@ -42,9 +42,8 @@ def describe_control(control: str, group: str) -> str:
     """
     if control == "types":
         return f"a random label per {group}, which a probe can only memorize (Hewitt and Liang 2019)"
-    within, score = (
-        (f" within each {group}", f"the score of the {group} alone") if group else ("", "the score of chance")
-    )
+    within = f" within each {group}" if group else ""
+    score = f"the score of the {group} alone" if group else "the score of chance"
     return f"the training labels shuffled{within}, scored on the true labels: {score}"
 
 

@@ -19,25 +19,24 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
         summary: Content of ``seeds.json``; see `bertkit.evaluation.run_sets.SeedsSummary.to_dict`.
         command: Command that trained them.
     """
-    names = dict.fromkeys(
-        [summary["best_metric"], *(metric for split in summary["splits"] for metric in split["spreads"])]
-    )
+    splits = summary["splits"]
+    names = dict.fromkeys([summary["best_metric"], *(metric for split in splits for metric in split["spreads"])])
     # Draw a picture per split and metric: all runs, their mean with its interval, and the null model.
     pictures = []
-    for split_summary in summary["splits"]:
+    for split in splits:
         for metric in names:
-            spread = split_summary["spreads"].get(metric)
+            spread = split["spreads"].get(metric)
             dots = [
                 svg.Dot(score, 0, f"seed {run['seed']}: {score:.4f}", kind="failed" if run["failure"] else "")
                 for run in summary["runs"]
-                if (score := run["scores"].get(split_summary["split"], {}).get(metric)) is not None
+                if (score := run["scores"].get(split["split"], {}).get(metric)) is not None
             ]
             # If all runs diverged, none has a score.
             if spread and dots:
-                mean, baseline = spread["mean"], split_summary["baseline"].get(metric)
+                mean, baseline = spread["mean"], split["baseline"].get(metric)
                 extremes = min(dots).x, max(dots).x
                 low, high = spread["interval"] or (mean, mean)
-                caption = f"{metric} on {split_summary['split']}"
+                caption = f"{metric} on {split['split']}"
                 spans = [svg.Span("runs", score_text(extremes), None, *extremes, dots=dots)]
                 spans += [svg.Span("mean", score_text(mean), mean, low, high, is_reference=True)]
                 if baseline is not None:
@@ -51,5 +50,5 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
         failed=[run for run in summary["runs"] if run["failure"]],
         metrics=list(names),
         pictures=pictures,
-        best=summary["splits"][0]["spreads"].get(summary["best_metric"]) if summary["splits"] else None,
+        best=splits[0]["spreads"].get(summary["best_metric"]) if splits else None,
     )

@@ -196,9 +196,9 @@ def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
     return _draw_picture(area.bottom + 24, name, elements)
 
 
-def difference_strip(zero: str, differences: Iterable[tuple[str, Any]], *, name: str) -> Markup | None:
+def difference_strip(zero_label: str, differences: Iterable[tuple[str, Any]], *, name: str) -> Markup | None:
     """Draw the ``difference`` of each record with its ``interval`` next to zero, or return None without intervals."""
-    spans = [Span(zero, "0", 0.0, 0.0, 0.0, is_reference=True)]
+    spans = [Span(zero_label, "0", 0.0, 0.0, 0.0, is_reference=True)]
     for label, record in differences:
         if record.interval is not None:
             spans.append(Span(label, f"{record.difference:+.4f}", record.difference, *record.interval))

@@ -25,16 +25,9 @@ def write_sweep_report(folder: Path, summary: Mapping[str, Any], command: str) -
     """
     metric = summary["best_metric"]
     trials = [trial for trial in summary["trials"] if trial["scores"].get(metric) is not None]
-    write_page(
-        folder / "report.html",
-        "sweep.html.j2",
-        summary=summary,
-        command=command,
-        finished_trials=trials,
-        name_value=name_value,
-        key_pictures=draw_keys(summary, trials),
-        curve=draw_curves(summary["curve"], metric),
-    )
+    values: dict[str, Any] = {"summary": summary, "command": command, "trials": trials, "name_value": name_value}
+    values |= {"key_pictures": draw_keys(summary, trials), "curve": draw_curves(summary["curve"], metric)}
+    write_page(folder / "report.html", "sweep.html.j2", **values)
 
 
 def draw_keys(summary: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> list[tuple[str, Markup]]:

@@ -117,8 +117,8 @@ def name_model(model: str) -> str:
     folder = Path(model)
     if not folder.exists():
         return name_paths(model)
-    cached = re.search(r"/models--([^/]+)/snapshots/", folder.absolute().as_posix())
-    return cached[1].replace("--", "/") if cached else folder.resolve().name
+    cache_match = re.search(r"/models--([^/]+)/snapshots/", folder.absolute().as_posix())
+    return cache_match[1].replace("--", "/") if cache_match else folder.resolve().name
 
 
 def name_paths(text: str) -> str:
@@ -157,18 +157,13 @@ def break_names(name: str) -> Markup:
     return escape(name).replace("_", Markup("_<wbr>"))
 
 
-def mark_failed(status: str) -> Markup:
-    """Return the status of a run that failed, in red."""
-    return Markup('<span class="bad">{}</span>').format(status)
-
-
 _FILTERS: dict[str, Callable[..., Any]] = {
     "score": score_text,
     "cell": cell_text,
     "duration": duration_text,
     "p": lambda p: Cell(p_text(p), p),
     "signed": lambda value: Cell(f"{value:+.4f}", value),
-    "failed": mark_failed,
+    "failed": Markup('<span class="bad">{}</span>').format,
     "filled": lambda record: ["" if value is None else value for value in record.values()],
     "pick": lambda names, record: [record.get(name) for name in names],
     "index_of": lambda values, value: values.index(value) if value in values else None,

@@ -347,24 +347,17 @@ def finetune(
         settings.setdefault("data.source", "")
 
     # 2. Load the recipe, which determines how columns and labels are read. Rows in memory replace its source.
-    loaded = _load_recipe(recipe, settings)
+    if isinstance(recipe, Recipe) and settings:
+        message = f"changes of a loaded recipe: {', '.join(settings)}"
+        raise UsageError(message, "pass the name of the recipe, or load it with load_recipe(NAME, CHANGES)")
+    loaded_recipe = recipe if isinstance(recipe, Recipe) else load_recipe(str(recipe), settings)
     if in_memory:
-        loaded = with_rows(loaded, data)
+        loaded_recipe = with_rows(loaded_recipe, data)
 
     # 3. Train.
     with use_progress(None if events is None else MetricsListener(events)):
-        results = finetune_recipe(loaded, expect_run=expect_run, output=output, restart=restart)
-        return FinetuneResults(results, run_folder(output, loaded.name))
-
-
-def _load_recipe(recipe: str | Path | Recipe, changes: Mapping[str, Any]) -> Recipe:
-    """Load a recipe with changes."""
-    if not isinstance(recipe, Recipe):
-        return load_recipe(str(recipe), changes)
-    if changes:
-        message = f"changes of a loaded recipe: {', '.join(changes)}"
-        raise UsageError(message, "pass the name of the recipe, or load it with load_recipe(NAME, CHANGES)")
-    return recipe
+        results = finetune_recipe(loaded_recipe, expect_run=expect_run, output=output, restart=restart)
+        return FinetuneResults(results, run_folder(output, loaded_recipe.name))
 
 
 def with_rows(recipe: Recipe, data: Any) -> Recipe:

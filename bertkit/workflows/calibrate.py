@@ -116,7 +116,8 @@ def calibrate(
         with stage(f"loading {recipe.model_name}"):
             checkpoint = info.load(inference=True, calibrated=False)
         output = score_split(checkpoint, rows)
-        labels, decisions = output.context.labels, get_decisions(output.predictions, rows.rows, output.context)
+        labels = output.context.labels
+        decisions = get_decisions(output.predictions, rows.rows, output.context)
         # The shape of `raw` is (decisions, labels), and of `gold`, `row_indices` and `types` (decisions,). A row with
         # several labels, words or questions has several decisions.
         raw, gold, row_indices, unit, types = decisions
@@ -201,7 +202,8 @@ def _measure_by_type(
         groups: Group of each decision; a group is in one fold. Shape: (decisions,).
         coverages: Coverages of the prediction sets.
     """
-    confidence, is_right = probabilities.max(axis=1), probabilities.argmax(axis=1) == decisions.gold
+    confidence = probabilities.max(axis=1)
+    is_right = probabilities.argmax(axis=1) == decisions.gold
     by_type = decisions.by_type()
     tables: dict[str, list[dict[str, Any]]] = {"abstention": [], "prediction_sets": [], "risk_coverage": []}
     for name, indices in by_type.items():
@@ -246,8 +248,8 @@ def _compare_f1(probabilities: np.ndarray, gold: np.ndarray, folds: Sequence[Fol
         # A fold has all labels of its rows, so reshape its decisions to (rows of the fold, labels).
         is_above = probabilities[fold.is_held_out].reshape(-1, labels) >= np.array(fold.thresholds)
         is_predicted[fold.is_held_out] = is_above.ravel()
-    at_half, is_gold = (probabilities >= 0.5).reshape(-1, labels), gold.reshape(-1, labels) == 1
-    return {"before": f1_macro(is_gold, at_half), "after": f1_macro(is_gold, is_predicted.reshape(-1, labels))}
+    is_above_half, is_gold = (probabilities >= 0.5).reshape(-1, labels), gold.reshape(-1, labels) == 1
+    return {"before": f1_macro(is_gold, is_above_half), "after": f1_macro(is_gold, is_predicted.reshape(-1, labels))}
 
 
 def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float | None) -> Recipe:

@@ -101,7 +101,8 @@ def cluster(
         with stage("clustering"):
             clustering, labels = fit_clusters(vectors, method, count or 0, min_size=min_size, seed=seed)
             # HDBSCAN labels noise with -1, which is not a cluster.
-            sizes, words = np.bincount(labels[labels >= 0]).tolist(), find_words(nonempty_texts, labels)
+            sizes = np.bincount(labels[labels >= 0]).tolist()
+            words = find_words(nonempty_texts, labels)
             examples = find_examples(vectors, labels, find_centroids(vectors, labels), nonempty_texts)
             topics = [
                 Topic(index, size, words[index], [nonempty_texts[row] for row in examples[index]])

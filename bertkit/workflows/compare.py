@@ -152,11 +152,11 @@ def compare(
     scores_by_name = dict(zip(names, system_scores, strict=True))
     gates = judge_systems(scorer, rows, scores_by_name, differences, slice_columns, gate)
     # With several systems, some p-value is low by chance, so correct all tests of a metric together (Holm 1979).
-    corrected: dict[str, dict[str, Difference]] = {name: {} for name in differences}
+    corrected_differences: dict[str, dict[str, Difference]] = {name: {} for name in differences}
     for metric in differences[names[1]]:
         family = apply_holm([by_metric[metric] for by_metric in differences.values()])
         for name, difference in zip(differences, family, strict=True):
-            corrected[name][metric] = difference
+            corrected_differences[name][metric] = difference
 
     # 5. Collect the result. The seeds of a system have the same settings, so read them from its first run.
     first_runs = {name: system.runs[0] for name, system in zip(names, systems, strict=True)}
@@ -168,7 +168,7 @@ def compare(
         units=count_units(system_scores[0].row_scores[0]),
         best_metric=scorer.recipe.best_metric,
         systems=[_describe_system(scorer, *parts) for parts in zip(names, systems, system_scores, strict=True)],
-        differences=corrected,
+        differences=corrected_differences,
         changes=changes,
         settings=count_training_texts({name: run.file.parent for name, run in first_runs.items()})
         + list_settings({name: run.record for name, run in first_runs.items()}),
@@ -182,11 +182,11 @@ def compare(
 
 def _check_seeds(systems: Sequence[StoredSystem]) -> None:
     """Check that all systems are single runs, or all have at least two seeds."""
-    single = [system for system in systems if not system.has_seeds]
-    if single and len(single) < len(systems):
-        several = next(system for system in systems if system.has_seeds)
-        message = f"{single[0].name} is one run, and {several.name} has several seeds"
-        remedy = f"train it with --seeds, or name one run: {several.runs[0].name}"
+    run_systems = [system for system in systems if not system.has_seeds]
+    if run_systems and len(run_systems) < len(systems):
+        seed_system = next(system for system in systems if system.has_seeds)
+        message = f"{run_systems[0].name} is one run, and {seed_system.name} has several seeds"
+        remedy = f"train it with --seeds, or name one run: {seed_system.runs[0].name}"
         raise UsageError(message, remedy)
     for system in systems:
         if system.has_seeds and len(system.runs) < 2:
@@ -286,8 +286,7 @@ def predict_unseen(
             if not run.record:
                 raise UsageError("a file of predictions has no model to score", "name run folders", file=run.file)
             recipe = read_recipe(run, {"model": run.model, "data.source": source})
-            data = recipe.data.model_copy(update={"files": {}, "limit": None})
-            checkpoints[-1].append(find_checkpoint(recipe.model_copy(update={"data": data})))
+            checkpoints[-1].append(find_checkpoint(recipe.replace("data", files={}, limit=None)))
 
     # 2. Read the rows once per run, because recipes can have different columns. Accept the labels of all runs: a row
     #    whose label one run lacks is scored too.
@@ -304,14 +303,14 @@ def predict_unseen(
     # 3. Leave out the training rows of any run, so that every system answers the same rows. All runs read the same
     #    file, so line numbers identify rows.
     training_lines = [{part.lines[row] for part in parts for row in part.training_rows} for parts in splits]
-    excluded_lines, count = set().union(*training_lines), len(splits[0][0].rows)
+    seen_lines, count = set().union(*training_lines), len(splits[0][0].rows)
     counts = ", ".join(f"{system.name} {len(lines):,}" for system, lines in zip(systems, training_lines, strict=True))
     notes = []
-    if excluded_lines:
+    if seen_lines:
         notes.append(
-            f"left out of {source}: {len(excluded_lines):,} of {count:,} rows that a run was trained on ({counts})."
+            f"left out of {source}: {len(seen_lines):,} of {count:,} rows that a run was trained on ({counts})."
         )
-    if len(excluded_lines) == count:
+    if len(seen_lines) == count:
         message = f"all {count:,} rows are training rows of a run ({counts})"
         raise DataError(message, "name a file with rows that are new to all runs: --data FILE", file=source)
 
@@ -319,7 +318,7 @@ def predict_unseen(
     predicted_systems = []
     for system, members, parts in zip(systems, checkpoints, splits, strict=True):
         run_parts = zip(system.runs, members, parts, strict=True)
-        runs = [_predict_rows(run, info, split, excluded_lines, labels) for run, info, split in run_parts]
+        runs = [_predict_rows(run, info, split, seen_lines, labels) for run, info, split in run_parts]
         predicted_systems.append(replace(system, runs=runs))
         if missing_labels := [name for name in labels if name not in members[0].labels]:
             names = shorten(", ".join(missing_labels))
@@ -329,10 +328,10 @@ def predict_unseen(
 
 
 def _predict_rows(
-    run: StoredRun, info: CheckpointInfo, split: Split, excluded_lines: set[int], labels: Sequence[str]
+    run: StoredRun, info: CheckpointInfo, split: Split, seen_lines: set[int], labels: Sequence[str]
 ) -> StoredRun:
     """Predict rows as `eval` does. Gold values are ignored, because a run may lack some of the labels."""
-    indices = [index for index, line in enumerate(split.lines) if line not in excluded_lines]
+    indices = [index for index, line in enumerate(split.lines) if line not in seen_lines]
     rows = split.select(indices)
     inputs = rows.drop_column(info.task.COLUMNS.gold)
     with stage(f"loading {info.recipe.model_name}"):
@@ -344,7 +343,6 @@ def _predict_rows(
         {"id": index, **row, **prediction}
         for index, row, prediction in zip(indices, rows.rows, predictions, strict=True)
     )
-    # Return a stored run of these rows, with the labels of all systems.
     record: RunRecord = {**run.record, "split": split.name, "identity": {**run.record["identity"]}}
     if info.task.HAS_LABEL_NAMES:
         record["identity"]["labels"] = list(labels)

@@ -85,33 +85,32 @@ def dedup(
         duplicates = duplicate_search.find_repeated_texts(all_rows, near_threshold)
         meaning_fields: dict[str, Any] = {}
         if source is not None:
-            remaining = duplicate_search.get_remaining_rows(all_rows, duplicates)
-            vectors = _read_vectors(all_rows, remaining, source)
+            remaining_rows = duplicate_search.get_remaining_rows(all_rows, duplicates)
+            vectors = _read_vectors(all_rows, remaining_rows, source)
             # Without a threshold, remove no row by meaning, but show how many rows each threshold would remove.
             if threshold is None:
-                meaning_fields["curve"] = _compute_curve(all_rows, remaining, vectors)
+                meaning_fields["curve"] = _compute_curve(all_rows, remaining_rows, vectors)
             else:
                 meaning_fields["threshold"] = threshold
-                duplicates += duplicate_search.find_similar_rows(remaining, vectors, threshold, all_rows.fixed)
+                duplicates += duplicate_search.find_similar_rows(remaining_rows, vectors, threshold, all_rows.fixed)
 
         # 4. Follow each chain of duplicates to the row to keep, and write the outputs.
-        removed = duplicate_search.resolve_chains(duplicates, all_rows.fixed)
+        removals = duplicate_search.resolve_chains(duplicates, all_rows.fixed)
         if report is not None:
-            write_records(group_rows(all_rows, removed), report)
+            write_records(group_rows(all_rows, removals), report)
         if output is not None and not dry_run:
-            _write_remaining_rows(all_rows, removed, output)
+            _write_remaining_rows(all_rows, removals, output)
 
         # 5. Count the removed rows by reason, and by the file of the kept row. For files of 3 and 2 rows, `file_stops`
         #    is [3, 5], so `searchsorted` returns file 0 for row 2, and file 1 for row 3.
-        reason_counts = Counter(duplicate.reason for duplicate in removed.values())
+        reasons = Counter(duplicate.reason for duplicate in removals.values())
+        kept_rows = [duplicate.kept_row for duplicate in removals.values()]
         file_stops = np.cumsum(all_rows.totals)
-        file_counts = Counter(
-            int(np.searchsorted(file_stops, duplicate.kept_row, side="right")) for duplicate in removed.values()
-        )
+        file_counts = Counter(np.searchsorted(file_stops, kept_rows, side="right").tolist())
         return DedupResult(
             rows=all_rows.totals[-1],
-            kept=all_rows.totals[-1] - len(removed),
-            duplicates={reason: reason_counts[reason] for reason in ("exact", "near", "meaning")},
+            kept=all_rows.totals[-1] - len(removals),
+            duplicates={reason: reasons[reason] for reason in ("exact", "near", "meaning")},
             of_files={file.name: file_counts[index] for index, file in enumerate(all_rows.files)},
             written=[str(file) for file in outputs if file != output or not dry_run],
             **meaning_fields,
@@ -179,13 +178,12 @@ def _compute_curve(all_rows: ScannedRows, rows: Rows, vectors: Matrix) -> list[d
     return curve
 
 
-def _write_remaining_rows(all_rows: ScannedRows, removed: Mapping[int, Duplicate], output: Path) -> None:
+def _write_remaining_rows(all_rows: ScannedRows, removals: Mapping[int, Duplicate], output: Path) -> None:
     """Write the rows that are not removed, with the column types or the CSV dialect of the original file."""
     original = all_rows.files[-1]
     if original.path.suffix == output.suffix == ".parquet":
-        copy_parquet(
-            original.path, output, [row not in removed for row in range(all_rows.fixed, len(all_rows.digests))]
-        )
+        is_kept = [row not in removals for row in range(all_rows.fixed, len(all_rows.digests))]
+        copy_parquet(original.path, output, is_kept)
         return
-    records = (row.record for index, row in enumerate(original, all_rows.fixed) if index not in removed)
+    records = (row.record for index, row in enumerate(original, all_rows.fixed) if index not in removals)
     write_records(records, output, follow_source(DEFAULT_LAYOUT, output, original.path, original.data))

@@ -87,10 +87,12 @@ class Diagnosis:
         return _ERRORS.get(faults[0].group, BertkitError)(f"{faults[0].text}{more}") if faults else None
 
 
-def make_finding(group: str, name: str, text: str, *, warn: str = "", fail: str = "") -> Finding:
-    """Return a finding with its remedy: `fail` if it would stop a run, `warn` if it is doubtful.
+def judge(group: str, name: str, text: str, *, warn: str = "", fail: str = "") -> Finding:
+    """Return a finding and its level: with `fail`, it would stop a run; with `warn`, it is doubtful.
 
-    >>> make_finding("disks", "space", "3 MB are free", fail="free some space").text
+    Both are remedies, which the text of the finding ends with.
+
+    >>> judge("disks", "space", "3 MB are free", fail="free some space").text
     '3 MB are free - free some space'
     """
     remedy = fail or warn
@@ -111,25 +113,21 @@ def check_packages() -> Iterator[Finding]:
     """Compare the installed versions of packages with the versions that bertkit requires."""
     from packaging.requirements import Requirement
 
-    requirements, problems = list[str](), list[str]()
+    problems = list[str]()
     # The copy of bertkit in a package has no metadata, because it is not installed.
-    for distribution in metadata.distributions(name="bertkit"):
-        requirements = distribution.requires or []
-    for package in map(Requirement, requirements):
+    distributions = metadata.distributions(name="bertkit")
+    for package in [Requirement(text) for distribution in distributions for text in distribution.requires or ()]:
         # A marker such as `extra == "serve"` is false without the extra.
         if not package.marker or package.marker.evaluate({"extra": ""}):
             version = _find_version(package.name)
             if version is None or not package.specifier.contains(version, prereleases=True):
                 problems.append(f"bertkit requires {package.name}{package.specifier}, installed is {version or 'none'}")
     text = "; ".join(problems) or ", ".join(f"{name} {version}" for name, version in runs.versions().items())
-    yield make_finding("packages", "versions", text, fail=install_command() if problems else "")
+    yield judge("packages", "versions", text, fail=install_command() if problems else "")
 
 
 def _find_version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return next((distribution.version for distribution in metadata.distributions(name=package)), None)
 
 
 def check_device() -> Iterator[Finding]:
@@ -140,12 +138,12 @@ def check_device() -> Iterator[Finding]:
         device = find_device()
         is_right = _can_multiply(device)
     except (UnavailableError, RuntimeError) as error:  # RuntimeError comes from a driver or a missing kernel.
-        yield make_finding("device", "device", error_summary(error), fail="--device cpu computes without it")
+        yield judge("device", "device", error_summary(error), fail="--device cpu computes without it")
         return
     memory = f", {device.memory / _GB:,.1f} GB" if device.memory else ""
     text = f"{device.name}{memory}: a matrix product and its gradient are {'correct' if is_right else 'wrong'}"
-    yield make_finding("device", "device", text, fail="" if is_right else "--device cpu computes without it")
-    yield make_finding("device", "precision", f"for the sizes of BERT base, {detect_hardware('auto').reason}")
+    yield judge("device", "device", text, fail="" if is_right else "--device cpu computes without it")
+    yield judge("device", "precision", f"for the sizes of BERT base, {detect_hardware('auto').reason}")
 
 
 def _can_multiply(device: Device) -> bool:
@@ -165,16 +163,17 @@ def check_memory() -> Iterator[Finding]:
     Control groups (containers) and affinity can restrict a process to a part of the machine.
     """
     if memory := read_memory():
-        total, free = memory
+        total_bytes, free_bytes = memory
         remedy = "end other programs, raise the container's limit, or use a smaller model or --batch-size"
-        fail, warn = (remedy if free < minimum else "" for minimum in (_MIN_MEMORY, _LOW_MEMORY))
-        text = f"{free / _GB:,.1f} of {total / _GB:,.1f} GB are free"
-        yield make_finding("memory", "memory", text, fail=fail, warn=warn)
-    threads, load = available_threads(), os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+        fail, warn = (remedy if free_bytes < minimum else "" for minimum in (_MIN_MEMORY, _LOW_MEMORY))
+        text = f"{free_bytes / _GB:,.1f} of {total_bytes / _GB:,.1f} GB are free"
+        yield judge("memory", "memory", text, fail=fail, warn=warn)
+    threads = available_threads()
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     limit = f" ({threads.reason})" if threads.reason else ""
     text = f"{threads.text}{limit}; load average of the last minute: {load:.1f}"
     remedy = "wait until other programs end" if load > (os.cpu_count() or 1) + 1 else ""
-    yield make_finding("memory", "processors", text, warn=remedy)
+    yield judge("memory", "processors", text, warn=remedy)
 
 
 def check_disks() -> Iterator[Finding]:
@@ -182,35 +181,33 @@ def check_disks() -> Iterator[Finding]:
     cache = cache_folder("")
     for name, folder in (("cache", cache), ("working folder", Path.cwd())):
         yield from _check_folder(name, folder)
-    if _SHM.is_dir() and (free := files.free_space(_SHM)[0]) is not None:
-        remedy = "docker run --shm-size=1g" if free < _MIN_SHM else ""
-        yield make_finding("disks", "shared memory", f"{_SHM}: {free / _MB:,.0f} MB are free", warn=remedy)
-    yield make_finding(
-        "disks", "cache size", f"cache {cache}: {count_bytes(cache) / _MB:,.0f} MB, which may be deleted"
-    )
+    if _SHM.is_dir() and (free_bytes := files.free_space(_SHM)[0]) is not None:
+        remedy = "docker run --shm-size=1g" if free_bytes < _MIN_SHM else ""
+        yield judge("disks", "shared memory", f"{_SHM}: {free_bytes / _MB:,.0f} MB are free", warn=remedy)
+    yield judge("disks", "cache size", f"cache {cache}: {count_bytes(cache) / _MB:,.0f} MB, which may be deleted")
 
 
 def _check_folder(name: str, folder: Path) -> Iterator[Finding]:
     """Check that a folder has free space, that files can be written and locked in it, and that this is fast."""
-    label, (free, inodes) = f"{name} {folder}", files.free_space(folder)
-    if free is not None:
-        is_full = free < _MIN_SPACE or (inodes is not None and inodes < _MIN_FILES)
-        remedy = "delete files" if is_full or free < _LOW_SPACE else ""
+    label, (free_bytes, inodes) = f"{name} {folder}", files.free_space(folder)
+    if free_bytes is not None:
+        is_full = free_bytes < _MIN_SPACE or (inodes is not None and inodes < _MIN_FILES)
+        remedy = "delete files" if is_full or free_bytes < _LOW_SPACE else ""
         more = "any number of" if inodes is None else f"{inodes:,}"
-        text = f"{label}: {free / _GB:,.1f} GB are free, and {more} files can be created"
-        yield make_finding("disks", f"space of the {name}", text, fail=remedy if is_full else "", warn=remedy)
+        text = f"{label}: {free_bytes / _GB:,.1f} GB are free, and {more} files can be created"
+        yield judge("disks", f"space of the {name}", text, fail=remedy if is_full else "", warn=remedy)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         seconds, has_locks = _try_folder(folder)
     except OSError as error:
         remedy = files.REMEDIES.get(error.errno or 0, "use another folder (BERTKIT_CACHE, --output)")
         text = f"{label}: a file cannot be written: {error.strerror}"
-        yield make_finding("disks", f"writing to the {name}", text, fail=remedy)
+        yield judge("disks", f"writing to the {name}", text, fail=remedy)
         return
     text = f"{label}: {'locks' if has_locks else 'no locks'}, and a file is on disk in {1000 * seconds:,.1f} ms"
     remedy = "use a local disk" if seconds > _MAX_SYNC_SECONDS else ""
     remedy = remedy if has_locks else "use a local disk, or start no two commands at once that write there"
-    yield make_finding("disks", f"writing to the {name}", text, warn=remedy)
+    yield judge("disks", f"writing to the {name}", text, warn=remedy)
 
 
 def _try_folder(folder: Path) -> tuple[float, bool]:
@@ -238,8 +235,8 @@ def check_hub() -> Iterator[Finding]:
         except BertkitError as error:
             text = f"{constants.ENDPOINT}: {error.message}"
             remedy = "check network, proxy and HF_ENDPOINT, or work offline"
-    yield make_finding("hub", "hub", text, warn=remedy)
-    yield make_finding("hub", "token", "a token is set" if get_token() else "no token, which public models do not need")
+    yield judge("hub", "hub", text, warn=remedy)
+    yield judge("hub", "token", "a token is set" if get_token() else "no token, which public models do not need")
 
 
 def examine_folder(folder: Path) -> list[Finding]:
@@ -276,7 +273,7 @@ def examine_folder(folder: Path) -> list[Finding]:
     else:
         message = "not a run, nor a folder of runs, an index, an exported folder or a package"
         raise UsageError(message, "`bertkit runs list` shows the runs", file=folder)
-    return faults or [make_finding("files", "healthy", "nothing is wrong: every file is intact")]
+    return faults or [judge("files", "healthy", "nothing is wrong: every file is intact")]
 
 
 def _find_fault(check: Callable[..., object], *arguments: object) -> Iterator[Finding]:
@@ -284,7 +281,7 @@ def _find_fault(check: Callable[..., object], *arguments: object) -> Iterator[Fi
     try:
         check(*arguments)
     except BertkitError as error:
-        yield make_finding("files", "damaged_file", f"{error.message} ({error.file})", fail=error.remedy)
+        yield judge("files", "damaged_file", f"{error.message} ({error.file})", fail=error.remedy)
 
 
 def _examine_run(folder: Path) -> list[Finding]:
@@ -294,7 +291,7 @@ def _examine_run(folder: Path) -> list[Finding]:
         record = runs.read_record(folder) or {}
         state = read_state(folder, record)
     except BertkitError as error:
-        return [make_finding("files", "damaged_file", f"{error.message} ({error.file})", fail=error.remedy)]
+        return [judge("files", "damaged_file", f"{error.message} ({error.file})", fail=error.remedy)]
     findings = [*_find_damage(folder, record)]
     if state != "finished":
         return [*findings, _describe_state(folder, record, state)]
@@ -311,7 +308,7 @@ def _examine_run(folder: Path) -> list[Finding]:
     losses = [entry["loss"] for entry in log if "loss" in entry]
     curve = [f"the training loss falls from {losses[0]:.4g} to {losses[-1]:.4g}"] if len(losses) > 1 else []
     figures = ", ".join([f"{len(record.get('files', ()))} files are intact", *curve])
-    return [make_finding("training", "healthy", f"nothing is wrong: {figures}")]
+    return [judge("training", "healthy", f"nothing is wrong: {figures}")]
 
 
 def _find_damage(folder: Path, record: RunRecord) -> Iterator[Finding]:
@@ -323,8 +320,7 @@ def _find_damage(folder: Path, record: RunRecord) -> Iterator[Finding]:
             yield from _find_fault(exports.compare_files, folder, {name: entry}, remedy)
     for checkpoint in sorted(folder.glob("checkpoint-*")):
         if defect := checkpoints.find_defect(checkpoint):
-            text = f"{checkpoint}: {defect}"
-            yield make_finding("files", "damaged_checkpoint", text, warn="delete it; a resume skips it anyway")
+            yield judge("files", "damaged_checkpoint", f"{checkpoint}: {defect}", warn="delete it; resumes skip it")
 
 
 def _describe_state(folder: Path, record: RunRecord, state: str) -> Finding:
@@ -333,13 +329,11 @@ def _describe_state(folder: Path, record: RunRecord, state: str) -> Finding:
     progress = f"its last complete checkpoint is {checkpoint.name}" if checkpoint else "it has no complete checkpoint"
     if state in ("running", "stopped"):
         text = f"{'it is running' if state == 'running' else 'it was stopped'}, and {progress}"
-        return make_finding(
-            "training", state, text, warn=f"resume it: {record.get('command')}" if state == "stopped" else ""
-        )
+        return judge("training", state, text, warn=f"resume it: {record.get('command')}" if state == "stopped" else "")
     # The record has the error as it was printed: "message - remedy".
     message, _, remedy = str(record.get("error", "no reason is recorded")).partition(" - ")
     remedy = remedy or f"repeat it: {record.get('command')}"
-    return make_finding("training" if state == "diverged" else "files", state, f"it {state}: {message}", fail=remedy)
+    return judge("training" if state == "diverged" else "files", state, f"it {state}: {message}", fail=remedy)
 
 
 def _judge_baselines(record: RunRecord) -> Iterator[Finding]:
@@ -350,7 +344,7 @@ def _judge_baselines(record: RunRecord) -> Iterator[Finding]:
     # A pretraining run has one result, with the scores of held-out text.
     result = record.get("result", {})
     if unbeaten := find_baseline_warning(result.get("scores", {}), result.get("baselines", {}), "perplexity"):
-        yield make_finding("scores", "no_better_than_baseline", unbeaten, warn="train longer, or on more text")
+        yield judge("scores", "no_better_than_baseline", unbeaten, warn="train longer, or on more text")
 
 
 def _find_single_answer(folder: Path, record: RunRecord) -> Iterator[Finding]:
@@ -364,9 +358,7 @@ def _find_single_answer(folder: Path, record: RunRecord) -> Iterator[Finding]:
         answers = {json.dumps(part) for value in predicted for part in (value if isinstance(value, list) else [value])}
         if len(answers) < 2 < len(lines):
             text = f"all {len(lines):,} predictions of {name} are {shorten(next(iter(answers), 'empty'), 40)}"
-            yield make_finding(
-                "scores", "single_answer", text, warn=f"`bertkit errors {quote(str(folder))}` shows the rows"
-            )
+            yield judge("scores", "single_answer", text, warn=f"`bertkit errors {quote(str(folder))}` shows the rows")
 
 
 def _judge_truncation(record: RunRecord) -> Iterator[Finding]:
@@ -379,7 +371,7 @@ def _judge_truncation(record: RunRecord) -> Iterator[Finding]:
         if total and count > _MAX_TRUNCATED * total:
             text = f"{format_fraction(count, total)} {split} rows {verb} the maximum of {max_tokens} tokens"
             remedy = f"--max-length {2 * max_tokens}, if the model reads that many"
-            yield make_finding("tokens", f"truncated_{name}", text, warn=remedy)
+            yield judge("tokens", f"truncated_{name}", text, warn=remedy)
 
 
 def judge_curve(log: Sequence[Mapping[str, Any]], best_step: int, *, has_learned: bool) -> list[Finding]:
@@ -411,19 +403,18 @@ def _judge_rate(losses: Sequence[Mapping[str, Any]], rate: float, *, has_learned
     values = [entry["loss"] for entry in losses]
     bounds = [part * len(values) // _NUM_PARTS for part in range(_NUM_PARTS + 1)]
     means = [fmean(values[start:stop]) for start, stop in pairwise(bounds)]
-    first, highest = values[0], max(values)
-    last, lowest = means[-1], min(means)
+    first, highest, last, lowest = values[0], max(values), means[-1], min(means)
     has_risen = last - lowest > _MIN_RISE * first
     is_flat = last > _FLAT * first and not has_learned
     # With too high a rate, the loss can also rise at first and then return to its start: a peak in the middle.
     if not 0 < rate < _TINY_RATE and (has_risen or (is_flat and highest - first > _MIN_PEAK * first)):
         start, end = (lowest, last) if has_risen else (first, highest)
         text = f"the training loss rises from {start:.4g} to {end:.4g}: the learning rate of {rate:.2g} may be too high"
-        yield make_finding("training", "high_learning_rate", text, warn=f"--learning-rate {rate / 10:.1g}")
+        yield judge("training", "high_learning_rate", text, warn=f"--learning-rate {rate / 10:.1g}")
     elif is_flat:
         text = f"the training loss goes from {first:.4g} to {last:.4g}: the learning rate of {rate:.2g} may be too low"
         remedy = f"--learning-rate {max(10 * rate, 1e-5):.1g}, or more steps"
-        yield make_finding("training", "low_learning_rate", text, warn=remedy)
+        yield judge("training", "low_learning_rate", text, warn=remedy)
 
 
 def _judge_length(
@@ -437,23 +428,19 @@ def _judge_length(
     """
     if len(evaluations) < 2:
         return
-    best_evaluation, last_evaluation = min(evaluations, key=lambda entry: entry["eval_loss"]), evaluations[-1]
-    lowest_eval_loss = best_evaluation["eval_loss"]
-    previous_eval_loss, last_eval_loss = (evaluation["eval_loss"] for evaluation in evaluations[-2:])
-    first_loss, last_loss = losses[0]["loss"], losses[-1]["loss"]
-    # Training loss at the lowest validation loss. If it rises from there too, the model does not overfit.
-    earlier_losses = [entry["loss"] for entry in losses if entry["step"] <= best_evaluation["step"]]
-    train_loss = earlier_losses[-1] if earlier_losses else first_loss
-    min_rise = max(_MAX_GENERALIZATION * lowest_eval_loss, _MIN_EVAL_RISE * first_loss)
-    is_overfit = last_eval_loss - lowest_eval_loss > min_rise and last_loss < train_loss
-    if is_overfit and best_step <= _LATE_STEP * last_evaluation["step"]:
-        text = f"overfitting since epoch {best_evaluation.get('epoch', 0):.3g}: the validation loss rises from "
-        text += f"{lowest_eval_loss:.4g} to {last_eval_loss:.4g}, the training loss falls from {train_loss:.4g} to "
-        text += f"{last_loss:.4g}, and the best step is {best_step:,} of {last_evaluation['step']:,}"
-        yield make_finding("training", "overfitting", text, warn=f"more rows, or --set training.steps={best_step}")
-    elif best_step >= last_evaluation["step"] and previous_eval_loss - last_eval_loss > _MIN_LAST_FALL * first_loss:
+    lowest = min(evaluations, key=lambda evaluation: evaluation["eval_loss"])
+    previous_loss, eval_loss = (evaluation["eval_loss"] for evaluation in evaluations[-2:])
+    last_step, first_loss, last_loss = evaluations[-1]["step"], losses[0]["loss"], losses[-1]["loss"]
+    # Take the training loss at the lowest validation loss: if it rises from there too, the model does not overfit.
+    train_losses = [entry["loss"] for entry in losses if entry["step"] <= lowest["step"]] or [first_loss]
+    min_rise = max(_MAX_GENERALIZATION * lowest["eval_loss"], _MIN_EVAL_RISE * first_loss)
+    is_overfit = eval_loss - lowest["eval_loss"] > min_rise and last_loss < train_losses[-1]
+    if is_overfit and best_step <= _LATE_STEP * last_step:
+        text = f"overfitting since epoch {lowest.get('epoch', 0):.3g}: the validation loss rises from "
+        text += f"{lowest['eval_loss']:.4g} to {eval_loss:.4g}, the training loss falls from {train_losses[-1]:.4g} to "
+        text += f"{last_loss:.4g}, and the best step is {best_step:,} of {last_step:,}"
+        yield judge("training", "overfitting", text, warn=f"more rows, or --set training.steps={best_step}")
+    elif best_step >= last_step and previous_loss - eval_loss > _MIN_LAST_FALL * first_loss:
         text = "the best checkpoint is the last one, and the validation loss was still falling: "
-        text += f"from {previous_eval_loss:.4g} to {last_eval_loss:.4g}"
-        yield make_finding(
-            "training", "best_is_last", text, warn=f"train longer: --set training.steps={2 * last_evaluation['step']}"
-        )
+        text += f"from {previous_loss:.4g} to {eval_loss:.4g}"
+        yield judge("training", "best_is_last", text, warn=f"train longer: --set training.steps={2 * last_step}")

@@ -183,7 +183,7 @@ def _input_files(source: TextSource, embedder: Embedder) -> Iterator[tuple[str, 
     yield from (("a file of the model folder", file) for file in embedder.folder.rglob("*") if file.is_file())
 
 
-def similar(embedder: Embedder, pairs: Iterable[Pair]) -> Iterator[dict[str, Any]]:
+def compute_similarity(embedder: Embedder, pairs: Iterable[Pair]) -> Iterator[dict[str, Any]]:
     """Yield each row with the ``cosine`` of the vectors of its two texts, in order.
 
     Raises:

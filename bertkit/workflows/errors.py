@@ -135,6 +135,4 @@ def _read_training_words(run: StoredRun, task: Task) -> tuple[set[str] | None, l
             reason = "there is no train split"
     except BertkitError as error:
         reason = error.message
-    return None, [
-        f"Rare words are words that occur once in these rows, because the training rows are unknown: {reason}."
-    ]
+    return None, [f"Rare words are words that occur once in these rows; the training rows are unknown: {reason}."]

@@ -64,8 +64,7 @@ def evaluate(
     Raises:
         BertkitError: If the model or a row cannot be read, or the output cannot be written; see `bertkit.errors`.
     """
-    results = _evaluate_all({"": recipe}, split, output, on_overlap, strict=strict_labels)
-    return results[""]
+    return _evaluate_all({"": recipe}, split, output, on_overlap, strict=strict_labels)[""]
 
 
 def evaluate_languages(

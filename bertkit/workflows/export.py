@@ -17,7 +17,6 @@ from bertkit.evaluation.gates import judge_scores
 from bertkit.evaluation.parity import (
     SHAPES,
     TOLERANCE,
-    Compute,
     Parity,
     compare_outputs,
     compare_scores,
@@ -140,13 +139,9 @@ def export(
         machine.announce()
         original = info_to_trace.load(machine)
     if getattr(original.model, "query_table", None) is not None:
-        message = "the table of query weights cannot be exported"
-        raise ModelError(message, "use the model folder as it is", file=info.folder)
-    input_names = [
-        name
-        for name in ("input_ids", "attention_mask", "token_type_ids")
-        if name in original.context.tokenizer.model_input_names
-    ]
+        raise ModelError("the table of query weights cannot be exported", "use the model folder", file=info.folder)
+    model_inputs = original.context.tokenizer.model_input_names
+    input_names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in model_inputs]
     # Determine the ranges of activations with training rows, because the scored rows judge the result.
     reads_rows = getattr(original.model, "reads", "text") == "windows"
     calibration = encode_texts(original, training_rows, input_names, reads_rows=reads_rows) if is_int8 else None
@@ -154,15 +149,11 @@ def export(
     with disk_errors(folder.parent), create_folder_atomically(folder) as staging_folder:
         # 3. Write the graph and everything that is needed to open it.
         with stage(f"exporting to {to}, {precision}"):
-            from bertkit.modeling.inference.graphs import TextGraph, export_graph
+            from bertkit.modeling.inference.graphs import export_graph
 
             file = graph_file(to, precision)
-            metadata = {
-                "recipe": info.recipe.name,
-                "task": info.recipe.task,
-                "labels": json.dumps(original.context.labels),
-            }
-            metadata["license"] = find_license(info.folder) or "unknown"
+            labels, license = json.dumps(original.context.labels), find_license(info.folder) or "unknown"
+            metadata = {"recipe": info.recipe.name, "task": info.recipe.task, "labels": labels, "license": license}
             path = staging_folder / file
             converted = export_graph(original.model, input_names, to, path, calibration=calibration, metadata=metadata)
             description = describe_export(info, original, converted, file, backend=to, precision=precision)
@@ -171,8 +162,7 @@ def export(
 
         # 4. Compare the graph, as `predict` opens it, with the model.
         exported = open_checkpoint(info.recipe, info.task, staging_folder).load()
-        compute = TextGraph(original.model).on_arrays
-        parity = measure_parity(original, exported, compute, split, notes, is_timed=measure_speed)
+        parity = measure_parity(original, exported, split, notes, is_timed=measure_speed)
         if not is_exact:
             check_loss(parity, info=info, margin=margin)
         elif not parity.largest <= TOLERANCE:
@@ -234,25 +224,21 @@ def encode_texts(
 
 
 def measure_parity(
-    original: Checkpoint,
-    exported: Checkpoint,
-    compute: Compute,
-    split: Split | None,
-    notes: list[str],
-    *,
-    is_timed: bool,
+    original: Checkpoint, exported: Checkpoint, split: Split | None, notes: list[str], *, is_timed: bool
 ) -> Parity:
     """Compare outputs, speed and scores of a model and of its exported graph.
 
     Args:
         original: Model.
         exported: Graph.
-        compute: Computes the outputs of the model.
         split: Rows to score, or None.
         notes: Reason why there are no rows.
         is_timed: Whether to compare the speed.
     """
+    from bertkit.modeling.inference.graphs import TextGraph
+
     assert isinstance(exported.model, ExportedModel)
+    compute = TextGraph(original.model).on_arrays
     graph, tokenizer = exported.model.export, exported.context.tokenizer
     limit, vocabulary = int(tokenizer.model_max_length), len(tokenizer.get_vocab())
     reads_rows = graph.reads == "windows"
@@ -263,7 +249,6 @@ def measure_parity(
     ]
     with stage("comparing outputs"):
         largest, cosine = compare_outputs(compute, exported.model.run_graph, batches)
-        # Prefer the cosine of real texts to the cosine of random texts.
         if split is not None and cosine is not None:
             texts = encode_texts(exported, split.rows[:_MAX_COSINE_ROWS], graph.inputs)
             _, cosine = compare_outputs(compute, exported.model.run_graph, texts)
@@ -286,7 +271,8 @@ def check_loss(parity: Parity, *, info: CheckpointInfo, margin: float) -> None:
             a vector has a cosine below `MIN_COSINE`.
     """
     metric = info.recipe.best_metric
-    score, highest = parity.scores[metric], find_metric(info.task.METRICS, metric).to_score(1.0)
+    score = parity.scores[metric]
+    highest = find_metric(info.task.METRICS, metric).to_score(1.0)
     # The end of the interval decides, not the score: the rows must rule out a larger loss.
     bounds = score["interval"] or [score["difference"], score["difference"]]
     loss = max(bounds) if is_lower_better(metric) else -min(bounds)
@@ -342,7 +328,6 @@ def write_supporting_files(folder: Path, info: CheckpointInfo, checkpoint: Check
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(file, target)
     write_yaml(info.restore_limit(info.recipe).model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
-    # Store the calibration with the fingerprint of the exported weights.
     calibration = read_calibration(info.folder, info.recipe.task)
     if calibration is not None:
         write_calibration(folder, replace(calibration, model=fingerprint(folder)))

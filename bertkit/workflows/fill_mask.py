@@ -57,18 +57,17 @@ def fill_mask(
     with stage(f"loading {model}"):
         from transformers import AutoModelForMaskedLM, FillMaskPipeline
 
-        masked_lm = load_for_pretraining(AutoModelForMaskedLM, folder, load_config(folder))
-        if new_weights := get_loading_info(masked_lm).new_weights:
+        mlm = load_for_pretraining(AutoModelForMaskedLM, folder, load_config(folder))
+        if new_weights := get_loading_info(mlm).new_weights:
             message = f"no trained head for masked words (the checkpoint lacks {new_weights[0]})"
             raise ModelError(message, "name an encoder that was pretrained on masked words", file=folder)
-        masked_lm = masked_lm.eval().to(detect_device())
-        pipeline = FillMaskPipeline(
-            masked_lm, tokenizer, device=masked_lm.device, tokenizer_kwargs={"truncation": True}
-        )
+        mlm = mlm.eval().to(detect_device())
+        pipeline = FillMaskPipeline(mlm, tokenizer, device=mlm.device, tokenizer_kwargs={"truncation": True})
 
     # 3. Choose how many answers the pipeline returns. The embedding table can have more rows than the vocabulary has
     #    tokens, so request as many answers more, and drop the rows without a token below.
-    token_ids, num_rows = {*tokenizer.get_vocab().values()}, masked_lm.get_input_embeddings().num_embeddings
+    token_ids = {*tokenizer.get_vocab().values()}
+    num_rows = mlm.get_input_embeddings().num_embeddings
     options: dict[str, Any] = {"top_k": min(top + num_rows - len(token_ids), num_rows)}
     if target_words:
         options = {"top_k": len(target_words), "targets": tokenizer.convert_ids_to_tokens([*target_words])}
@@ -90,10 +89,11 @@ def fill_mask(
             for (text, masked_text), result in zip(chunk, [results] if len(chunk) == 1 else results, strict=True):
                 masks = []
                 for mask, candidates in enumerate(result if isinstance(result[0], list) else [result], start=1):
-                    answers = (
-                        describe(answer, masked_text, mask) for answer in candidates if answer["token"] in token_ids
+                    tokens = (candidate for candidate in candidates if candidate["token"] in token_ids)
+                    top_tokens = islice(tokens, len(target_words) or top)
+                    masks.append(
+                        {"mask": mask, "answers": [describe(token, masked_text, mask) for token in top_tokens]}
                     )
-                    masks.append({"mask": mask, "answers": list(islice(answers, len(target_words) or top))})
                 yield {"text": text, "masks": masks}
 
     return predict()
@@ -132,7 +132,8 @@ def _normalize_masks(position: int, text: str, tokenizer: Tokenizer) -> str:
             masked_text = masked_text.replace(spelling, mask)
     if mask not in masked_text:
         raise DataError(f"text {position} has no mask: {shorten(text)!r}", f"write {mask} for a word")
-    count, limit = len(tokenizer(masked_text, verbose=False)["input_ids"]), int(tokenizer.model_max_length)
+    count = len(tokenizer(masked_text, verbose=False)["input_ids"])
+    limit = int(tokenizer.model_max_length)
     if count > limit:
         log.info(f"text {position} has {count:,} tokens and is truncated to {limit:,}")
         if tokenizer.mask_token_id not in tokenizer(masked_text, truncation=True)["input_ids"]:

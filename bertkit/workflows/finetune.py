@@ -221,8 +221,9 @@ class Evaluator:
     data: FinetuneData
     checkpoint: Checkpoint
     features: Mapping[str, Features]
-    best_output: tuple[int, EvalOutput] | None = field(default=None, init=False)
-    """Best step so far, and its predictions on the first validation split."""
+    best_step: int | None = field(default=None, init=False)
+    best_output: EvalOutput | None = field(default=None, init=False)
+    """Scores and predictions of the best step on the first validation split."""
 
     def compute_metrics(self, model: Model, step: int) -> dict[str, float]:
         """Score the model of a step on the first validation split, which determines the best checkpoint."""
@@ -231,8 +232,8 @@ class Evaluator:
         if fit_head := self.data.task.fit_head:
             fit_head(model, self.features["train"], checkpoint.context, partial(run_part, checkpoint))
         output = self.score(self.data.validation.name, checkpoint, tune=True)
-        if self.best_output is None or self._get_sort_key(output) > self._get_sort_key(self.best_output[1]):
-            self.best_output = step, output
+        if self.best_output is None or self._get_sort_key(output) > self._get_sort_key(self.best_output):
+            self.best_step, self.best_output = step, output
         return {"loss": output.loss if output.loss is not None else math.nan, **output.scores}
 
     def score_splits(self, names: Sequence[str], step: int) -> dict[str, EvalOutput]:
@@ -241,10 +242,8 @@ class Evaluator:
         Predictions of the best step are used again; after a resume, they are recomputed.
         """
         first_name = self.data.validation.name
-        if self.best_output is not None and self.best_output[0] == step:
-            output = self.best_output[1]
-        else:
-            output = self.score(first_name, self.checkpoint, tune=True)
+        output = self.best_output if self.best_step == step else None
+        output = output or self.score(first_name, self.checkpoint, tune=True)
         tuned_checkpoint = replace(self.checkpoint, context=output.context)
         return {first_name: output} | {name: self.score(name, tuned_checkpoint) for name in names if name != first_name}
 
@@ -285,12 +284,11 @@ def training_job(
             from bertkit.compression.students import learning_from_teachers
 
             # The hooks on the teacher's layers are removed when training ends.
-            teaching = learning_from_teachers(
+            teacher_hooks = learning_from_teachers(
                 data.teachers, recipe.distillation, checkpoint, train, features, loss_terms
             )
-            loss_terms, data_collator = hooks.enter_context(teaching)
+            loss_terms, data_collator = hooks.enter_context(teacher_hooks)
         if recipe.training.collator:
-            # Call a custom collator with the features and with bertkit's collator.
             data_collator = partial(load_custom("collator", recipe.training.collator), collate=data_collator)
         yield TrainingJob(
             model=checkpoint.model,

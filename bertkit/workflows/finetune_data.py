@@ -48,17 +48,8 @@ if TYPE_CHECKING:
 # not whether features are kept.
 _NOT_IDENTITY: dict[str, Any] = {**dict.fromkeys(("about", "published", "gates", "model"), True)}
 _NOT_IDENTITY["training"] = OUTPUT_ONLY_KEYS
-_LOCATION_KEYS = {
-    "source",
-    "files",
-    "config",
-    "revision",
-    "cache",
-    "label_range",
-    "hold_out",
-    "ignore_columns",
-    "empty_label",
-}
+_EXCLUDED_DATA_KEYS = {"source", "files", "config", "revision", "cache", "hold_out"}
+_EXCLUDED_DATA_KEYS |= {"label_range", "ignore_columns", "empty_label"}
 
 
 @dataclass(frozen=True)
@@ -193,10 +184,8 @@ def _check_recipe(recipe: Recipe, task: Task) -> None:
     check_loss(recipe.training, task, trusted=recipe.trusted)
     if recipe.training.lora and not find_spec("peft"):
         raise UnavailableError("training.lora needs the package peft", f"`{install_command('lora')}`")
-    check_requested_device(
-        training__gradient_checkpointing=recipe.training.gradient_checkpointing,
-        options__mini_batch=recipe.options.get("mini_batch"),
-    )
+    checkpointing, mini_batch = recipe.training.gradient_checkpointing, recipe.options.get("mini_batch")
+    check_requested_device(training__gradient_checkpointing=checkpointing, options__mini_batch=mini_batch)
     check_launch(fsdp=recipe.training.fsdp)
 
 
@@ -244,15 +233,15 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
     # Labels that only other splits have come after the labels of the training rows.
     columns = (split.column(gold) for name, split in splits.items() if name != "train")
     names = recipe.labels or reduce(add_unseen_names, columns, find_names(splits["train"].column(gold)))
-    labeled = {name: replace_raw_labels(split, gold, names, recipe.data) for name, split in splits.items()}
+    labeled_splits = {name: replace_raw_labels(split, gold, names, recipe.data) for name, split in splits.items()}
     # `train_rows_per_label` draws the same number of rows per label, so leave out labels without training rows.
     if recipe.data.sampling_keys:
-        unseen = find_unseen_names(labeled, gold)
-        drawn_from = [name for name in names if name not in unseen]
-        labeled["train"] = draw_training_rows(labeled["train"], recipe, gold, drawn_from)
-    if len(set(map(str, labeled["train"].column(gold)))) < 2:
-        find_names(labeled["train"].column(gold))  # called for its check: a single label is an error
-    return tuple(names), labeled
+        unseen_names = find_unseen_names(labeled_splits, gold)
+        drawn_names = [name for name in names if name not in unseen_names]
+        labeled_splits["train"] = draw_training_rows(labeled_splits["train"], recipe, gold, drawn_names)
+    if len(set(map(str, labeled_splits["train"].column(gold)))) < 2:
+        find_names(labeled_splits["train"].column(gold))  # called for its check: a single label is an error
+    return tuple(names), labeled_splits
 
 
 def _read_splits(recipe: Recipe, task: Task) -> dict[str, Split]:
@@ -288,9 +277,9 @@ def _find_checked_labels(
     is_checked = data.source != "demo"
     if finds_names:
         check_swapped(splits["train"], columns, data)
-    if unread := get_unread_columns(splits):
-        log_once(f"columns not used: {', '.join(name or repr(name) for name in unread)}")
-    warnings = describe_unread(unread, data, columns.optional)
+    if unread_columns := get_unread_columns(splits):
+        log_once(f"columns not used: {', '.join(name or repr(name) for name in unread_columns)}")
+    warnings = describe_unread(unread_columns, data, columns.optional)
     train = splits["train"]  # Warnings about other splits go with their scores.
     warnings += [f"{train.source}: {warning}" for warning in train.warnings]
     if is_checked:
@@ -339,7 +328,7 @@ def _find_identity(
     settings = recipe.model_dump(mode="json", exclude=_NOT_IDENTITY)
     if recipe.distillation:
         settings["distillation"].pop("teachers")  # the identity has the fingerprints of teachers, not their names
-    settings["data"] = {key: value for key, value in settings["data"].items() if key not in _LOCATION_KEYS}
+    settings["data"] = {key: value for key, value in settings["data"].items() if key not in _EXCLUDED_DATA_KEYS}
     return {
         "recipe": settings,
         "data": {name: split.fingerprint() for name, split in splits.items()},

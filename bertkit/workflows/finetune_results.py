@@ -98,7 +98,8 @@ def save_results(
     if not runs.is_main_process():
         return []
     model = checkpoint.model
-    seconds, context, folder = run.seconds, outputs[data.validation.name].context, run.plan.folder
+    seconds, folder = run.seconds, run.plan.folder
+    context = outputs[data.validation.name].context
     details = {
         name: data.task.details(output.predictions, data.splits[name].rows, context) for name, output in outputs.items()
     }
@@ -174,16 +175,14 @@ def _make_result(outcome: _Outcome, name: str) -> EvalResult:
     )
 
 
-def _suggest_changes(
-    recipe: Recipe, fit_result: FitResult, missing_labels: Sequence[str], majority_label: str = ""
-) -> str:
+def _suggest_changes(recipe: Recipe, fit_result: FitResult, missing_labels: Sequence[str], majority: str = "") -> str:
     """Return changes to try if a model is not above its baselines, the most promising change first.
 
     Args:
         recipe: Recipe of the run.
         fit_result: Planned and completed steps.
         missing_labels: Labels that are never predicted.
-        majority_label: Most frequent training label, or "" if the labels are balanced.
+        majority: Most frequent training label, or "" if the labels are balanced.
     """
     training, changes = recipe.training, []
     # A run is too short if it has at least one epoch less than `choose_epochs` recommends.
@@ -193,11 +192,9 @@ def _suggest_changes(
     if is_short:
         option = f"--set training.steps={epochs * epoch_steps}" if training.steps else f"--epochs {epochs}"
         changes.append(f"{option} (too few steps so far: {fit_result.planned_steps:,})")
-    if (missing_labels or majority_label) and training.class_weights is None:
+    if (missing_labels or majority) and training.class_weights is None:
         names = ", ".join(missing_labels[:5]) + (", ..." if len(missing_labels) > 5 else "")
-        reason = (
-            f"never predicted: {names}" if missing_labels else f"most training rows have the label {majority_label}"
-        )
+        reason = f"never predicted: {names}" if missing_labels else f"most training rows have the label {majority}"
         changes.append(f"--set training.class_weights=balanced ({reason})")
     if fit_result.best_step < fit_result.steps:
         changes.append(f"another --learning-rate than {training.learning_rate:g}")
@@ -278,7 +275,7 @@ def _make_report(outcome: _Outcome, record: RunRecord) -> ReportData:
         no_interval=first.undefined.get("intervals", {}),
         baselines=first.baselines,
         lead=first.lead,
-        compared=_tabulate_models(outcome),
+        compared_models=_tabulate_models(outcome),
         published=[entry.model_dump() for entry in recipe.published] if is_comparable else [],
         examples=_make_examples(outcome),
         decisions=_find_decisions(outcome),

@@ -122,13 +122,13 @@ def glue(
         job.failures |= train_all(job)
 
         # 3. Summarize the tasks, including those that are missing or failed.
-        finished = _read_finished(job, fingerprint(model_folder))
+        finished_runs = _read_finished(job, fingerprint(model_folder))
         failed_runs = {name: SetRun(name, "missing", failure=str(error)) for name, error in job.data_errors.items()}
         failed_runs |= {name: SetRun(name, "failed", failure=str(error)) for name, error in job.failures.items()}
-        summary = summarize(model, job.recipes, failed_runs | finished)
+        summary = summarize(model, job.recipes, failed_runs | finished_runs)
 
         # 4. Write the submission, unless a recipe limits the rows: the leaderboard requires the complete test sets.
-        recipes = {name: job.recipes[name] for name in finished}
+        recipes = {name: job.recipes[name] for name in finished_runs}
         is_complete = bool(recipes) and not any(recipe.data.limit for recipe in recipes.values())
         with disk_errors(job.folder):
             summary["submission"] = make_submission(job.folder, recipes) if is_complete else None
@@ -190,7 +190,7 @@ def _check_tasks(job: GlueRuns, restart: bool) -> None:
 
 def _read_finished(job: GlueRuns, model: str) -> dict[str, SetRun]:
     """Describe the finished runs. Runs of tasks that were not requested must have started from this model."""
-    finished = {}
+    finished_runs = {}
     for name in TASKS:
         record = None if name in job.data_errors or name in job.failures else job.record(name)
         if record is None or record["status"] != "finished":
@@ -200,8 +200,8 @@ def _read_finished(job: GlueRuns, model: str) -> dict[str, SetRun]:
                 log.info(f"{name}: left out, because its run started from another model")
                 continue
             job.recipes[name] = load_recipe(str(job.folder / name / "recipe.yaml"))
-        finished[name] = describe_run(job.folder / name, record)
-    return finished
+        finished_runs[name] = describe_run(job.folder / name, record)
+    return finished_runs
 
 
 def make_submission(folder: Path, recipes: Mapping[str, Recipe]) -> dict[str, Any]:
@@ -272,7 +272,8 @@ def _read_rows(recipe: Recipe, file: LeaderboardFile) -> Iterable[Record]:
     data = recipe.data
     if data.source == "demo":
         raise DataError("demo data cannot be submitted to the leaderboard", "--data DIR with the test rows of GLUE")
-    source, splits = Path(data.source), {name: settings for name, settings in data.splits.items() if name != "test"}
+    source = Path(data.source)
+    splits = {name: settings for name, settings in data.splits.items() if name != "test"}
     if not source.is_dir():
         return read_hub_split(data.model_copy(update={"config": file.config or data.config}), file.split)
     if file.config:

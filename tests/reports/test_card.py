@@ -150,7 +150,7 @@ def test_unknown_facts_are_absent() -> None:
 
 
 def test_a_distillation_shows_teachers_student_and_baseline() -> None:
-    text = model_card(replace(FACTS, compared=COMPARED), CARD)
+    text = model_card(replace(FACTS, compared_models=COMPARED), CARD)
     for line in (
         "## Teacher and student",
         "| model | parameters | accuracy | 95% interval |",

@@ -170,7 +170,7 @@ COMPARED = [
 
 
 def test_a_distillation_shows_teachers_student_and_baseline(tmp_path: Path) -> None:
-    page, parsed = report(tmp_path, replace(BARE, compared=COMPARED))
+    page, parsed = report(tmp_path, replace(BARE, compared_models=COMPARED))
     assert "teacher-and-student" in parsed.ids
     assert ["teacher <b>", "1,024", "0.9000", "0.8000 – 1.0000"] in rows(page)
     assert ["baseline", "", "0.5000", ""] in rows(page)

@@ -17,7 +17,7 @@ from bertkit.storage.exports import Export, write_export
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.run_sets import SEEDS, write_summary
 from bertkit.vectors.search.index import Index, Manifest
-from bertkit.workflows.doctor import Diagnosis, examine_folder, make_finding
+from bertkit.workflows.doctor import Diagnosis, examine_folder, judge
 from bertkit.workflows.finetune import finetune
 from tests.conftest import toy_rows, write_csv
 from tests.vectors.search.test_index import chunks_of, make_vectors
@@ -248,4 +248,4 @@ def test_a_real_run_with_a_wrong_learning_rate_is_told(rate, name, tmp_path):
 
 def test_the_error_of_several_faults_counts_them():
     with pytest.raises(BertkitError, match="and 1 more"):
-        raise Diagnosis("run", [make_finding("files", name, name, fail="restore it") for name in "ab"]).error
+        raise Diagnosis("run", [judge("files", name, name, fail="restore it") for name in "ab"]).error

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from bertkit.errors import DataError
 from bertkit.vectors import text_files
 from bertkit.vectors.embedder import Embedder
-from bertkit.workflows.embed import read_pairs, similar
+from bertkit.workflows.embed import compute_similarity, read_pairs
 from tests.conftest import toy_rows, write_csv, write_jsonl
 
 ROWS = [{"uid": f"r{number}", "text": row["text"]} for number, row in enumerate(toy_rows(10, seed=5))]
@@ -211,7 +211,7 @@ def write(folder, text):
 
 def test_cosines_are_those_of_the_vectors(embedder, caplog):
     caplog.set_level(logging.INFO, "bertkit")
-    rows = list(similar(embedder, [({"n": number}, *pair) for number, pair in enumerate(PAIRS)]))
+    rows = list(compute_similarity(embedder, [({"n": number}, *pair) for number, pair in enumerate(PAIRS)]))
     assert [row["n"] for row in rows] == [0, 1, 2]
     for row, pair in zip(rows, PAIRS, strict=True):
         first, second = (embedder.encode([text])[0].astype(np.float64) for text in pair)
@@ -232,4 +232,4 @@ def test_cosines_are_those_of_the_vectors(embedder, caplog):
 )
 def test_faults_of_a_file(text, message, embedder, here):
     with pytest.raises(DataError, match=message):
-        list(similar(embedder, read_pairs(write(here, text))))
+        list(compute_similarity(embedder, read_pairs(write(here, text))))

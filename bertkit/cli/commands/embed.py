@@ -93,7 +93,7 @@ def compare_texts(
     For a file, the output is one record per row, in the order of the rows, with the column `cosine`.
     """
     from bertkit.recipe.sections import expand_path
-    from bertkit.workflows.embed import read_pairs, similar
+    from bertkit.workflows.embed import compute_similarity, read_pairs
 
     if len(texts) > 2:
         raise UsageError(f"{len(texts)} texts instead of two", "name a file with a pair per row")
@@ -103,12 +103,12 @@ def compare_texts(
         raise UsageError("one of the texts is empty", "give two texts, or a file")
     if len(texts) == 2:
         first, second = texts
-        (result,) = similar(embedder, [({"text": first, "text_pair": second}, first, second)])
+        (result,) = compute_similarity(embedder, [({"text": first, "text_pair": second}, first, second)])
         print_result(result, lambda _: print_line(f"{result['cosine']:.4f}"))
         return
     # A single argument is a file.
     pairs = read_pairs(texts[0], (column, pair_column))
-    records = similar(embedder, pairs)
+    records = compute_similarity(embedder, pairs)
     print_records("pairs", records, output, [("the file of pairs", expand_path(texts[0]))])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.workflows.doctor import make_finding
+from bertkit.workflows.doctor import judge
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def looks(monkeypatch):
     return set_findings
 
 
-GOOD = make_finding("memory", "memory", "20 of 32 GB are free")
-DOUBT = make_finding("hub", "hub", "no answer", warn="check the proxy")
+GOOD = judge("memory", "memory", "20 of 32 GB are free")
+DOUBT = judge("hub", "hub", "no answer", warn="check the proxy")
 
 
 def test_findings_stand_under_their_headings_with_a_count(run, looks):
@@ -38,14 +38,14 @@ def test_findings_stand_under_their_headings_with_a_count(run, looks):
     ("group", "code"), [("packages", 5), ("device", 5), ("memory", 6), ("disks", 6), ("scores", 1), ("files", 4)]
 )
 def test_the_exit_code_is_that_of_the_run_that_would_stop(run, looks, group, code):
-    looks(DOUBT, make_finding(group, "fault", "it is broken", fail="mend it"))
+    looks(DOUBT, judge(group, "fault", "it is broken", fail="mend it"))
     ended = run("doctor")
     assert (ended.code, ended.last) == (code, "error: it is broken - mend it")
     assert "1 fail, 1 warn, 0 good" in ended.out
 
 
 def test_json_has_each_finding_in_the_shape_of_check(run, looks):
-    looks(GOOD, make_finding("disks", "space", "3 MB are free", fail="free some space"))
+    looks(GOOD, judge("disks", "space", "3 MB are free", fail="free some space"))
     ended = run("doctor", "--json")
     values = json.loads(ended.out)
     assert (ended.code, values["status"], values["error"]["code"], values["subject"]) == (6, "error", 6, "this machine")
