@@ -77,10 +77,10 @@ def wait_until(condition) -> None:
 def main() -> None:
     """Train the runs of the command line: FOLDER JOBS NAMES [--worker]."""
     folder, jobs, names = sys.argv[1:4]
-    runset, join = StandIns(Path(folder), names.split(",")), "--worker" in sys.argv
+    runset, worker = StandIns(Path(folder), names.split(",")), "--worker" in sys.argv
     try:
-        with runset.lock(join=join):
-            train_all(runset, jobs=int(jobs), join=join)
+        with runset.lock(worker=worker):
+            train_all(runset, jobs=int(jobs), worker=worker)
     except BertkitError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
