@@ -71,7 +71,8 @@ def find_recipe(name: str, command: str = "") -> Path:
         message = f"{name!r} is a recipe of `bertkit {other_command}`"
         raise RecipeError(message, f"`bertkit {other_command} {name}`, or {_LIST}")
     names = chain.from_iterable(map(recipe_names, commands))
-    recipe_name = read_names("recipes").get(name)  # for the name of a task in transformers' pipelines
+    # Other tools name a task, such as text-classification.
+    recipe_name = read_names("recipes").get(name)
     remedy = f"write {recipe_name}" if recipe_name else did_you_mean(name, names)
     raise RecipeError(f"no recipe is called {shorten(repr(name))}", remedy)
 
@@ -307,7 +308,8 @@ def _set_value(values: dict[str, Any], key: str, value: object) -> None:
 
 
 PLACEHOLDER = "{language}"
-_WITH_LANGUAGE = ("source", "config", "files", "splits")  # keys of `data` that can contain the placeholder
+# Keys of `data` that can contain the placeholder.
+_WITH_LANGUAGE = ("source", "config", "files", "splits")
 
 
 def names_language(data: Mapping[str, Any]) -> bool:

@@ -116,7 +116,8 @@ def _import_custom(role: str, name: str) -> ModuleType | None:
         if error.name and (name + ".").startswith(error.name + "."):
             return None
         raise custom_code_error(f"the {role} {name}", error) from error
-    except (Exception, SystemExit) as error:  # Any error is an error of the custom code.
+    except (Exception, SystemExit) as error:
+        # Any error is an error of the custom code.
         raise custom_code_error(f"the {role} {name}", error) from error
 
 

@@ -120,11 +120,11 @@ class DataConfig(ConfigSection):
         # `columns` holds only names, so that the other modules need not check for None.
         dropped_columns = [name for name, column in columns.items() if column is None]
         columns = {name: column for name, column in columns.items() if column is not None}
-        ignore_columns = [*values.get("ignore_columns", []), *dropped_columns]
-        return {**values, "columns": columns, "ignore_columns": ignore_columns}
+        return {**values, "columns": columns, "ignore_columns": [*values.get("ignore_columns", []), *dropped_columns]}
 
 
-_MAX_LAYERS = 1000  # more than any encoder has, and few enough to list
+# More layers than any encoder has, and few enough to list.
+_MAX_LAYERS = 1000
 
 
 def read_layers(value: Any) -> int | list[int] | None:

@@ -217,7 +217,8 @@ class LayerTraining(ConfigSection):
 
 
 MIN_LOGS = 30  # unless a run has fewer steps
-NOT_CAPTURED = ("unpad", "gradient_checkpointing")  # settings that exclude CUDA graphs if they are true
+# Settings that exclude CUDA graphs if they are true.
+NOT_CAPTURED = ("unpad", "gradient_checkpointing")
 OUTPUT_ONLY_KEYS = {"keep_all_checkpoints", "keep_optimizer", "report_to"}
 """Keys of `training` that only change which files are kept and where losses are reported, but not the result."""
 

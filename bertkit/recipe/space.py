@@ -33,8 +33,10 @@ BERT_GRID = (
 METHODS = ("grid", "random", "tpe")
 MAX_TRIALS = 1000
 _DEFAULT_TRIALS = 24  # the number of points in BERT's grid
-_INNER_POSITION = 0.3819  # fraction of a range; rarely gives an integer, so that keys that require integers reject it
-_MAX_REPEATED_DRAWS = 20_000  # draws without a new point, after which the space counts as exhausted
+# Position of a test value in a range. The value is rarely an integer, so keys that require integers reject it.
+_INNER_POSITION = 0.3819
+# Number of draws without a new point, after which the space counts as exhausted.
+_MAX_REPEATED_DRAWS = 20_000
 _RANGE = re.compile(r"(log|float|int):(.*)\.\.(.*)")
 _SCALES = re.compile(r"(log|float|int):")
 _EXAMPLES = "write e.g. training.batch_size=16,32 or training.learning_rate=log:1e-5..1e-4"
@@ -145,8 +147,7 @@ def parse_sweep_space(method: str, space: Iterable[str], trials: int | None) -> 
     if trials < 1:
         raise UsageError(f"--trials {trials}", "give the number of points to try, at least 1")
     if trials > size:
-        message = f"--trials {trials:,}, but the space has only {size:,} points"
-        raise UsageError(message, f"use --trials {size}, or --search grid")
+        raise UsageError(f"--trials {trials:,}, but the space has only {size:,} points", "use fewer, or --search grid")
     if trials > MAX_TRIALS:
         raise UsageError(f"the sweep has {trials:,} trials", f"try fewer values: the maximum is {MAX_TRIALS:,} trials")
     return SweepSpace(method, axes, trials)

@@ -32,7 +32,8 @@ CLIENT_GONE = 499
 """Status of a request whose client has disconnected, as in nginx. It appears only in the log and the metrics."""
 LOG_FIELDS = "bertkit"
 """Key of a request's scope under which endpoints store fields of the log line."""
-_MAX_DISCARDED = 1 << 26  # bytes to read and drop of a body that is too large
+# Number of bytes to read and drop if a body is too large.
+_MAX_DISCARDED = 1 << 26
 
 
 def error_response(path: str, error: HTTPException) -> Response:
@@ -90,7 +91,8 @@ class AccessMiddleware:
             await self.app(scope, self._limit_body(receive), send_with_id)
         except HTTPException as error:
             await error_response(scope["path"], error)(scope, receive, send_with_id)
-        except Exception:  # A bug must not end the server: it is logged, and this request gets a 500.
+        except Exception:
+            # A bug must not end the server: it is logged, and this request gets a 500.
             log.exception(f"request {request_id} failed")
             if status == CLIENT_GONE:  # nothing was sent
                 failure = HTTPException(500, "bertkit failed; the log of the server has the reason")

@@ -93,7 +93,8 @@ def build_app(service: Service, cors_origins: Sequence[str] = (), root_path: str
     for error in (HTTPException, BertkitError, RequestValidationError):
         app.add_exception_handler(error, _answer_error)
     app.add_middleware(AccessMiddleware, service=service, root_path=root_path)
-    if cors_origins:  # outside of the access middleware, so that pages can read why a request was rejected
+    # Outside of the access middleware, so that pages can read why a request was rejected.
+    if cors_origins:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(cors_origins),

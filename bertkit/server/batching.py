@@ -192,7 +192,8 @@ class RequestQueue:
         """
         try:
             function(inputs)
-        except Exception as error:  # A bug fails one request with status 500, but not the thread of all models.
+        except Exception as error:
+            # A bug fails one request with status 500, but not the thread of all models.
             if len(inputs) > 1:
                 for entry in inputs:
                     self._call_safely(function, [entry])
@@ -251,7 +252,8 @@ class WorkerThread(threading.Thread):
             # One call per event loop, because each call can give the interpreter lock to the loop's thread for 5 ms.
             for loop in {request.future.get_loop() for request in finished}:
                 futures = [request.future for request in finished if request.future.get_loop() is loop]
-                with contextlib.suppress(RuntimeError):  # The loop is closed, so no client waits.
+                # The loop may be closed; then no client waits.
+                with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(_finish_futures, futures)
             cores.check()
 

@@ -236,8 +236,7 @@ def _load_model(model: SavedModel, limits: Limits, metrics: ServerMetrics) -> Se
         embedder.load()
         text_queue = RequestQueue(EmbeddingEngine(embedder), limits.queue_rows, max_tokens, observe)
     identity = _identify_model(model)
-    queues = [queue for queue in (row_queue, text_queue) if queue]
-    metrics.add_model(model.name, identity, lambda: sum(queue.num_rows for queue in queues))
+    metrics.add_model(model.name, identity, lambda: sum(queue.num_rows for queue in (row_queue, text_queue) if queue))
     return ServedModel(model.name, identity, checkpoint, embedder, row_queue, text_queue)
 
 

@@ -232,7 +232,8 @@ def _predict_in_parts(
         return checkpoints[0].machine.precision
 
     with parts.opened(load):
-        (checkpoint,) = checkpoints  # `opened` has called `load` once.
+        # `opened` has called `load` once.
+        (checkpoint,) = checkpoints
         truncation = _count_truncation(checkpoint)
 
         def write_chunk(file: Path, chunk: Chunk) -> None:

@@ -23,8 +23,10 @@ from bertkit.workflows.pretrain_data import PretrainData, read_pretrain_data
 from bertkit.workflows.pretrain_plan import fit_to_budget
 from bertkit.workflows.pretrain_results import PretrainResult, save_results
 
-_MIN_TOKENS = 5000  # held-out tokens; at a rate of 15%, 750 of them are masked and scored
-_COMPARED_METRICS = ("perplexity", "pair_accuracy", "f1")  # scores that are compared with baselines
+# Held-out tokens; at a rate of 15%, 750 of them are masked and scored.
+_MIN_TOKENS = 5000
+# Scores that are compared with baselines.
+_COMPARED_METRICS = ("perplexity", "pair_accuracy", "f1")
 
 
 @with_progress

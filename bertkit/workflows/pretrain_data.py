@@ -32,7 +32,8 @@ _NOT_IDENTITY: dict[str, Any] = {
     "training": {"workers", *OUTPUT_ONLY_KEYS},
 }
 
-_SAMPLE_DOCUMENTS, _SAMPLE_TOKENS = 100, 2000  # documents, and tokens per document, to search for unknown tokens
+# Number of documents, and of tokens per document, to search for unknown tokens.
+_SAMPLE_DOCUMENTS, _SAMPLE_TOKENS = 100, 2000
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from bertkit.storage import hub
 if TYPE_CHECKING:
     from bertkit.analysis.probes import ProbedLayers
 
-_WORDS_RECIPE = "tag"  # recipe that reads the rows of words of built-in tasks
+# Recipe that reads the rows of words of built-in tasks.
+_WORDS_RECIPE = "tag"
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def prune(
             measured = load_to_measure(info, original)
             features = encode_split(train.select(sample.tolist()), measured.context, info.task.encode)
             units = plan_pruning(measured, features, shape)
-        pruned_model, new_weights = _load_as_saved(source, info, original)
+        pruned_model, new_weights = _load_model(source, info, original)
         parameters = pruned_model.num_parameters()
         apply_plan(pruned_model, units)
 
@@ -150,7 +150,8 @@ def prune(
         if (dtype := config.get("dtype") or config.get("torch_dtype")) in ("float16", "bfloat16"):
             import torch
 
-            pruned_model.to(getattr(torch, dtype))  # The checkpoint has this type, so no precision is lost.
+            # The checkpoint has this type, so no precision is lost.
+            pruned_model.to(getattr(torch, dtype))
         # Weights that the checkpoint lacked are random. A folder with random weights would look like a trained model.
         trained_weights = {name: value for name, value in pruned_model.state_dict().items() if name not in new_weights}
         options = {"state_dict": trained_weights} if new_weights else {}
@@ -209,7 +210,7 @@ def _find_recipe(source: Path, name: str | None, changes: Mapping[str, Any]) -> 
     return recipe.model_copy(update={"distillation": None})
 
 
-def _load_as_saved(source: Path, info: CheckpointInfo | None, original: Checkpoint | None) -> tuple[Model, list[str]]:
+def _load_model(source: Path, info: CheckpointInfo | None, original: Checkpoint | None) -> tuple[Model, list[str]]:
     """Return the model with all weights of its checkpoint, and the names of weights that the checkpoint lacks."""
     if info is not None and original is not None:
         return info.task.load_model(source, replace(original.context, inference=False), new_head=False), []

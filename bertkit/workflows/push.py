@@ -140,11 +140,10 @@ def _make_public_record(record: RunRecord) -> RunRecord:
     if not record:
         return record
     recipe, identity = record["identity"]["recipe"], record["identity"]
-    recipe = {key: recipe[key] for key in ("name", "data", "training", "options") if key in recipe}
     identity = {key: identity[key] for key in ("model", "data", "labels", "hold_out") if key in identity}
+    identity["recipe"] = {key: recipe[key] for key in ("name", "data", "training", "options") if key in recipe}
     results = [{key: result[key] for key in _RESULT_KEYS if key in result} for result in record.get("results", [])]
-    entries = {**select_entries(record, *_RUN_KEYS), "identity": {**identity, "recipe": recipe}, "results": results}
-    return cast(RunRecord, entries)
+    return cast(RunRecord, {**select_entries(record, *_RUN_KEYS), "identity": identity, "results": results})
 
 
 def _list_checksums(files: Mapping[str, Path]) -> dict[str, Any]:
@@ -165,7 +164,8 @@ def _commit(result: PushResult, files: Mapping[str, Path], record: RunRecord) ->
         earlier_record: Mapping[str, Any] = {}
         if runs.RECORD in paths:
             folder = hub.fetch(hub.get_repo_info("model", name, before), [runs.RECORD])
-            with suppress(ResourceError):  # Another program may have written the file.
+            # Another program may have written the file.
+            with suppress(ResourceError):
                 earlier_record = runs.read_record(folder) or {}
         # Delete weights in other formats and the calibration of the earlier model, which would be loaded instead of
         # this run's. Keep all other files, which bertkit did not write.

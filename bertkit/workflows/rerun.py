@@ -24,10 +24,12 @@ from bertkit.training.run import changed_inputs_error, wait_for_all
 from bertkit.workflows import distill, finetune, finetune_data, pretrain, pretrain_data
 
 _RECIPE = "recipe.yaml"
-_LOCATION = ("source", "config", "revision", "files")  # keys of `data` that locate the rows
+# Keys of `data` that locate the rows.
+_LOCATION = ("source", "config", "revision", "files")
 _WEIGHTS = (".safetensors", ".bin")
 _MACHINE = ("device", "precision", "threads", "matmul_backend")
-_INPUTS = ("data", "model", "tokenizer", "teachers")  # keys of the identity with checksums
+# Keys of the identity with checksums.
+_INPUTS = ("data", "model", "tokenizer", "teachers")
 
 
 def rerun(
@@ -218,8 +220,7 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
     # 3. Validate. A run with a time budget cannot be repeated, because its steps depend on the load of the machine.
     if values.get("training", {}).get("budget"):
         message = "the run had a time budget (training.budget), so a repetition could have a different number of steps"
-        remedy = f"`bertkit pretrain {file} --steps {record['steps']}` trains as many steps"
-        raise UsageError(message, remedy, file=folder)
+        raise UsageError(message, f"`bertkit pretrain {file} --steps {record['steps']}` trains as long", file=folder)
     try:
         record_type = PretrainRecipe if "objective" in values else Recipe
         recipe = record_type.model_validate(values, context={"trusted": trusts_folders()})

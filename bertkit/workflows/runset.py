@@ -43,7 +43,8 @@ Kinds = type[BertkitError] | tuple[type[BertkitError], ...]
 
 _PAUSE = 0.1  # seconds between two checks of locks, records or workers
 _ENTRY = "from bertkit.workflows.runset import work; work()"
-_TITLE_MARK = "\x1e"  # a control character, with which no line of a log starts
+# A control character, with which no line of a log starts.
+_TITLE_MARK = "\x1e"
 _CHOICE_LOCK = ".choosing.lock"
 
 
@@ -355,7 +356,8 @@ class _Worker(subprocess.Popen[bytes]):
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
         assert self.stdin is not None
-        with suppress(BrokenPipeError):  # If the worker has ended already, `read_failures` raises the reason.
+        # If the worker has ended already, `read_failures` raises the reason.
+        with suppress(BrokenPipeError):
             self.stdin.write(pickle.dumps((runset, sys.argv)))
             self.stdin.flush()
         self.title, self.last_line = "worker", ""
@@ -425,4 +427,5 @@ def _stop_with_parent() -> None:
     """
     while os.read(0, 1):
         pass
-    signal.raise_signal(signal.SIGTERM)  # On Windows, `os.kill` would end the process before the run has saved.
+    # On Windows, `os.kill` would end the process before the run has saved.
+    signal.raise_signal(signal.SIGTERM)

@@ -36,9 +36,11 @@ from bertkit.vectors.search.ranking import (
 )
 from bertkit.vectors.search.rows import TextRows
 
-_CHUNK_ROWS = 4096  # rows; enough texts to sort them by length, so that batches have little padding
+# Enough texts to sort them by length, so that batches have little padding.
+_CHUNK_ROWS = 4096
 _CHUNK_QUERIES = 1024  # queries
-_CHUNK_EVALUATED = 256  # queries; fewer, because each query has several rankings of DEPTH rows
+# Fewer queries, because each query has several rankings of DEPTH rows.
+_CHUNK_EVALUATED = 256
 _BY_VECTORS = SearchMethod()
 
 CUTOFF = 10
@@ -122,7 +124,8 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None) -> Inde
         BertkitError: If a file or an option is wrong; see `bertkit.errors`.
     """
     folder = expand_path(folder)
-    Index.open(folder)  # A wrong folder is an error before a lock is created next to it.
+    # A wrong folder is an error before a lock is created next to it.
+    Index.open(folder)
     with lock_output_folder(folder):
         # Verify all files, because the words of all rows are counted again for BM25.
         index = Index.open(folder, verify=True)

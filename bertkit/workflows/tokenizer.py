@@ -19,7 +19,8 @@ from bertkit.tokens.splitting import Splitting
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
 _BATCH = 256  # documents per call of the tokenizer
-_MAX_UNKNOWN_RATE = 0.001  # fraction of unknown tokens, above which there is a warning
+# Fraction of unknown tokens, above which there is a warning.
+_MAX_UNKNOWN_RATE = 0.001
 
 
 @dataclass(frozen=True)

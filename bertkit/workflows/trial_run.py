@@ -38,8 +38,10 @@ from bertkit.workflows.finetune_data import FinetuneData, read_finetune_data
 _LENGTH_ROWS = 1000  # training rows whose lengths are counted
 SMOKE_ROWS = 16
 """Number of rows per split in a smoke run, or the number of labels if that is larger."""
-_SMOKE_STEPS = 2  # the training is stopped after the first step, and resumed
-_SMOKE_DOCUMENTS = 200  # enough that some documents are held out
+# The training is stopped after the first step, and resumed.
+_SMOKE_STEPS = 2
+# Enough documents that some are held out.
+_SMOKE_DOCUMENTS = 200
 
 
 @dataclass(frozen=True)
@@ -219,9 +221,8 @@ def smoke_pretrain(recipe: PretrainRecipe) -> tuple[SmokeResult, BertkitError | 
     from bertkit.workflows.pretrain_data import read_pretrain_data
 
     changes: dict[str, Any] = {"budget": None, "batch_size": 2, "short_length": None}
-    limit = min(recipe.data.limit or _SMOKE_DOCUMENTS, _SMOKE_DOCUMENTS)
     recipe = recipe.replace("training", **changes, steps=_SMOKE_STEPS, evaluate_every=1, report_to=[])
-    recipe = recipe.replace("data", limit=limit)
+    recipe = recipe.replace("data", limit=min(recipe.data.limit or _SMOKE_DOCUMENTS, _SMOKE_DOCUMENTS))
     result = SmokeResult(recipe.name, recipe.model or recipe.size)
     with _smoke_stages(result) as stages:
         with stages.stage("prepare the text"):

@@ -198,7 +198,7 @@ def test_workers_share_the_runs_and_their_lines_have_the_title_of_the_run(tmp_pa
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("killed-1", ResourceError, "the process of killed 1 was ended by signal 9 - the same command resumes it"),
+        ("killed-1", ResourceError, "the process of killed 1 was ended by signal 9 - the same command resumes the run"),
         ("error-1", DataError, "no label (a.csv:3) - fill it in"),
         ("crash-1", BertkitError, "crash 1 failed: ValueError: a bug"),
         ("full-1", ResourceError, "No space left on device"),
