@@ -38,7 +38,7 @@ _MAX_INT = 2**63
 
 
 def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
-    """Read a model folder's ``config.json`` after checking that the folder holds a model and a tokenizer.
+    """Read a model folder's ``config.json`` after checking that the folder contains a model and a tokenizer.
 
     Args:
         folder: Model folder.
