@@ -142,12 +142,12 @@ def fingerprint(folder: Path, *, weights: bool = True) -> str:
 
 def get_weight_bytes(folder: Path) -> int:
     """Return the size of a model folder's weights in bytes, also if they were not downloaded from the Hub."""
-    return bytes_left_out(folder) or sum(file.stat().st_size for file in _weight_files(folder))
+    return bytes_left_out(folder) or sum(file.stat().st_size for file in _list_weight_files(folder))
 
 
 def get_loaded_weight_bytes(folder: Path) -> int:
     """Return the size in bytes of a model folder's weights after loading them in float32."""
-    return bytes_left_out(folder) or sum(map(get_loaded_file_bytes, _weight_files(folder)))
+    return bytes_left_out(folder) or sum(map(get_loaded_file_bytes, _list_weight_files(folder)))
 
 
 def get_loaded_file_bytes(file: Path) -> int:
@@ -163,7 +163,7 @@ def get_loaded_file_bytes(file: Path) -> int:
         return file.stat().st_size
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def _list_weight_files(folder: Path) -> list[Path]:
     """List the weight files of a model folder that are loaded; a pickle next to safetensors is not."""
     files = [file for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS and file.name != "training_args.bin"]
     has_safetensors = any(file.suffix == ".safetensors" for file in files)

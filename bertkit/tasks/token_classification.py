@@ -227,9 +227,9 @@ def collator(context: TaskContext) -> Collator:
     """Build the padding collator, which also batches the hidden states of a frozen encoder if they are precomputed."""
     if context.inference:  # Only training keeps hidden states.
         return padding_collator(context, label_per_token=True)
-    from bertkit.modeling.heads.taggers import state_collator
+    from bertkit.modeling.heads.taggers import make_state_collator
 
-    return state_collator(padding_collator(context, label_per_token=True))
+    return make_state_collator(padding_collator(context, label_per_token=True))
 
 
 def precompute(model: Model, features: Mapping[str, Features], context: TaskContext, run: RunModule) -> bool:

@@ -65,7 +65,7 @@ def find_library_loss(name: str | None) -> LibraryLoss | None:
     return None if name is None or name.islower() else list_library_losses().get(name)
 
 
-def loss_option(shipped: tuple[str, ...], *labels: str) -> Option:
+def make_loss_option(shipped: tuple[str, ...], *labels: str) -> Option:
     """Return the option ``loss`` of a task family.
 
     Args:
