@@ -1,1 +1,1 @@
-"""Code that depends on the internals of transformers models: loading, heads, layers and speed patches."""
+"""Internals of transformers models: loading, heads, layers and speed patches."""
