@@ -60,7 +60,7 @@ def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
     if not any((folder / name).is_file() for name in WEIGHTS) and bytes_left_out(folder) is None:
         raise ModelError("no weights", f"expected one of {', '.join(WEIGHTS)}", file=folder)
     if not any((folder / name).is_file() for name in _VOCAB_FILES):
-        remedy = "copy tokenizer.json and tokenizer_config.json from its pretrained model"
+        remedy = "copy tokenizer.json and tokenizer_config.json from the pretrained model"
         raise ModelError("no tokenizer files", remedy, file=folder)
     # `load_config` rejects custom code, with a better remedy: a model of transformers that replaces the code.
     if "auto_map" not in config and not decoders:
