@@ -34,7 +34,7 @@ BASE = {
 VOCABULARIES = {"xlm-roberta": 250_002}  # if the published model differs from the named size
 PUBLISHED: dict[str, dict[str, Any]] = {  # fields of published models that differ from the default config
     "deberta": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False},
-    "deberta-v2": {k: v for k, v in find_size("deberta-v3-small").more.items() if k != "intermediate_size"},
+    "deberta-v2": {k: v for k, v in find_size("deberta-v3-small").config.items() if k != "intermediate_size"},
 }
 TASKS = {"cola": "CoLA", "stsb": "STS-B", "ner": "CoNLL-2003"}
 SHAPES = {
