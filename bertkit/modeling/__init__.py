@@ -1,1 +1,1 @@
-"""All that knows the inside of a transformers model: heads, layers, speed paths."""
+"""Internals of transformers models: loading, heads, layers and speed patches."""

@@ -1,7 +1,7 @@
-"""Properties of the model types that bertkit knows: one record per type, in one table.
+"""Properties of the model types that bertkit knows, one record per type.
 
-To support another architecture, add its record to architectures.yaml. The test of this module then compares each of its
-speed paths with the plain model. A type without a record is trained on the plain path.
+To support another architecture, add a record to architectures.yaml. The test of this module then compares the model
+with each speed patch to the model without patches. A type without a record is trained without speed patches.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _MAX_INT = 2**63
 
 
 def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
-    """Read a model folder's ``config.json`` after checking that the folder holds a model and a tokenizer.
+    """Read a model folder's ``config.json`` after checking that the folder contains a model and a tokenizer.
 
     Args:
         folder: Model folder.
@@ -60,7 +60,7 @@ def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
     if not any((folder / name).is_file() for name in WEIGHTS) and bytes_left_out(folder) is None:
         raise ModelError("no weights", f"expected one of {', '.join(WEIGHTS)}", file=folder)
     if not any((folder / name).is_file() for name in _VOCAB_FILES):
-        remedy = "copy tokenizer.json and tokenizer_config.json from its pretrained model"
+        remedy = "copy tokenizer.json and tokenizer_config.json from the pretrained model"
         raise ModelError("no tokenizer files", remedy, file=folder)
     # `load_config` rejects custom code, with a better remedy: a model of transformers that replaces the code.
     if "auto_map" not in config and not decoders:
@@ -142,12 +142,12 @@ def fingerprint(folder: Path, *, weights: bool = True) -> str:
 
 def get_weight_bytes(folder: Path) -> int:
     """Return the size of a model folder's weights in bytes, also if they were not downloaded from the Hub."""
-    return bytes_left_out(folder) or sum(file.stat().st_size for file in _weight_files(folder))
+    return bytes_left_out(folder) or sum(file.stat().st_size for file in _list_weight_files(folder))
 
 
 def get_loaded_weight_bytes(folder: Path) -> int:
     """Return the size in bytes of a model folder's weights after loading them in float32."""
-    return bytes_left_out(folder) or sum(map(get_loaded_file_bytes, _weight_files(folder)))
+    return bytes_left_out(folder) or sum(map(get_loaded_file_bytes, _list_weight_files(folder)))
 
 
 def get_loaded_file_bytes(file: Path) -> int:
@@ -163,7 +163,7 @@ def get_loaded_file_bytes(file: Path) -> int:
         return file.stat().st_size
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def _list_weight_files(folder: Path) -> list[Path]:
     """List the weight files of a model folder that are loaded; a pickle next to safetensors is not."""
     files = [file for file in folder.iterdir() if file.suffix in _WEIGHT_ENDINGS and file.name != "training_args.bin"]
     has_safetensors = any(file.suffix == ".safetensors" for file in files)

@@ -176,5 +176,12 @@ def _project_states(attention: Any, first: Tensor, states: Tensor) -> tuple[Tens
 
 
 def split_heads(values: Tensor, width: int) -> Tensor:
-    """Turn (rows, tokens, heads * width) into (rows, heads, tokens, width)."""
+    """Turn (rows, tokens, heads * width) into (rows, heads, tokens, width).
+
+    In this example, one row has two tokens, and the states of each token belong to two heads of width 2:
+
+    >>> import torch
+    >>> split_heads(torch.tensor([[[1, 2, 3, 4], [5, 6, 7, 8]]]), width=2).tolist()
+    [[[[1, 2], [5, 6]], [[3, 4], [7, 8]]]]
+    """
     return values.view(*values.shape[:-1], -1, width).transpose(1, 2)

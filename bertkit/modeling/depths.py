@@ -63,9 +63,9 @@ def find_depths(model: Model) -> Depths:
 
 def find_encoder_layers(model: Model) -> list[nn.Module]:
     """Return the layers of a model of any type; layers that share their weights count as one layer."""
-    from bertkit.modeling.speed_patches import repeated_layers
+    from bertkit.modeling.speed_patches import find_repeated_layers
 
-    return get_layers(model) or repeated_layers(model.base_model)
+    return get_layers(model) or find_repeated_layers(model.base_model)
 
 
 def find_modules_above(model: Model) -> list[nn.Module]:

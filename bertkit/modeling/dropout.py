@@ -107,7 +107,7 @@ class _Masked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        # The gradient is the same masking of the gradients, so only the mask was saved, not the values.
+        # The backward pass masks the gradients like the values, so it needs only the mask.
         (mask,) = ctx.saved_tensors
         return _Masked.mask(gradients[0].contiguous(), mask, ctx.scale), None, None
 

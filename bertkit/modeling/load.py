@@ -118,7 +118,7 @@ def load_pretrained(
         is_trained = is_trained and saved_labels == list(labels) and saved_tagger == tagger
         # A head for other labels may have the same shape; its loaded weights are useless.
         if not is_trained and not report["missing_keys"]:
-            initialize_again(model, _head_modules(model))
+            initialize_again(model, _list_head_modules(model))
         # Otherwise transformers' default for a missing id could contradict the tokenizer.
         model.config.pad_token_id = context.tokenizer.pad_token_id
     compute_head_in_fp32(model)
@@ -335,7 +335,7 @@ def initialize_again(model: Model, modules: Iterable[nn.Module]) -> None:
         module.apply(model._init_weights)
 
 
-def _head_modules(model: Model) -> list[nn.Module]:
+def _list_head_modules(model: Model) -> list[nn.Module]:
     """List the modules of a model outside its encoder."""
     return [module for name, module in model.named_children() if name != model.base_model_prefix]
 
@@ -353,7 +353,7 @@ def compute_head_in_fp32(model: Model) -> None:
             return torch.nn.functional.linear(inputs.float(), layer.weight, layer.bias)
 
     poolers = [module for name, module in model.base_model.named_children() if name == "pooler"]
-    for module in [*_head_modules(model), *poolers]:
+    for module in [*_list_head_modules(model), *poolers]:
         for layer in module.modules():
             if type(layer) is torch.nn.Linear:
                 layer.forward = partial(in_fp32, layer)  # type: ignore[method-assign]

@@ -125,7 +125,7 @@ def apply_speed_patches(
     training: BaseTrainingConfig,
     machine: ComputeConfig,
     dropout: DropoutStream,
-    tokens: Iterable[int] | None,
+    token_ids: Iterable[int] | None,
 ) -> Iterator[AppliedPatches]:
     """Apply the speed patches that the recipe and the machine allow, inside the `with` block.
 
@@ -138,7 +138,7 @@ def apply_speed_patches(
         training: Section of the recipe.
         machine: Machine that the model is trained on.
         dropout: Stream that dropout draws from if `training.fast_dropout` is true.
-        tokens: Ids whose embeddings are trained, or None for all.
+        token_ids: Ids whose embeddings are trained, or None for all.
 
     Raises:
         RecipeError: If layers are compiled although their attention is read.
@@ -150,21 +150,23 @@ def apply_speed_patches(
     layers: tuple[nn.Module, ...] = ()
     embeddings = None
     with ExitStack() as patches:
+        # 1. On a CPU, replace dropout, and merge the projections of attention.
         if training.fast_dropout and runs_once_on_cpu:
             patches.enter_context(fast_dropout(model, dropout))
         if runs_once_on_cpu:
             patches.enter_context(merge_projections(model))
-        # CUDA graphs are replayed without Python, so they cannot read a mask on the CPU.
+        # 2. On a GPU, read masks on the CPU. CUDA graphs cannot, because they are replayed without Python.
         runs_python = not training.cuda_graphs and not device.is_cpu and device.shapes_may_change
         if runs_python and model.config._attn_implementation == "sdpa":
             patches.enter_context(read_masks_on_host(model))
+        # 3. Leave out padding, train only the used embeddings, and compile the layers.
         if reason is None:
             layers = patches.enter_context(unpad_layers(model))
-        if tokens is not None:
-            embeddings = patches.enter_context(train_used_embeddings(model, tokens))
+        if token_ids is not None:
+            embeddings = patches.enter_context(train_used_embeddings(model, token_ids))
         if training.torch_compile:
             patches.enter_context(compile_layers(model))
-        # A frozen encoder computes its states once, before training.
+        # 4. Report why padding is computed, except for a frozen encoder, which computes its states before training.
         if layers or get_tagger_head(model.config) is not None:
             reason = None
         elif reason is None:
@@ -238,7 +240,7 @@ def compile_layers(model: Model) -> Iterator[None]:
         message = "training.torch_compile: the attention of compiled layers cannot be read"
         raise RecipeError(message, "leave it out, or match hidden states only")
     with ExitStack() as patches:
-        for layer in repeated_layers(model) or [model.base_model]:
+        for layer in find_repeated_layers(model) or [model.base_model]:
             run = partial(_run_compiled, layer, layer.forward, torch.compile(layer.forward))
             patches.enter_context(patch_forward(layer, run))
         try:
@@ -250,12 +252,12 @@ def compile_layers(model: Model) -> Iterator[None]:
             raise UnavailableError(message, f"{remedy}, or leave out training.torch_compile") from None
 
 
-def repeated_layers(module: nn.Module) -> list[nn.Module]:
+def find_repeated_layers(module: nn.Module) -> list[nn.Module]:
     """List the layers of all encoders in a module: the elements of its outermost module lists."""
     layers: list[nn.Module] = []
     for child in module.children():
         is_layer = isinstance(module, nn.ModuleList) and not isinstance(child, nn.ModuleList)
-        layers += [child] if is_layer else repeated_layers(child)
+        layers += [child] if is_layer else find_repeated_layers(child)
     return layers
 
 

@@ -40,7 +40,7 @@ COLUMNS: ColumnSpec = ColumnSpec(
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: Mapping[str, Metric] = RETRIEVAL
 OPTIONS: Mapping[str, Any] = {
-    "loss": library_losses.loss_option(("mnrl", "margin_mse"), library_losses.NONE),
+    "loss": library_losses.make_loss_option(("mnrl", "margin_mse"), library_losses.NONE),
     "mine": Option(0, minimum=0),
     "mine_margin": Option(0.05, minimum=0, maximum=1),
     **texts.OPTIONS,

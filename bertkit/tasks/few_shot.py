@@ -18,7 +18,7 @@ from bertkit.errors import RecipeError
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.folder import read_modules, with_options
-from bertkit.modeling.sentence.library_losses import CLASS, loss_option
+from bertkit.modeling.sentence.library_losses import CLASS, make_loss_option
 from bertkit.recipe.records import Option, Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import RunModule, add_labels, text_classification
@@ -31,7 +31,7 @@ TYPES = text_classification.TYPES
 METRICS = text_classification.METRICS
 OPTIONS: Mapping[str, Any] = {
     "method": Option("contrastive", choices=("contrastive", "frozen")),
-    "loss": loss_option(("class_cosent",), CLASS),
+    "loss": make_loss_option(("class_cosent",), CLASS),
     **{name: texts.OPTIONS[name] for name in ("scale", "pooling", "prompts")},
 }
 

@@ -16,7 +16,7 @@ from bertkit.metrics.registry import EVALUATE_PREFIX, REGRESSION
 from bertkit.modeling.heads.targets import Target, build_vector_target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import library_losses, texts
-from bertkit.modeling.sentence.library_losses import BINARY, SCORE, loss_option
+from bertkit.modeling.sentence.library_losses import BINARY, SCORE, make_loss_option
 from bertkit.recipe.records import Recipe, read_option
 from bertkit.recipe.sections import Row
 from bertkit.tasks import (
@@ -36,7 +36,7 @@ COLUMNS = ColumnSpec(inputs=("text", "text_pair"), gold="label")
 TYPES: Mapping[str, Any] = {"prediction": float}
 _CORRELATIONS = {name: REGRESSION[name] for name in ("spearmanr", "pearsonr")}
 METRICS: Mapping[str, Metric] = {**_CORRELATIONS, EVALUATE_PREFIX: UNDECLARED_METRIC}
-OPTIONS: Mapping[str, Any] = {"loss": loss_option(("cosent", "cosine", "simcse"), SCORE, BINARY), **texts.OPTIONS}
+OPTIONS: Mapping[str, Any] = {"loss": make_loss_option(("cosent", "cosine", "simcse"), SCORE, BINARY), **texts.OPTIONS}
 
 compare, score, check_training = compare_values, score_values, library_losses.check_training
 fit_baselines, baselines = text_regression.fit_baselines, text_regression.baselines

@@ -226,9 +226,9 @@ def collator(context: TaskContext) -> Collator:
     # Only training stores hidden states.
     if context.inference:
         return padding_collator(context, label_per_token=True)
-    from bertkit.modeling.heads.taggers import state_collator
+    from bertkit.modeling.heads.taggers import make_state_collator
 
-    return state_collator(padding_collator(context, label_per_token=True))
+    return make_state_collator(padding_collator(context, label_per_token=True))
 
 
 def precompute(model: Model, features: Mapping[str, Features], context: TaskContext, run: RunModule) -> bool:

@@ -171,7 +171,7 @@ def test_another_delimiter_is_reported(run, tiny_model):
         (
             "notok",
             4,
-            "no tokenizer files (notok) - copy tokenizer.json and tokenizer_config.json from its pretrained model",
+            "no tokenizer files (notok) - copy tokenizer.json and tokenizer_config.json from the pretrained model",
         ),
         ("d.csv", 4, "not a model folder but a file (d.csv) - name the folder that it is in"),
     ],

@@ -26,9 +26,9 @@ from bertkit.modeling.speed_patches import (
     AppliedPatches,
     apply_speed_patches,
     compile_layers,
+    find_repeated_layers,
     merge_projections,
     read_masks_on_host,
-    repeated_layers,
 )
 from bertkit.recipe import TrainingConfig
 from tests.modeling.tiny_models import CPU, make_tiny, make_tiny_batch
@@ -265,7 +265,7 @@ def test_layers_are_traced_in_training_only_and_found_in_any_model(monkeypatch):
             model.eval()(ids)
             assert traces == []
             model.train()(ids)
-        assert (len(repeated_layers(model)), len(traces)) == (count, 2)
+        assert (len(find_repeated_layers(model)), len(traces)) == (count, 2)
         traces.clear()
 
 

@@ -46,7 +46,7 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
         label_positions: Tensor | None = None,
         **kwargs: Tensor,
     ) -> Tensors:
-        """Replace masked tokens by samples from the generator, and let the discriminator detect them.
+        """Replace masked tokens by samples of the generator, and detect the replaced tokens with the discriminator.
 
         No gradient passes from the discriminator into the generator, because sampling has none.
 

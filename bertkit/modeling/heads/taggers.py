@@ -166,7 +166,7 @@ def cache_states(model: Model, features: Features, run: Callable[..., Any], cont
     add_values(features, "states", np.split(arrays["states"], np.cumsum(get_lengths(features))[:-1]))
 
 
-def state_collator(pad: Collator) -> Collator:
+def make_state_collator(pad: Collator) -> Collator:
     """Build a collator that also pads ``states``, if all features have them. Shape: (rows, tokens, ...)."""
 
     def collate(features: Features) -> Tensors:

@@ -80,7 +80,7 @@ def get_encoder_shapes(config: Config) -> Shapes:
     # In the order of the fields of `LayerNames`.
     layer_shapes = (square, square, square, square, vector, (intermediate, width), (width, intermediate), vector)
     for layer in range(config.num_hidden_layers):
-        modules.update(zip(_layer_names(config, layer), layer_shapes, strict=True))
+        modules.update(zip(_get_layer_names(config, layer), layer_shapes, strict=True))
     shapes = {f"embeddings.{name}_embeddings.weight": (size, embedding_width) for name, size in tables.items()}
     return shapes | add_bias_shapes(modules)
 
@@ -134,7 +134,7 @@ class InferenceEncoder(nn.Module):
         self.norm = _load_norm(weights, "embeddings.LayerNorm", epsilon)
         has_project = "embeddings_project.weight" in weights
         self.project = FusedLinear(weights, dtype, "embeddings_project") if has_project else None
-        names = [_layer_names(config, layer) for layer in range(config.num_hidden_layers)]
+        names = [_get_layer_names(config, layer) for layer in range(config.num_hidden_layers)]
         heads = config.num_attention_heads
         self.layers = nn.ModuleList(_Layer(weights, dtype, layer_names, heads, epsilon) for layer_names in names)
 
@@ -232,7 +232,7 @@ class _PaddedAttention:
 _Attention = EqualLengthAttention | _PaddedAttention
 
 
-def _layer_names(config: Config, layer: int) -> LayerNames:
+def _get_layer_names(config: Config, layer: int) -> LayerNames:
     """Return the names of a layer's submodules, without the encoder's prefix."""
     path = str(get_architecture(config).layers_path)
     return LayerNames(*(f"{path}.{layer}.{name}" for name in LAYER_NAMES[path]))

@@ -74,7 +74,7 @@ def export_graph(
     """
     check_traceable(model)
     graph = TextGraph(model)
-    inputs = example_inputs(names, model.config.vocab_size, reads_rows=graph.reads == "windows")
+    inputs = make_example_inputs(names, model.config.vocab_size, reads_rows=graph.reads == "windows")
     dynamic = {name: dict.fromkeys(range(values.dim()), torch.export.Dim.DYNAMIC) for name, values in inputs.items()}
     with _silence_exporters(), disable_autocast(), torch.no_grad():
         outputs = tuple(graph(**inputs))
@@ -108,7 +108,7 @@ def export_graph(
     return ExportedGraph(graph_inputs, outputs, graph.reads, getattr(model, "score_activation", None) == PROBABILITY)
 
 
-def example_inputs(names: Sequence[str], vocabulary: int, *, reads_rows: bool) -> dict[str, Tensor]:
+def make_example_inputs(names: Sequence[str], vocabulary: int, *, reads_rows: bool) -> dict[str, Tensor]:
     """Return three texts to trace with, or two rows of three windows if `reads_rows`.
 
     All sizes exceed 1, because tracing would treat a size of 1 as a constant.

@@ -23,7 +23,7 @@ from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import check_finite, load_weights
 from bertkit.modeling.sentence.folder import PROJECTION, WEIGHTS, Dense, SentenceModules, write_late
 from bertkit.modeling.sentence.head import SentenceHead, configure_head
-from bertkit.modeling.sentence.losses import Labels, positive_indices
+from bertkit.modeling.sentence.losses import Labels, get_positive_indices
 from bertkit.tokens.features import Tensor
 
 _DIMENSION = 128
@@ -49,7 +49,7 @@ class LateLoss:
             documents = vectors[:, 1:].unbind(dim=1)
             scores = torch.cat([score_texts(queries, column) for column in documents], dim=1)
             scores = self.scale * scores.masked_fill(missing[:, 1:].T.flatten(), float("-inf"))
-            return functional.cross_entropy(scores, positive_indices(missing))
+            return functional.cross_entropy(scores, get_positive_indices(missing))
 
 
 def score_texts(queries: Tensor, documents: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ def find_library_loss(name: str | None) -> LibraryLoss | None:
     return None if name is None or name.islower() else list_library_losses().get(name)
 
 
-def loss_option(shipped: tuple[str, ...], *labels: str) -> Option:
+def make_loss_option(shipped: tuple[str, ...], *labels: str) -> Option:
     """Return the option ``loss`` of a task family.
 
     Args:
@@ -108,7 +108,7 @@ def check_training(train: Split, recipe: Recipe) -> None:
 
 
 def _fits_loss(row: Row, recipe: Recipe, texts: str, labels: str) -> bool:
-    """Return whether a row has the texts and labels of a row of `LibraryLoss.inputs`."""
+    """Return whether a row has the texts and labels of an entry of `LibraryLoss.inputs`."""
     if "label" in row:
         return labels == SCORE or (labels == BINARY and row["label"] in (recipe.data.label_range or (0, 1)))
     # Texts are separated by commas: "(anchor, positive) pairs", or "(anchor, positive, negative_1, ..., negative_n)".

@@ -133,10 +133,10 @@ def find_positives(vectors: Tensor, missing: Tensor, scale: float) -> Tensor:
     candidates = vectors[:, 1:].transpose(0, 1).flatten(0, 1)
     scores = scale * vectors[:, 0] @ candidates.T
     scores = scores.masked_fill(missing[:, 1:].T.flatten(), float("-inf"))
-    return functional.cross_entropy(scores, positive_indices(missing))
+    return functional.cross_entropy(scores, get_positive_indices(missing))
 
 
-def positive_indices(missing: Tensor) -> Tensor:
+def get_positive_indices(missing: Tensor) -> Tensor:
     """Return the index of each row's positive among the candidates, or `IGNORE_INDEX` for fillers. Shape: (rows,)."""
     return torch.arange(len(missing), device=missing.device).where(~missing[:, 0], IGNORE_INDEX)
 

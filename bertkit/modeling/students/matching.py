@@ -90,20 +90,20 @@ class Matching:
         Args:
             mask: 0 for padding. Shape: (texts, tokens).
         """
-        compare = {
+        functions = {
             "embeddings": self._compare_states,
             "hidden": self._compare_states,
             "attention": self._compare_attention,
             "attention_scores": self._compare_scores,
         }
-        tokens = derive(mask, lambda mask: mask != 0)
+        is_token = derive(mask, lambda mask: mask != 0)
         sums = {}
         for name, pairs in self.pairs.items():
-            terms = [compare[name](*layers, tokens) for layers in pairs.items()]
+            terms = [functions[name](*layers, is_token) for layers in pairs.items()]
             sums[name] = torch.stack(terms).mean(dim=0)
         return sums
 
-    def module(self, model: Model, index: int) -> nn.Module:
+    def get_module(self, model: Model, index: int) -> nn.Module:
         """Return a layer of a model, or its embeddings."""
         if index != _EMBEDDINGS:
             layer: nn.Module = self.layers[model][index]
@@ -112,46 +112,46 @@ class Matching:
         embeddings: nn.Module = getattr(model.base_model, "embeddings", None) or model.get_input_embeddings()
         return embeddings
 
-    def _compare_states(self, student_layer: int, teacher_layer: int, tokens: Tensor) -> Tensor:
-        student = _pick(self.states[self.module(self.student, student_layer)], tokens)
-        teacher = _pick(self.states[self.module(self.teacher, teacher_layer)], tokens)
-        projections, key = getattr(self.student, _PROJECTIONS, {}), _key(student_layer)
-        if key in projections:
-            student = projections[key](student.float())
+    def _compare_states(self, student_layer: int, teacher_layer: int, is_token: Tensor) -> Tensor:
+        student = _select_tokens(self.states[self.get_module(self.student, student_layer)], is_token)
+        teacher = _select_tokens(self.states[self.get_module(self.teacher, teacher_layer)], is_token)
+        projections, name = getattr(self.student, _PROJECTIONS, {}), _get_name(student_layer)
+        if name in projections:
+            student = projections[name](student.float())
         return functional.mse_loss(student.float(), teacher.float(), reduction="none").mean(dim=-1).sum()
 
-    def _compare_attention(self, student_layer: int, teacher_layer: int, tokens: Tensor) -> Tensor:
-        student, teacher = self._attention_at(student_layer, teacher_layer, tokens)
+    def _compare_attention(self, student_layer: int, teacher_layer: int, is_token: Tensor) -> Tensor:
+        student, teacher = self._get_attention(student_layer, teacher_layer, is_token)
         if self.reads_scores:
             student, teacher = student.log_softmax(dim=-1), teacher.log_softmax(dim=-1)
         # Attended padding has the probability 0 in both models; the difference of its logarithms would be noise.
         log_ratio = (teacher - student).masked_fill(teacher < -1e4, 0.0)
         return (teacher.exp() * log_ratio).sum(dim=-1).mean(dim=-1).sum()
 
-    def _compare_scores(self, student_layer: int, teacher_layer: int, tokens: Tensor) -> Tensor:
-        student, teacher = self._attention_at(student_layer, teacher_layer, tokens)
+    def _compare_scores(self, student_layer: int, teacher_layer: int, is_token: Tensor) -> Tensor:
+        student, teacher = self._get_attention(student_layer, teacher_layer, is_token)
         is_masked = teacher < -1e8
         squares = (student - teacher).square().masked_fill(is_masked, 0.0)
         return (squares.sum(dim=-1) / (~is_masked).sum(dim=-1)).mean(dim=-1).sum()
 
-    def _attention_at(self, student_layer: int, teacher_layer: int, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    def _get_attention(self, student_layer: int, teacher_layer: int, is_token: Tensor) -> tuple[Tensor, Tensor]:
         """Return the attention of both models. Shape: (real tokens, heads, attended tokens)."""
         student = get_attention_map(self.layers[self.student][student_layer], self.attention[self.student])
         teacher = get_attention_map(self.layers[self.teacher][teacher_layer], self.attention[self.teacher])
-        return _pick(student.transpose(1, 2), tokens), _pick(teacher.transpose(1, 2), tokens)
+        return _select_tokens(student.transpose(1, 2), is_token), _select_tokens(teacher.transpose(1, 2), is_token)
 
 
-def _pick(values: Tensor, tokens: Tensor) -> Tensor:
+def _select_tokens(values: Tensor, is_token: Tensor) -> Tensor:
     """Select the values of real tokens: (texts, tokens, ...) to (real tokens, ...).
 
     On a device that compiles one graph per shape, keep all tokens, and set padding to 0 in both models.
     """
     if Device(values.device.type).shapes_may_change:
-        return select(values, tokens)
-    return values.where(tokens.view(*tokens.shape, *[1] * (values.dim() - 2)), 0.0).flatten(0, 1)
+        return select(values, is_token)
+    return values.where(is_token.view(*is_token.shape, *[1] * (values.dim() - 2)), 0.0).flatten(0, 1)
 
 
-def _key(index: int) -> str:
+def _get_name(index: int) -> str:
     """Return the name of a layer's projection, or of the embeddings' projection."""
     return "embeddings" if index == _EMBEDDINGS else str(index)
 
@@ -193,7 +193,7 @@ def match_models(
     with ExitStack() as patches:
         # 2. Capture hidden states and attention.
         for student_layer, teacher_layer in state_pairs.items():
-            modules = [matching.module(student, student_layer), matching.module(teacher, teacher_layer)]
+            modules = [matching.get_module(student, student_layer), matching.get_module(teacher, teacher_layer)]
             patches.enter_context(capture_hidden_states(modules, matching.states))
         if {"attention", "attention_scores"} & set(pairs):
             heads = student.config.num_attention_heads, teacher.config.num_attention_heads
@@ -206,9 +206,9 @@ def match_models(
             matching.attention[teacher] = patches.enter_context(capture_attention(teacher, "teacher", scores=scores))
         # 3. Add projections between different widths.
         projections = {
-            _key(index): nn.Linear(*widths, bias=False)
+            _get_name(index): nn.Linear(*widths, bias=False)
             for index in state_pairs
-            if (widths := (_width(student, index), _width(teacher, index)))[0] != widths[1]
+            if (widths := (_get_width(student, index), _get_width(teacher, index)))[0] != widths[1]
         }
         if projections:
             setattr(student, _PROJECTIONS, nn.ModuleDict(projections).to(student.device))
@@ -216,7 +216,7 @@ def match_models(
         yield matching
 
 
-def _width(model: Model, index: int) -> int:
+def _get_width(model: Model, index: int) -> int:
     """Return the width of a layer's hidden states, or of the embeddings, which can differ."""
     width = getattr(model.config, "embedding_size", None) if index == _EMBEDDINGS else None
     return width or model.config.hidden_size  # type: ignore[no-any-return]

@@ -102,8 +102,8 @@ def keep_heads(model: Model, heads: Sequence[Sequence[int]]) -> None:
         module for module in model.base_model.modules() if all(hasattr(module, name) for name in _PROJECTIONS)
     ]
     for attention, indices in zip(attentions, heads, strict=True):
-        queries = _head_rows(indices, size)
-        keys = _head_rows(sorted({index // group_size for index in indices}), size)
+        queries = _get_head_rows(indices, size)
+        keys = _get_head_rows(sorted({index // group_size for index in indices}), size)
         for name, rows in zip(_PROJECTIONS[:3], (queries, keys, keys), strict=True):
             _keep_outputs(getattr(attention, name), rows)
         _keep_inputs(attention.o_proj, queries)
@@ -166,10 +166,10 @@ def _find_layer_list(model: Model) -> tuple[nn.Module, str, nn.ModuleList]:
     return parent, name, getattr(parent, name)
 
 
-def _head_rows(heads: Sequence[int], size: int) -> Tensor:
+def _get_head_rows(heads: Sequence[int], size: int) -> Tensor:
     """Return the indices of the outputs of some heads. Shape: (heads * size,).
 
-    >>> _head_rows([0, 2], size=3).tolist()
+    >>> _get_head_rows([0, 2], size=3).tolist()
     [0, 1, 2, 6, 7, 8]
     """
     return (torch.tensor(heads)[:, None] * size + torch.arange(size)).flatten()

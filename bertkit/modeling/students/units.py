@@ -62,7 +62,7 @@ def find_feed_forwards(model: Model) -> list[FeedForward]:
     forwards = []
     for layer in model.base_model.modules():
         for names, narrow in _FEED_FORWARD_NAMES:
-            modules = [_submodule(layer, name) for name in (*names, narrow)]
+            modules = [_get_submodule(layer, name) for name in (*names, narrow)]
             if all(isinstance(module, nn.Linear) for module in modules):
                 forwards.append(FeedForward(tuple(modules[:-1]), modules[-1]))  # type: ignore[arg-type]
                 break
@@ -77,7 +77,7 @@ def find_attention_outputs(model: Model) -> list[nn.Linear]:
     """
     outputs = []
     for layer in model.base_model.modules():
-        modules = (_submodule(layer, name) for name in _ATTENTION_OUTPUT_NAMES)
+        modules = (_get_submodule(layer, name) for name in _ATTENTION_OUTPUT_NAMES)
         outputs += [module for module in modules if isinstance(module, nn.Linear)][:1]
     return outputs or _raise_unknown(model, "attention")
 
@@ -113,7 +113,7 @@ def _multiply_units(states: Tensor, mask: Tensor) -> Tensor:
     return (units * mask[..., None]).flatten(-2)
 
 
-def _submodule(layer: nn.Module, name: str) -> nn.Module | None:
+def _get_submodule(layer: nn.Module, name: str) -> nn.Module | None:
     try:
         return layer.get_submodule(name)
     except AttributeError:

@@ -9,7 +9,7 @@ from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.heads.taggers import build_tagger_class
 from bertkit.modeling.inference import graphs
-from bertkit.modeling.inference.graphs import check_traceable, disable_autocast, example_inputs, export_graph
+from bertkit.modeling.inference.graphs import check_traceable, disable_autocast, export_graph, make_example_inputs
 from bertkit.modeling.info import set_tagger_head
 from tests.kills import slow_unless
 from tests.modeling.inference.families import FAMILIES, export_family, largest_difference
@@ -25,10 +25,10 @@ ROUNDED = 2e-3
 
 
 def test_examples_are_texts_of_unlike_lengths():
-    inputs = example_inputs(("input_ids", "attention_mask"), 100, reads_rows=False)
+    inputs = make_example_inputs(("input_ids", "attention_mask"), 100, reads_rows=False)
     assert [tuple(values.shape) for values in inputs.values()] == [(3, 7), (3, 7)]
     assert inputs["attention_mask"].sum(dim=1).tolist() == [7, 5, 7]
-    rows = example_inputs(("input_ids", "token_type_ids"), 100, reads_rows=True)
+    rows = make_example_inputs(("input_ids", "token_type_ids"), 100, reads_rows=True)
     assert [tuple(values.shape) for values in rows.values()] == [(2, 3, 7), (2, 3, 7)]
 
 
