@@ -133,7 +133,7 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
     warnings = []
     for name in (name for name in counts if is_placeholder(name, counts)):
         labels = shlex.quote(f"labels=[{list_names(sorted(counts.keys() - {name}))}]")
-        remedy = f"--set {labels} --set data.empty_label=drop leaves them out" if is_single else "If so, leave it empty"
+        remedy = f"To drop them: --set {labels} --set data.empty_label=drop" if is_single else "If so, leave it empty"
         text = f"{format_fraction(counts[name], rows)} training rows have the label {name!r}, which may mean no label"
         warnings.append((f"{text}. {remedy}.", locate_first(name)))
     forms = {name: fold_label(name) for name in counts}

@@ -155,7 +155,7 @@ def _group_by_column(source: str, records: ReadRecords, data: DataConfig, choose
     for line, values in records():
         if data.split_column not in values:
             hint = did_you_mean(str(data.split_column), values)
-            raise DataError(f"no column {data.split_column!r}", f"{hint} (data.split_column)", file=source)
+            raise DataError(f"data.split_column: no column {data.split_column!r}", hint, file=source)
         by_name.setdefault(str(values[data.split_column]), []).append((line, values))
     by_split = {
         split: sorted(chain.from_iterable(map(by_name.__getitem__, names)), key=itemgetter(0))
