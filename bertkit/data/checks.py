@@ -133,7 +133,7 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
     warnings = []
     for name in (name for name in counts if is_placeholder(name, counts)):
         labels = shlex.quote(f"labels=[{list_names(sorted(counts.keys() - {name}))}]")
-        remedy = f"To drop them: --set {labels} --set data.empty_label=drop" if is_single else "If so, leave it empty"
+        remedy = f"--set {labels} --set data.empty_label=drop drops them" if is_single else "If so, leave it empty"
         text = f"{format_fraction(counts[name], rows)} training rows have the label {name!r}, which may mean no label"
         warnings.append((f"{text}. {remedy}.", locate_first(name)))
     forms = {name: fold_label(name) for name in counts}
@@ -148,7 +148,7 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
             continue
         location = locate_first(name)
         times = "once" if count == 1 else f"{count:,} times"
-        first = f"{location}" if count == 1 else f"first in {location}"
+        first = str(location) if count == 1 else f"first in {location}"
         question = f" Is {suggestion!r} meant?" if suggestion else ""
         warnings.append((f"The label {name!r} occurs {times} in {rows:,} training rows ({first}).{question}", location))
     return warnings

@@ -84,11 +84,9 @@ def map_canonical_names(names: Sequence[str], canonical_names: Iterable[str], da
 
 def add_columns(dataframe: DataFrameT, columns: Mapping[str, list[Any]]) -> DataFrameT:
     """Return a dataframe with additional columns."""
-    any_dataframe: Any = dataframe
-    if hasattr(any_dataframe, "assign"):  # pandas
-        extended: DataFrameT = any_dataframe.assign(**columns)
-        return extended
-    extended = any_dataframe.hstack(type(any_dataframe)(columns))
+    table: Any = dataframe
+    # pandas has `assign`, and polars has `hstack`.
+    extended: DataFrameT = table.assign(**columns) if hasattr(table, "assign") else table.hstack(type(table)(columns))
     return extended
 
 

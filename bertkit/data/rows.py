@@ -187,10 +187,10 @@ def read_split(
         for line, values, row in chain(head, canonical_rows):
             try:
                 with add_row_location(source, line, data, values):
-                    dropped = find_drop_reason(values, row, data, columns)
-                    checked = None if dropped else read(row)
+                    missing_value = find_drop_reason(values, row, data, columns)
+                    checked = None if missing_value else read(row)
                     if checked is None:
-                        skipped_counts[dropped or "labels"] += 1
+                        skipped_counts[missing_value or "labels"] += 1
                         continue
                     is_mapped = has_unique_ids and "id" in checked
                     if is_mapped and (first_line := line_of_id.setdefault(str(checked["id"]), line)) != line:
