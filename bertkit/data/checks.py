@@ -224,10 +224,9 @@ def describe_lacking(gold: Sequence[Any], missing_labels: Sequence[str]) -> list
     if not missing_labels:
         return []
     rows = sum(not set(missing_labels).isdisjoint([value] if isinstance(value, str) else value) for value in gold)
-    listed = ", ".join(map(repr, missing_labels[:_MAX_LISTED])) + (", ..." if len(missing_labels) > _MAX_LISTED else "")
-    return [
-        f"The model lacks the label {listed}, which {format_fraction(rows, len(gold))} rows have. It counts as missed."
-    ]
+    names = ", ".join(map(repr, missing_labels[:_MAX_LISTED])) + ", ..." * (len(missing_labels) > _MAX_LISTED)
+    fraction = format_fraction(rows, len(gold))
+    return [f"The model lacks the label {names}, which {fraction} rows have. It counts as missed."]
 
 
 def find_contradictions(

@@ -106,8 +106,8 @@ def _guess_label(values: dict[str, list[Any]], by_lowercase: dict[str, str], fil
     labels += [name for name in values if name not in labels and _is_number(values[name]) and name.lower() in _LABELS]
     labels = [name for name in labels if name not in inputs]
     if not labels:
-        others = ", ".join(name for name in values if name not in inputs)
-        message = f"no column looks like a label: {others or 'there is only text'}"
+        other_names = ", ".join(name for name in values if name not in inputs)
+        message = f"no column looks like a label: {other_names or 'there is only text'}"
         remedy = f"a label has 2 to {_MAX_CLASSES} values, or is a number called label or score"
         raise DataError(message, remedy, file=file)
     ranks = {name: rank for rank, name in enumerate(_LABELS)}

@@ -127,12 +127,12 @@ def _copy_changed(address: str, folder: Path) -> None:
 
     # 2. Compare the files with the copies. Without a valid record, all files are copied.
     states = {copy: _find_state(system, name) for copy, name in remote_names.items()}
-    known = _read_record(folder)
+    record = _read_record(folder)
     # Copies of deleted files must not be read as splits.
-    for old_copy in known.keys() - states.keys():
+    for old_copy in record.keys() - states.keys():
         (folder / old_copy).unlink(missing_ok=True)
     copied = {
-        copy: state if known.get(copy) == state and (folder / copy).is_file() else "" for copy, state in states.items()
+        copy: state if record.get(copy) == state and (folder / copy).is_file() else "" for copy, state in states.items()
     }
 
     # 3. Copy changed files, and record each, so that interrupted copying can be resumed.
