@@ -159,8 +159,8 @@ _MAX_LISTED = 6  # labels
 def find_odd_values(train: Split, columns: ColumnSpec, data: DataConfig, *, finds_names: bool) -> list[Finding]:
     """Find columns that may be mapped by mistake, in training rows with raw labels."""
     unmapped = [name for name in columns.optional if not any(name in row for row in train.rows[:1])]
-    unread = describe_unread(train.unread_columns, data, unmapped)
-    findings = [Finding("warn", "rows", "unread_columns", text) for text in unread]
+    texts = describe_unread(train.unread_columns, data, unmapped)
+    findings = [Finding("warn", "rows", "unread_columns", text) for text in texts]
     if finds_names and train.rows:
         try:
             check_swapped(train, columns, data)
@@ -189,12 +189,12 @@ def find_label_problems(
         findings.append(Finding("warn", "labels", "misspelled_labels", text, (place,)))
     label_rows = rows_by_label(splits, gold)
     rows_in_train = {label: by_split["train"] for label, by_split in label_rows.items() if "train" in by_split}
-    rare = {label: rows for label, rows in rows_in_train.items() if len(rows) < _MIN_LABEL_ROWS}
-    if rare:
-        listed = _list_items([f"{label!r} ({len(rows)})" for label, rows in rare.items()])
-        places = locate_examples(train, [rows[0] for rows in rare.values()])
-        text = f"labels with fewer than {_MIN_LABEL_ROWS} training rows: {listed}"
-        findings.append(Finding("warn", "labels", "rare_labels", text, places, len(rare)))
+    rare_labels = {label: rows for label, rows in rows_in_train.items() if len(rows) < _MIN_LABEL_ROWS}
+    if rare_labels:
+        listing = _list_items([f"{label!r} ({len(rows)})" for label, rows in rare_labels.items()])
+        places = locate_examples(train, [rows[0] for rows in rare_labels.values()])
+        text = f"labels with fewer than {_MIN_LABEL_ROWS} training rows: {listing}"
+        findings.append(Finding("warn", "labels", "rare_labels", text, places, len(rare_labels)))
     for label, by_split in find_unseen_names(splits, gold).items():
         name, rows = next(iter(by_split.items()))
         text = f"{len(rows):,} {name} rows have the label {label!r}, and no training row has it"
@@ -202,8 +202,8 @@ def find_label_problems(
         findings.append(Finding("warn", "labels", "unseen_labels", text, places, len(rows)))
     unused = [label for label in get_label_types(recipe_labels or ()) if label != "O" and label not in label_rows]
     if unused:
-        listed = _list_items([repr(label) for label in dict.fromkeys(unused)])
-        findings.append(Finding("warn", "labels", "unseen_labels", f"no row has these labels of the recipe: {listed}"))
+        listing = _list_items([repr(label) for label in dict.fromkeys(unused)])
+        findings.append(Finding("warn", "labels", "unseen_labels", f"no row has these labels of the recipe: {listing}"))
     return findings
 
 

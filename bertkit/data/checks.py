@@ -133,7 +133,7 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
     warnings = []
     for name in (name for name in counts if is_placeholder(name, counts)):
         labels = shlex.quote(f"labels=[{list_names(sorted(counts.keys() - {name}))}]")
-        remedy = f"--set {labels} --set data.empty_label=drop leaves them out" if is_single else "If so, leave it empty"
+        remedy = f"--set {labels} --set data.empty_label=drop drops them" if is_single else "If so, leave it empty"
         text = f"{format_fraction(counts[name], rows)} training rows have the label {name!r}, which may mean no label"
         warnings.append((f"{text}. {remedy}.", locate_first(name)))
     forms = {name: fold_label(name) for name in counts}
@@ -148,7 +148,7 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
             continue
         location = locate_first(name)
         times = "once" if count == 1 else f"{count:,} times"
-        first = f"{location}" if count == 1 else f"first in {location}"
+        first = str(location) if count == 1 else f"first in {location}"
         question = f" Is {suggestion!r} meant?" if suggestion else ""
         warnings.append((f"The label {name!r} occurs {times} in {rows:,} training rows ({first}).{question}", location))
     return warnings
@@ -224,11 +224,9 @@ def describe_lacking(gold: Sequence[Any], missing_labels: Sequence[str], labels:
     if not missing_labels:
         return []
     rows = sum(not set(missing_labels).isdisjoint([value] if isinstance(value, str) else value) for value in gold)
-    listed = ", ".join(map(repr, missing_labels[:_MAX_LISTED])) + (", ..." if len(missing_labels) > _MAX_LISTED else "")
-    meant = next((label for name in missing_labels for label in labels if _is_typo(name, label)), None)
-    question = f" Is {meant!r} meant?" if meant else ""
-    rows_with = f"{format_fraction(rows, len(gold))} rows have"
-    return [f"The model lacks the label {listed}, which {rows_with}. It counts as missed.{question}"]
+    names = ", ".join(map(repr, missing_labels[:_MAX_LISTED])) + ", ..." * (len(missing_labels) > _MAX_LISTED)
+    fraction = format_fraction(rows, len(gold))
+    return [f"The model lacks the label {names}, which {fraction} rows have. It counts as missed."]
 
 
 def find_contradictions(

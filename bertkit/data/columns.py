@@ -76,8 +76,8 @@ def source_columns(canonical: str, data: DataConfig) -> list[str]:
 
 def find_unread_columns(values: Mapping[str, Any], row: Row, data: DataConfig) -> tuple[str, ...]:
     """Return the source columns that a row does not use."""
-    used = {data.split_column, *(column for canonical in row for column in source_columns(canonical, data))}
-    return tuple(column for column in values if column not in used)
+    read_columns = {data.split_column, *(column for canonical in row for column in source_columns(canonical, data))}
+    return tuple(column for column in values if column not in read_columns)
 
 
 def has_unmapped_pair(source_names: Sequence[str], data: DataConfig) -> bool:
@@ -237,8 +237,8 @@ def map_columns(source_names: list[str], data: DataConfig, columns: ColumnSpec, 
         for name in actual:
             if name not in source_names:
                 raise missing_column_error(canonical, name, source_names, source, data)
-    used = [name for actual in mapping.values() for name in actual]
-    duplicates = {name for name in used if used.count(name) > 1}
+    mapped_names = [name for actual in mapping.values() for name in actual]
+    duplicates = {name for name in mapped_names if mapped_names.count(name) > 1}
     if duplicates:
         canonical_names = " and ".join(name for name, actual in mapping.items() if duplicates & set(actual))
         message = f"{canonical_names} are both mapped to the column {min(duplicates)!r}"

@@ -250,14 +250,14 @@ def _find_candidates(groups: list[_Group], data: DataConfig, given_splits: Colle
     names, splits = find_splits([group.name for group in groups], data.splits), {**SPLIT_NAMES, **data.splits}
     # 1. Find files with exactly the name of a split.
     candidates = {split: [group for group in groups if group.name in names.get(split, ())] for split in splits}
-    used = {group for exact in candidates.values() for group in exact}
+    exact_groups = {group for matches in candidates.values() for group in matches}
     # 2. For other splits, find files whose names start or end with the name of the split.
     similar = {split: [group for group in groups if _is_named_after(split, group)] for split in SPLIT_NAMES}
     # A file called train_test could be either split.
     splits_per_group = Counter(group for matches in similar.values() for group in matches)
     for split in SPLIT_NAMES:
         if not candidates[split] and split not in data.splits and split not in given_splits:
-            matches = [group for group in similar[split] if group not in used and splits_per_group[group] == 1]
+            matches = [group for group in similar[split] if group not in exact_groups and splits_per_group[group] == 1]
             candidates[split] = matches
             for group in matches:
                 log_once(f"using {group.name}{group.ending} as the {split} split")

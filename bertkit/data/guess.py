@@ -97,7 +97,7 @@ def _guess_label(values: dict[str, list[Any]], by_lowercase: dict[str, str], fil
     means = {name: fmean(len(str(value).split()) for value in column) for name, column in values.items() if column}
     texts = {name: mean for name, mean in means.items() if mean >= 2 and not _is_number(values[name])}
     if not texts:
-        raise DataError(f"no column looks like text: {', '.join(values)}", "--set data.columns names it", file=file)
+        raise DataError(f"no column looks like text: {', '.join(values)}", "--set data.columns.text=COLUMN", file=file)
     pair = next((pair for pair in _PAIRS if all(by_lowercase.get(name) in texts for name in pair)), None)
     inputs = [by_lowercase[name] for name in pair] if pair else [max(texts, key=lambda name: texts[name])]
     # 2. Find the label. A column with another value in every row is an id.
@@ -106,7 +106,8 @@ def _guess_label(values: dict[str, list[Any]], by_lowercase: dict[str, str], fil
     labels += [name for name in values if name not in labels and _is_number(values[name]) and name.lower() in _LABELS]
     labels = [name for name in labels if name not in inputs]
     if not labels:
-        message = f"no column looks like a label: {', '.join(name for name in values if name not in inputs)}"
+        other_names = ", ".join(name for name in values if name not in inputs)
+        message = f"no column looks like a label: {other_names or 'there is only text'}"
         remedy = f"a label has 2 to {_MAX_CLASSES} values, or is a number called label or score"
         raise DataError(message, remedy, file=file)
     ranks = {name: rank for rank, name in enumerate(_LABELS)}

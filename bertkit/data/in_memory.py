@@ -84,11 +84,9 @@ def map_canonical_names(names: Sequence[str], canonical_names: Iterable[str], da
 
 def add_columns(dataframe: DataFrameT, columns: Mapping[str, list[Any]]) -> DataFrameT:
     """Return a dataframe with additional columns."""
-    any_dataframe: Any = dataframe
-    if hasattr(any_dataframe, "assign"):  # pandas
-        extended: DataFrameT = any_dataframe.assign(**columns)
-        return extended
-    extended = any_dataframe.hstack(type(any_dataframe)(columns))
+    table: Any = dataframe
+    # pandas has `assign`, and polars has `hstack`.
+    extended: DataFrameT = table.assign(**columns) if hasattr(table, "assign") else table.hstack(type(table)(columns))
     return extended
 
 
@@ -125,17 +123,17 @@ def _as_record(row: Any, inputs: Sequence[str], columns: ColumnSpec | None) -> d
     return record
 
 
-def _check_columns(row: Mapping[str, Any], first: Mapping[str, Any]) -> None:
+def _check_columns(row: Mapping[str, Any], first_row: Mapping[str, Any]) -> None:
     """Check that a row has the columns of the first row.
 
     Raises:
         DataError: If the row lacks a column.
     """
-    if row.keys() >= first.keys():
+    if row.keys() >= first_row.keys():
         return
-    missing = next(name for name in first if name not in row)
-    listed = shorten(", ".join(map(repr, row)) or "none", 200)
-    raise DataError(f"no column {missing!r}, unlike in row 1; there are {listed}", "give every row the same columns")
+    missing = next(name for name in first_row if name not in row)
+    names = shorten(", ".join(map(repr, row)) or "none", 200)
+    raise DataError(f"no column {missing!r}, unlike in row 1; there are {names}", "give every row the same columns")
 
 
 def _to_plain_value(value: Any) -> Any:

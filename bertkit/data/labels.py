@@ -116,9 +116,9 @@ def find_names(values: Iterable[Any]) -> list[str]:
         message = f"every row has the same label {next(iter(names), None)!r}"
         raise DataError(message, "a classifier needs at least two labels")
     # If no list has two labels, the recipe may have the wrong separator.
-    if joined := find_joined_labels(texts or (() if are_tags else names), min_count=2 if max_labels == 1 else count):
-        remedy = joined[1] if max_labels == 1 else "write one separator in all rows"
-        raise DataError(joined[0], f"{remedy}; if it is one label, list the classes under `labels:`")
+    if problem := find_joined_labels(texts or (() if are_tags else names), min_count=2 if max_labels == 1 else count):
+        remedy = problem[1] if max_labels == 1 else "write one separator in all rows"
+        raise DataError(problem[0], f"{remedy}; if it is one label, list the classes under `labels:`")
     # A column with more different values holds ids, numbers or texts.
     if len(names) > max(_MAX_NAMES, count // 5):
         message = f"{len(names):,} different labels in {count:,} rows"
@@ -185,13 +185,13 @@ def get_label_name(value: object, names: Sequence[str], remedy: str = CORRECT_RO
     can_be_index = not any(map(_is_integer, plain_names))
     if can_be_index and _is_integer(plain_name) and 0 <= int(plain_name) < len(names):
         return names[int(plain_name)]
-    listed = ", ".join(
+    listing = ", ".join(
         f"{index} {list_names([name])}" if can_be_index else repr(name) for index, name in enumerate(names[:20])
     )
     similar_name = next((name for name in names if fold_label(name) == fold_label(text)), None)
     suggestion = f"did you mean {similar_name}?" if similar_name else did_you_mean(text, names)
     hint = suggestion if suggestion.startswith("did") else remedy
-    raise DataError(f"label {text!r} is not one of the {len(names)} labels ({listed})", hint)
+    raise DataError(f"label {text!r} is not one of the {len(names)} labels ({listing})", hint)
 
 
 def log_label_indices(values: Iterable[Any], names: Sequence[str]) -> None:

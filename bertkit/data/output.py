@@ -334,8 +334,7 @@ def pack_records(records: Records) -> bytes:
     content = pyarrow.BufferOutputStream()
     with ipc.new_stream(content, table.schema) as stream:
         stream.write_table(table)
-    packed_bytes: bytes = content.getvalue().to_pybytes()
-    return packed_bytes
+    return bytes(content.getvalue())
 
 
 def unpack_records(content: Any) -> Iterator[dict[str, Any]]:

@@ -127,13 +127,12 @@ def _copy_changed(address: str, folder: Path) -> None:
 
     # 2. Compare the files with the copies. Without a valid record, all files are copied.
     states = {copy: _find_state(system, name) for copy, name in remote_names.items()}
-    earlier = _read_record(folder)
+    record = _read_record(folder)
     # Copies of deleted files must not be read as splits.
-    for old_copy in earlier.keys() - states.keys():
+    for old_copy in record.keys() - states.keys():
         (folder / old_copy).unlink(missing_ok=True)
     copied = {
-        copy: state if earlier.get(copy) == state and (folder / copy).is_file() else ""
-        for copy, state in states.items()
+        copy: state if record.get(copy) == state and (folder / copy).is_file() else "" for copy, state in states.items()
     }
 
     # 3. Copy changed files, and record each, so that interrupted copying can be resumed.
@@ -165,7 +164,7 @@ def _client_options(address: str) -> dict[str, Any]:
 
 
 def _strip_query(address: str) -> str:
-    """Return a web address without its query, which can contain a key, and follows the file's ending."""
+    """Return a web address without its query, which follows the file ending and can contain a key."""
     return address.partition("?")[0] if address.startswith("http") else address
 
 
@@ -196,7 +195,7 @@ def _explain_failure(error: Exception, address: str) -> DataError | UnavailableE
     cause: Any = (error.__cause__ if is_web and isinstance(error, FileNotFoundError) else None) or error
     status = getattr(cause, "status", None) if is_web else None
     if isinstance(cause, FileNotFoundError) or status in (404, 410):
-        return DataError("no such file", "check the address", file=name)
+        return DataError("no such file", "check the address, and whether it can be reached", file=name)
     # The messages of the client contain the address with its query, which can contain a key.
     problem, remedy = error_summary(cause), "check the address and your access"
     if status:

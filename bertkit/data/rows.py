@@ -187,10 +187,10 @@ def read_split(
         for line, values, row in chain(head, canonical_rows):
             try:
                 with add_row_location(source, line, data, values):
-                    dropped = find_drop_reason(values, row, data, columns)
-                    checked = None if dropped else read(row)
+                    missing_value = find_drop_reason(values, row, data, columns)
+                    checked = None if missing_value else read(row)
                     if checked is None:
-                        skipped_counts[dropped or "labels"] += 1
+                        skipped_counts[missing_value or "labels"] += 1
                         continue
                     is_mapped = has_unique_ids and "id" in checked
                     if is_mapped and (first_line := line_of_id.setdefault(str(checked["id"]), line)) != line:
@@ -297,9 +297,9 @@ def find_joined_labels(values: Iterable[object], min_count: int = 2) -> tuple[st
 def _correct_remedies(errors: Iterable[DataError], rows: Iterable[Row], gold: str) -> None:
     """If other rows seem to have several labels, suggest `multi_label` for rows without a label."""
     unlabeled_errors = [error for error in errors if error.message.startswith(NO_LABEL)]
-    if joined := find_joined_labels(row.get(gold) for row in rows) if unlabeled_errors else None:
+    if problem := find_joined_labels(row.get(gold) for row in rows) if unlabeled_errors else None:
         for error in unlabeled_errors:
-            error.remedy = f"{joined[0]}: {joined[1]}, so that an empty label means none of these labels"
+            error.remedy = f"{problem[0]}: {problem[1]}, so that an empty label means none of these labels"
 
 
 def merge_errors(errors: list[DataError]) -> DataError:
@@ -353,12 +353,12 @@ def read_texts(value: Any, column: str, *, first: int) -> list[str]:
     if not isinstance(texts, (list, tuple)) or not all(text is None or isinstance(text, str) for text in texts):
         message = f"{str(value)[:60]!r} is neither a text nor a list of texts"
         raise DataError(message, f"write a list, or map several columns: {{{column}: [a, b]}}", column=column)
-    last = max((index for index, text in enumerate(texts) if not (text is None or is_blank(text))), default=-1)
+    last_index = max((index for index, text in enumerate(texts) if not (text is None or is_blank(text))), default=-1)
     # Empty texts at the end are padding. Without an earlier empty text, the indices of later texts would shift.
-    for index, text in enumerate(texts[: last + 1], start=first):
+    for index, text in enumerate(texts[: last_index + 1], start=first):
         if text is None or is_blank(text):
-            raise DataError(f"text {index} of {last + 1} is empty", "fill it in", column=column)
-    return list(texts[: last + 1])
+            raise DataError(f"text {index} of {last_index + 1} is empty", "fill it in", column=column)
+    return list(texts[: last_index + 1])
 
 
 def read_number(row: Row, column: str, remedy: str) -> float:

@@ -146,11 +146,11 @@ def _choose_groups(groups: _Groups, data: DataConfig, num_rows: int) -> Iterator
     # 2. Hold out groups in the order of digests or labels, until the fraction is reached. Both splits get a row.
     max_rows = min(max(1, round(num_rows * fraction)), num_rows - 1)
     kept_labels: set[str] = set()
-    num_groups, held_out = len(groups), 0
+    remaining_groups, held_out = len(groups), 0
     for group in range(len(groups)) if by_hash else _order_by_label(groups, remaining):
         # `by_hash` compares each digest with the fraction; `by_label` counts rows.
-        is_above = groups.get_hash_fraction(group) >= fraction and held_out > 0
-        if (is_above if by_hash else held_out >= max_rows) or num_groups == 1:
+        is_enough = held_out > 0 and groups.get_hash_fraction(group) >= fraction if by_hash else held_out >= max_rows
+        if is_enough or remaining_groups == 1:
             break
         # The last rows of a label stay in training, because a label without training rows is never predicted.
         labels = groups.count_labels(group)
@@ -159,7 +159,7 @@ def _choose_groups(groups: _Groups, data: DataConfig, num_rows: int) -> Iterator
             kept_labels |= last_labels
             continue
         remaining.subtract(labels)
-        num_groups, held_out = num_groups - 1, held_out + len(groups.get_rows(group))
+        remaining_groups, held_out = remaining_groups - 1, held_out + len(groups.get_rows(group))
         yield group
     # 3. Log the labels whose rows had to stay, because their scores will be missing or uncertain.
     if kept_labels:

@@ -155,14 +155,14 @@ def _group_by_column(source: str, records: ReadRecords, data: DataConfig, choose
     for line, values in records():
         if data.split_column not in values:
             hint = did_you_mean(str(data.split_column), values)
-            raise DataError(f"no column {data.split_column!r}", f"{hint} (data.split_column)", file=source)
+            raise DataError(f"data.split_column: no column {data.split_column!r}", hint, file=source)
         by_name.setdefault(str(values[data.split_column]), []).append((line, values))
     by_split = {
         split: sorted(chain.from_iterable(map(by_name.__getitem__, names)), key=itemgetter(0))
         for split, names in find_splits(by_name, data.splits).items()
     }
-    chosen = {split for split in by_split if choose(split)}
-    unread = [f"{name!r} ({len(rows):,})" for name, rows in by_split.items() if name not in (*chosen, *SPLIT_NAMES)]
+    selected = {split for split in by_split if choose(split)}
+    unread = [f"{name!r} ({len(rows):,})" for name, rows in by_split.items() if name not in (*selected, *SPLIT_NAMES)]
     if unread:
         log_once(f"rows of {source} that are not read, by their {data.split_column!r}: {', '.join(unread)}")
     return {split: (source, partial(iter, rows)) for split, rows in by_split.items()}

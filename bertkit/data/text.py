@@ -56,16 +56,16 @@ def read_lines(source: Source, encoding: str, name: str) -> Iterator[str]:
     Raises:
         DataError: If a line has more than `MAX_CHARS` characters, or as in `read_text`.
     """
-    rest, row, cr_lines = "", 1, array("q")
+    remainder, row, cr_lines = "", 1, array("q")
     for text in read_text(source, encoding, name):
         # StringIO splits at LF, CRLF and CR only; `str.splitlines` would also split at U+2028 inside a text.
-        lines = io.StringIO(rest + text, newline="").readlines()
+        lines = io.StringIO(remainder + text, newline="").readlines()
         lengths = list(map(len, lines))
         if max(lengths, default=0) > MAX_CHARS:
             row += lengths.index(max(lengths))
             raise DataError(f"a line of more than {MAX_CHARS:,} characters", "split it", file=name, row=row)
         # The last line of a block can continue in the next block, as can a CR at the end, if LF follows.
-        rest = lines.pop() if lines and not lines[-1].endswith("\n") else ""
+        remainder = lines.pop() if lines and not lines[-1].endswith("\n") else ""
         cr_lines.extend(index for index, line in enumerate(lines, row) if line.endswith("\r"))
         row += len(lines)
         yield from lines
@@ -73,8 +73,8 @@ def read_lines(source: Source, encoding: str, name: str) -> Iterator[str]:
     if len(cr_lines) < row - 1:
         problem = "the line ends in a carriage return, unlike other lines"
         warn_of_lines(problem, name, cr_lines, "remove it if it splits a text")
-    if rest:
-        yield rest
+    if remainder:
+        yield remainder
 
 
 def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
@@ -166,9 +166,9 @@ def name_lines(lines: Iterable[int | str | None]) -> str:
     (' (also in line 3)', ' (also in lines 4, 5, 6)', ' (also in a.txt)', '')
     """
     names = [Path(str(line)).name for line in lines]
-    listed = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+    listing = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
     kind = "line " if len(names) == 1 else "lines "
-    return f" (also in {kind if names[0].isdigit() else ''}{listed})" if names else ""
+    return f" (also in {kind if names[0].isdigit() else ''}{listing})" if names else ""
 
 
 def warn_of_lines(problem: str, name: str, lines: Sequence[int], remedy: str) -> None:

@@ -248,7 +248,7 @@ def test_splits_may_be_at_addresses(web):
 @pytest.mark.parametrize(
     ("name", "content", "error", "line"),
     [
-        ("missing.csv", None, DataError, "no such file (URL) - check the address"),
+        ("missing.csv", None, DataError, "no such file (URL) - check the address, and whether it can be reached"),
         (
             "forbidden.csv",
             b"",

@@ -230,8 +230,8 @@ def _read_cells(openpyxl: Any, source: Source, name: str) -> Iterator[tuple[int,
                 sheet.reset_dimensions()
                 if any(cell not in (None, "") for cells in sheet.iter_rows(values_only=True) for cell in cells):
                     break
-            if unread := [title for title in book.sheetnames if title != sheet.title]:
-                log.info("%s: the sheet %r is read, and not %s", name, sheet.title, ", ".join(map(repr, unread)))
+            if unread_sheets := [title for title in book.sheetnames if title != sheet.title]:
+                log.info("%s: the sheet %r is read, and not %s", name, sheet.title, ", ".join(map(repr, unread_sheets)))
             for note, references in _scan_sheet(openpyxl, sheet).items():
                 log_once(f"{note.format(name)} ({len(references):,}; the first is {references[0]})")
             unescape = openpyxl.utils.escape.unescape  # Excel writes a carriage return as _x000D_
@@ -247,14 +247,14 @@ def _scan_sheet(openpyxl: Any, sheet: Any) -> dict[str, list[str]]:
     """Return note -> cells or rows that are read differently from what Excel shows."""
     notes = defaultdict[str, list[str]](list)
     # XlsxWriter stores 0 for every formula, and makes Excel compute the values when it opens the file.
-    unknown = ("", "0") if sheet.parent.calculation.fullCalcOnLoad else ("",)
+    unknown_values = ("", "0") if sheet.parent.calculation.fullCalcOnLoad else ("",)
     with sheet._get_source() as stream:
         for _, element in openpyxl.xml.functions.iterparse(stream):
             (space, _, tag), cell = element.tag.rpartition("}"), element.get("r")
             if tag == "c" and element.get("t") == "e":
                 notes["warning: cells of {} with an error such as #N/A are read as blank"].append(cell)
             elif tag == "c" and element.get("t") != "str" and element.find(f"{space}}}f") is not None:
-                if (element.findtext(f"{space}}}v") or "") in unknown:
+                if (element.findtext(f"{space}}}v") or "") in unknown_values:
                     notes[_NOT_COMPUTED].append(cell)
             elif tag == "mergeCell" and len({*re.findall("[0-9]+", element.get("ref"))}) > 1:
                 notes["warning: merged cells of {} are read as blank after their first row"].append(element.get("ref"))

@@ -69,14 +69,14 @@ def parse_texts(lines: Iterable[str], data: DataConfig, name: str) -> Iterator[R
         DataError: If a line has a NUL character, or all lines are blank.
     """
     column, row = source_column("text", data), 0
-    blank: list[Record] = []  # held back until a text follows
+    blank_rows: list[Record] = []  # held back until a text follows
     for row, line in enumerate(lines, 1):
         check_nul(line, name, row)
-        blank.append((row, {column: line.rstrip("\r\n")}))
+        blank_rows.append((row, {column: line.rstrip("\r\n")}))
         if line.strip():
-            yield from blank
-            blank = []
-    if len(blank) == row:
+            yield from blank_rows
+            blank_rows = []
+    if len(blank_rows) == row:
         raise empty_file_error(name)
 
 
@@ -155,19 +155,19 @@ class _VisibleText(HTMLParser):
 
 
 def _read_folder(folder: Path, files: list[Path], data: DataConfig) -> Iterator[Record]:
-    empty, row = list[str](), 0
+    empty_files, row = list[str](), 0
     for file in files:
         try:
             text = read_document(file, data)
         except DataError as error:
             if error.message != empty_file_error("").message:
                 raise
-            empty.append(str(file.relative_to(folder)))
+            empty_files.append(str(file.relative_to(folder)))
             continue
         row += 1
         yield row, {"id": file.relative_to(folder).as_posix(), "text": text}
-    if empty:
-        log.info("files of %s without text, left out: %d (%s)", folder, len(empty), ", ".join(empty[:5]))
+    if empty_files:
+        log.info("files of %s without text, left out: %d (%s)", folder, len(empty_files), ", ".join(empty_files[:5]))
     if not row:
         raise empty_file_error(str(folder))
 
