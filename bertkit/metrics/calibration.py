@@ -157,7 +157,10 @@ def fit_temperature(probabilities: np.ndarray, gold: np.ndarray) -> float:
 
 
 def fit_temperatures(decisions: Decisions) -> Temperature:
-    """Fit one temperature to all decisions, or one per type with 20 decisions or more; other types get the former."""
+    """Fit one temperature to all decisions or, if they have types, one per type.
+
+    A type with fewer than 20 decisions gets the temperature of all decisions.
+    """
     overall = fit_temperature(decisions.probabilities, decisions.gold)
     if decisions.types is None:
         return overall
@@ -311,7 +314,7 @@ def area_under_risk(confidence: np.ndarray, is_correct: np.ndarray) -> float:
 
 
 def find_set_threshold(gold_probabilities: np.ndarray, coverage: float) -> float:
-    """Return the lowest probability of a label in a prediction set, such that sets contain the gold label.
+    """Return the minimum probability of the labels in a prediction set, given the required coverage.
 
     Split conformal prediction with the score 1 - probability (Sadinle et al. 2019): over random draws of these rows and
     a new row of the same distribution, the new row's set contains its gold label with probability `coverage` or more.

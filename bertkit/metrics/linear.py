@@ -133,7 +133,7 @@ def _as_matrix(features: Sequence[Features], names: Sequence[str]) -> csr_array:
 
 
 def get_max_rows(num_outputs: int) -> int:
-    """Return the maximum number of rows to fit a TF-IDF model to, such that it takes some seconds."""
+    """Return the maximum number of rows for which fitting a TF-IDF model takes only some seconds."""
     return min(_MAX_ROWS, max(1000, _MAX_TARGETS // num_outputs))
 
 

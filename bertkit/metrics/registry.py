@@ -180,7 +180,7 @@ def r2(gold: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def _count_positive(name: str, gold: np.ndarray, predicted: np.ndarray) -> tuple[int, int, int]:
-    """Count the rows for which the second of two labels is correct, gold, and predicted."""
+    """Return the number of rows in which the second of two labels is gold and predicted, is gold, and is predicted."""
     if gold.ndim > 1 or max(gold.max(), predicted.max()) > 1:
         raise RecipeError(f"{name} is for two labels, and this task has more", "use f1_macro or f1_micro")
     return int((gold & predicted).sum()), int(gold.sum()), int(predicted.sum())

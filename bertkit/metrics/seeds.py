@@ -90,7 +90,7 @@ def resample_means(
         samples: Number of resamples.
     """
     rng = np.random.default_rng(0)
-    # All runs score the same resample, so that errors that all runs make on a row vary the mean.
+    # All runs score the same resample, so that rows that are difficult for all runs vary the mean.
     draws = (rng.integers(0, rows, size=rows) for _ in range(samples))
     scores = [[score(run, indices) for run in range(runs)] for indices in draws]
     return {

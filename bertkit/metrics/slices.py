@@ -73,8 +73,8 @@ def compare_slices(
         is_inside = is_inside[has_decisions]
         has_rest = is_inside.any() and not is_inside.all()
         comparisons.append(compare(errors[has_decisions], decisions[has_decisions], is_inside) if has_rest else None)
-    # With 4 wrong units of 20, a slice of 4 units can have p = 0.0002, and a slice of one unit at best 0.2. The latter
-    # cannot reach .05, so it is not tested, and the correction of the former is for one test instead of two.
+    # With 4 wrong units of 20, a slice of 4 units can have p = 0.0002, but a slice of one unit has p = 0.2 at best,
+    # above .05. So only the first slice is tested, and its correction is for one test instead of two.
     min_p_values = np.array([1.0 if test is None else test.min_p for test in comparisons])
     # Find the smallest number of tests k such that at most k slices can reach .05 / k.
     counts = range(1, len(min_p_values) + 1)

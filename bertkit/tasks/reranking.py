@@ -195,7 +195,7 @@ def fit_baselines(training_rows: Rows, context: TaskContext) -> dict[str, Any]:
     # The listwise loss compares the passages of one query, so it learns nothing if they are equally relevant.
     lists = [range(len(training_rows))] if _is_pointwise(context) else _group_by_query(training_rows)
     if all(len({training_rows[index]["relevance"] for index in indices}) == 1 for indices in lists):
-        message = "all passages are as relevant as the others" + ("" if _is_pointwise(context) else " of their query")
+        message = f"all passages {'' if _is_pointwise(context) else 'of each query '}have the same relevance"
         raise DataError(message, "give passages that are not relevant, too", column="relevance")
     rows = sample_rows(training_rows)
     words = [find_words(row["passage"]) for row in rows]

@@ -134,7 +134,7 @@ def _read_label(raw_label: Any, recipe: Recipe) -> Any:
 def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over its pooled output, one logit per label."""
     is_multi = _is_multi_label(context.recipe)
-    # Abstaining and prediction sets require one label per row (softmax); thresholds require independent ones (sigmoid).
+    # Abstaining and prediction sets require one label per row (softmax); thresholds require independent labels.
     unsupported = ("abstain_below", "set_above") if is_multi else ("thresholds",)
     if name := next((name for name in unsupported if _option(context.recipe, name) is not None), None):
         labels = "one label" if is_multi else "several labels"

@@ -324,7 +324,7 @@ def score(row_scores: RowScores, context: TaskContext) -> dict[str, float]:
     """
     entity_metrics = [name for name in context.recipe.metrics if name in entities.ENTITY_METRICS]
     if entity_metrics and "entities" not in row_scores:
-        message = f"for entity tags (B-PER, I-PER, O) alone: {', '.join(entity_metrics)}"
+        message = f"only entity tags (B-PER, I-PER, O) have the metrics {', '.join(entity_metrics)}"
         raise RecipeError(message, "use accuracy or f1_macro")
     return score_table(METRICS, row_scores, context)
 

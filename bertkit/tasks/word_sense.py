@@ -116,7 +116,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
         if not tokens[row["target"]]:
             message = f"row {index + 1}: the target word {texts[index][row['target']]!r} has no visible character"
             raise DataError(message, "correct the row", column="target")
-        # Windows overlap by half, so that a quarter of the tokens, if the text has as many, is on each side.
+        # Windows overlap by half, so in long texts, a quarter of the window is on each side of the target word.
         windows = split_windows(tokens, budget, budget // 2)
         window = next(window for window in windows if row["target"] in window.words)
         first = len(template.before) + window.positions[window.words.index(row["target"])]

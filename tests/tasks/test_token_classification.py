@@ -469,7 +469,7 @@ def test_resampled_rows_are_scored_like_rows():
 
 def test_entity_metrics_of_plain_tags_are_refused():
     plain = row_scores([["ADJ"]], [["NOUN"]], setup_of(POS, **PLAIN))
-    with pytest.raises(RecipeError, match=r"for entity tags \(B-PER, I-PER, O\) alone: f1"):
+    with pytest.raises(RecipeError, match=r"only entity tags \(B-PER, I-PER, O\) have the metrics f1"):
         task.score(plain, setup_of(POS))
 
 
