@@ -11,9 +11,15 @@ from typing import Any
 import numpy as np
 
 from bertkit.compression.choose_units import PruningPlan, apply_plan, load_to_measure, plan_pruning
-from bertkit.compression.pruned_folder import PrunedSide, PruningMetadata, compare, write_pruned_files, write_pruned_run
+from bertkit.compression.pruned_folder import (
+    ModelFigures,
+    PruningMetadata,
+    compare,
+    write_pruned_files,
+    write_pruned_run,
+)
 from bertkit.compression.target_shape import ROWS, TRAINING, PruningTarget, check_shape
-from bertkit.compression.vocabulary import TokenCorpus, check_files, count_changed, trim_vocabulary
+from bertkit.compression.vocabulary import TokenCorpus, check_files, count_changed_rows, trim_vocabulary
 from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, open_checkpoint
 from bertkit.evaluation.gates import judge_scores
@@ -45,8 +51,8 @@ class Pruned:
 
     model: str
     folder: str
-    before: PrunedSide
-    after: PrunedSide
+    before: ModelFigures
+    after: ModelFigures
     layers: list[int] | None
     """Indices of the remaining layers. In this and the next three attributes, None means that nothing is removed."""
     heads: int | None
@@ -158,8 +164,8 @@ def prune(
         pruned = Pruned(
             model=model,
             folder=str(folder),
-            before=PrunedSide(parameters, weight_bytes(source)),
-            after=PrunedSide(pruned_model.num_parameters(), weight_bytes(staging)),
+            before=ModelFigures(parameters, weight_bytes(source)),
+            after=ModelFigures(pruned_model.num_parameters(), weight_bytes(staging)),
             layers=units.layers,
             heads=shape.heads,
             intermediate=shape.intermediate,
@@ -175,9 +181,9 @@ def prune(
         comparison = compare(saved, before, staging, validation)
         write_pruned_files(metadata, staging)
         write_pruned_run(metadata, staging, saved, comparison, validation)
-        old, new = (scored.features for scored in comparison.scored)
+        old, new = (output.features for output in comparison.eval_outputs)
         after = comparison.describe(1, pruned.after.parameters, staging)
-        ece = measure_ece(saved.task, comparison.scored[1], validation.rows)
+        ece = measure_ece(saved.task, comparison.eval_outputs[1], validation.rows)
         figures = after.scores, after.intervals, ece, after.disk_bytes
         return replace(
             pruned,
@@ -188,7 +194,7 @@ def prune(
             recipe=saved.recipe.name,
             split=validation.name,
             rows=len(validation.rows),
-            changed_rows=0 if ids is None else count_changed(old, new, ids),
+            changed_rows=0 if ids is None else count_changed_rows(old, new, ids),
             best_metric=saved.recipe.best_metric,
             differences=comparison.differences,
         )
