@@ -1,4 +1,4 @@
-"""Select the layers, heads and neurons of a model to keep, by measured importance."""
+"""Selection of the layers, heads and neurons of a model to keep, by measured importance."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def choose_layers(count: int, keep: int, measure: Callable[[list[int]], float], 
     Args:
         count: Number of layers of the model.
         keep: Number of layers to keep.
-        measure: Function that returns the loss with only some layers.
-        fixed: Number of first layers that always stay.
+        measure: Function that returns the loss with only the given layers.
+        fixed: Number of first layers that are always kept.
     """
     layers = list(range(count))
     # From 12 to 6 layers, the steps measure 12 + 11 + ... + 7 candidates.
@@ -45,7 +45,7 @@ def choose_layers(count: int, keep: int, measure: Callable[[list[int]], float], 
 
 
 def loss_with_layers(checkpoint: Checkpoint, features: Features) -> Callable[[list[int]], float]:
-    """Return a function that computes the mean loss of a model on features, with only the layers of its argument.
+    """Return a function that computes the mean loss of a model on features, with only the given layers.
 
     The function raises a UsageError if the model computes no loss.
     """
@@ -60,7 +60,7 @@ def loss_with_layers(checkpoint: Checkpoint, features: Features) -> Callable[[li
     batches = sorted_batches(get_lengths(features).tolist())
 
     def measure(layers: list[int]) -> float:
-        # The loss of a batch is a mean over its items (rows or labeled tokens), so batches are weighted by their items.
+        # The loss of a batch is a mean over rows or labeled tokens, so weight batches by the number of these items.
         total, items = 0.0, 0
         with truncate_layers(model, layers), torch.inference_mode():
             for indices in batches:
@@ -74,39 +74,40 @@ def loss_with_layers(checkpoint: Checkpoint, features: Features) -> Callable[[li
 
 @dataclass(frozen=True)
 class PruningPlan:
-    """Indices of the units of a model to keep, or None for all."""
+    """Indices of the units of a model to keep, or None to keep all."""
 
     layers: list[int] | None = None
     heads: list[list[int]] | None = None
-    """Indices of the heads to keep, for each layer that is kept; so is `neurons`."""
+    """Indices of the heads to keep, for each layer that is kept."""
     neurons: list[list[int]] | None = None
+    """Indices of the neurons to keep, for each layer that is kept."""
 
 
-def load_to_measure(saved: CheckpointInfo, checkpoint: Checkpoint) -> Checkpoint:
-    """Load a checkpoint as if to train it, so that it computes the loss that it was trained with.
+def load_to_measure(info: CheckpointInfo, checkpoint: Checkpoint) -> Checkpoint:
+    """Load a checkpoint for training, so that it computes the loss that it was trained with.
 
     Raises:
-        ModelError: If models of the family start with a new head.
+        ModelError: If models of the task family are always loaded with a new head for training.
     """
     context = replace(checkpoint.context, inference=False)
-    model = saved.task.load_model(saved.folder, context, new_head=True)
+    model = info.task.load_model(info.folder, context, new_head=True)
     if get_loading_info(model).head == "new":
-        message = f"models of the task family {saved.recipe.task} start with a new head, so importance is unknown"
-        raise ModelError(message, "name the layers to keep, or prune only the vocabulary", file=saved.folder)
-    return Checkpoint(model.to(checkpoint.machine.device), saved.task, context, checkpoint.machine)
+        message = f"models of the task family {info.recipe.task} start with a new head, so importance is unknown"
+        raise ModelError(message, "name the layers to keep, or prune only the vocabulary", file=info.folder)
+    return Checkpoint(model.to(checkpoint.machine.device), info.task, context, checkpoint.machine)
 
 
-def plan_pruning(checkpoint: Checkpoint, features: Features, shape: PruningTarget) -> PruningPlan:
-    """Choose the units to keep by their importance on some rows; the model is changed in the process.
+def plan_pruning(checkpoint: Checkpoint, features: Features, target: PruningTarget) -> PruningPlan:
+    """Choose the units to keep by their importance on some rows; this changes the model.
 
     Args:
         checkpoint: Result of `load_to_measure`.
         features: Features of rows with gold answers.
-        shape: Requested number of layers, heads and neurons.
+        target: Requested number of layers, heads and neurons.
 
     Raises:
         UsageError: If the model computes no loss.
-        ModelError: If its layers are unknown.
+        ModelError: If the model's layers cannot be found.
     """
     from bertkit.compression.importance import choose_units, score_units
     from bertkit.modeling.students.narrow import count_key_value_heads, keep_layers
@@ -115,14 +116,14 @@ def plan_pruning(checkpoint: Checkpoint, features: Features, shape: PruningTarge
     config = model.config
 
     # 1. Choose and remove layers first, because the importance of heads depends on the layers that remain.
-    layers = list(shape.layers) if isinstance(shape.layers, tuple) else None
-    if isinstance(shape.layers, int):
+    layers = list(target.layers) if isinstance(target.layers, tuple) else None
+    if isinstance(target.layers, int):
         fixed = int(get_architecture(config).first_layer_differs)
         measure = loss_with_layers(checkpoint, features)
-        layers = choose_layers(config.num_hidden_layers, shape.layers, measure, fixed=fixed)
+        layers = choose_layers(config.num_hidden_layers, target.layers, measure, fixed=fixed)
     if layers is not None:
         keep_layers(model, layers)
-    if shape.heads is None and shape.intermediate is None:
+    if target.heads is None and target.intermediate is None:
         return PruningPlan(layers)
 
     # 2. Score the heads and neurons of the remaining layers in one pass. Query heads that share keys and values are
@@ -131,13 +132,13 @@ def plan_pruning(checkpoint: Checkpoint, features: Features, shape: PruningTarge
     group_size = config.num_attention_heads // count_key_value_heads(config)
     return PruningPlan(
         layers,
-        None if shape.heads is None else choose_units(scores.heads, shape.heads, group_size),
-        None if shape.intermediate is None else choose_units(scores.neurons, shape.intermediate),
+        None if target.heads is None else choose_units(scores.heads, target.heads, group_size),
+        None if target.intermediate is None else choose_units(scores.neurons, target.intermediate),
     )
 
 
 def apply_plan(model: Model, plan: PruningPlan) -> None:
-    """Remove the units that a plan does not keep from a model."""
+    """Remove from a model the units that a plan does not keep."""
     from bertkit.modeling.students.narrow import keep_heads, keep_layers, keep_neurons
 
     if plan.layers is not None:

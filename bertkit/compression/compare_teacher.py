@@ -1,4 +1,4 @@
-"""Comparison of a pretrained student with its teacher: parameters, bytes, and speed of their encoders."""
+"""Comparison of a pretrained student with its teacher: parameters, size on disk, and speed of the encoders."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from bertkit.hardware.speed import measure_speed
 from bertkit.modeling.info import Model
 from bertkit.tokens.features import Collator, Features
 
-_SINGLE = 8  # blocks that are timed one at a time
-_BATCHED = 64  # blocks that are timed in batches
+_NUM_SINGLES = 8  # blocks that are timed one at a time
+_NUM_BATCHED = 64  # blocks that are timed in batches
 # Heads are not timed, so batches are reduced to the inputs of the encoder.
 _ENCODER_INPUTS = ("input_ids", "attention_mask", "position_ids")
 
@@ -29,13 +29,13 @@ def compare_with_teacher(
     Args:
         model: Student with its `PretrainingTeacher` as ``teacher``, or any other model.
         names: Names of the teacher and of the model.
-        features: Blocks of held-out text, which both encoders compute in turns, without a head.
+        features: Blocks of held-out text, which both encoders compute alternately, without a head.
         collate: Function that makes batches.
         machine: Device and precision.
 
     Returns:
-        Rows of ``role``, ``model``, ``parameters``, ``disk_bytes`` (of the weights), ``row_seconds`` (mean over single
-        blocks) and ``rows_per_second`` (in batches).
+        Rows with ``role``, ``model``, ``parameters``, ``disk_bytes`` (of the weights), ``row_seconds`` (mean over
+        single blocks) and ``rows_per_second`` (in batches).
     """
     if not hasattr(model, "teacher"):
         return []
@@ -43,24 +43,25 @@ def compare_with_teacher(
     from bertkit.tokens.feature_cache import get_lengths
 
     models = {"teacher": model.teacher.model, "student": model}
-    batched = sorted_batches(get_lengths(features[:_BATCHED]).tolist())
-    # Single blocks are like requests to a server, batches like a job over files. A student can be faster in only one.
-    singles = [collate([feature]) for feature in features[:_SINGLE]]
-    batches = [collate([features[index] for index in indices]) for indices in batched]
+    batch_indices = sorted_batches(get_lengths(features[:_NUM_BATCHED]).tolist())
+    # Single blocks are like requests to a server, batches like a job over files. A student can be faster in only one of
+    # the two cases.
+    singles = [collate([feature]) for feature in features[:_NUM_SINGLES]]
+    batches = [collate([features[index] for index in indices]) for indices in batch_indices]
     for encoder in models.values():
         encoder.to(machine.device).eval()
-    runs = [partial(_run_encoder, encoder, machine) for encoder in models.values()]
-    paces = measure_speed(runs, singles, batches, sum(map(len, batched)))
+    functions = [partial(_run_encoder, encoder, machine) for encoder in models.values()]
+    speeds = measure_speed(functions, singles, batches, sum(map(len, batch_indices)))
     return [
         {
             "role": role,
             "model": name,
             "parameters": encoder.num_parameters(),
             "disk_bytes": sum(weights.nbytes for weights in encoder.parameters()),
-            "row_seconds": pace.row_seconds,
-            "rows_per_second": pace.rows_per_second,
+            "row_seconds": speed.row_seconds,
+            "rows_per_second": speed.rows_per_second,
         }
-        for (role, encoder), name, pace in zip(models.items(), names, paces, strict=True)
+        for (role, encoder), name, speed in zip(models.items(), names, speeds, strict=True)
     ]
 
 

@@ -1,6 +1,6 @@
-"""The loss of a student: gold labels, and the logits of fine-tuned teachers for the same rows (Hinton et al. 2015).
+"""Loss of a student from gold labels and from the logits of fine-tuned teachers (Hinton et al. 2015).
 
-The logits come with the features, under the names of the model's outputs after `TEACHER_PREFIX`.
+Features contain the teachers' logits, under the names of the model's outputs with the prefix `TEACHER_PREFIX`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def teacher_collator(collate: Collator) -> Collator:
     def pad(arrays: Sequence[Any], width: int) -> Tensor:
         longest = max(width, *map(len, arrays))
         padded = np.full((len(arrays), longest, *arrays[0].shape[1:]), -np.inf, dtype=np.float32)
-        for line, values in zip(padded, arrays, strict=True):
-            line[: len(values)] = values
+        for padded_row, values in zip(padded, arrays, strict=True):
+            padded_row[: len(values)] = values
         return torch.from_numpy(padded)
 
     def collate_both(features: Features) -> dict[str, Tensor]:
-        # The collator of the task ignores keys that it does not know, so the logits are collated here.
+        # The collator of the task ignores unknown keys, so collate the logits here.
         teacher_outputs = [name for name in features[0] if name.startswith(TEACHER_PREFIX)]
         batch = collate(features)
         for name in teacher_outputs:
-            # Logits of tokens are as wide as the batch, which can be wider than its longest row.
+            # Pad the logits of tokens to the width of the batch, which can exceed its longest row.
             per_token = features[0][name].ndim == 2 or name != f"{TEACHER_PREFIX}logits"
             batch[name] = pad([feature[name] for feature in features], batch["input_ids"].shape[1] if per_token else 0)
         return batch
@@ -57,26 +57,26 @@ def distillation_terms(
     Args:
         gold: Terms of the task without teachers.
         distillation: Weights and temperature.
-        problem_type: Problem type in the model's config, which decides the loss of the logits.
-        matching: Comparison of hidden states and attention of the student with the teacher's.
+        problem_type: Problem type in the model's config, which selects the loss of the logits.
+        matching: Comparison of hidden states and attention of student and teacher, or None.
     """
     soft_loss = choose_loss(problem_type)
 
     def count(batch: Batch) -> Mapping[str, int]:
         inputs = _student_inputs(batch)
-        more = dict.fromkeys(matching.weights, int(batch["attention_mask"].sum())) if matching else {}
-        return {**gold.count(inputs), "soft": count_items(inputs), **more}
+        matched = dict.fromkeys(matching.weights, int(batch["attention_mask"].sum())) if matching else {}
+        return {**gold.count(inputs), "soft": count_items(inputs), **matched}
 
     def sums(model: Model, batch: Batch) -> Batch:
-        # The model runs once: gold terms get its outputs from a function that ignores its arguments, and the matching
-        # reads the hidden states that hooks stored in this pass.
+        # The model runs once. The gold terms get its outputs from a function that ignores its arguments; `matching`
+        # reads the hidden states that hooks have stored.
         inputs = _student_inputs(batch)
         outputs = model(**inputs)
-        more = matching.sums(inputs) if matching else {}
-        soft = soft_sum(soft_loss, outputs, batch, distillation.temperature)
-        return {**gold.sums(lambda **_: outputs, inputs), "soft": soft, **more}
+        matched = matching.sums(inputs) if matching else {}
+        soft = sum_soft_losses(soft_loss, outputs, batch, distillation.temperature)
+        return {**gold.sums(lambda **_: outputs, inputs), "soft": soft, **matched}
 
-    # The weights of the gold terms shrink by the weight of the soft term; the weights of a matching stay.
+    # Scale the weights of the gold terms by 1 - `soft_weight`; the weights of a matching are not scaled.
     weights = {name: weight * (1 - distillation.soft_weight) for name, weight in gold.weights.items()}
     return LossTerms(
         {**weights, "soft": distillation.soft_weight, **(matching.weights if matching else {})}, count, sums
@@ -88,15 +88,15 @@ SoftLoss = Callable[[Tensor, Tensor, float], Tensor]
 
 
 def choose_loss(problem_type: str | None) -> SoftLoss:
-    """Return the soft loss of a problem type: one of several classes, several independent labels, or a number."""
+    """Return the soft loss of a problem type: single-label or multi-label classification, or regression."""
     losses: dict[str | None, SoftLoss] = {"regression": _squared, "multi_label_classification": _yes_or_no}
     return losses.get(problem_type, _one_of_several)
 
 
-def soft_sum(loss: SoftLoss, outputs: Batch, batch: Batch, temperature: float) -> Tensor:
-    """Sum a loss over rows, or over labeled tokens if tokens have logits; with several outputs, return the mean.
+def sum_soft_losses(loss: SoftLoss, outputs: Batch, batch: Batch, temperature: float) -> Tensor:
+    """Sum a loss over rows, or over labeled tokens if tokens have logits, and return the mean over outputs.
 
-    Question answering has two outputs, for the start and the end of the answer.
+    Question answering has two outputs with logits: the start and the end of the answer.
     """
     teacher_outputs = {
         name.removeprefix(TEACHER_PREFIX): values for name, values in batch.items() if name.startswith(TEACHER_PREFIX)
@@ -113,23 +113,23 @@ def soft_sum(loss: SoftLoss, outputs: Batch, batch: Batch, temperature: float) -
 
 
 def _one_of_several(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Compute T² KL(teacher || student) at temperature T; T² gives gradients the same scale at any T (section 2).
+    """Return T² KL(teacher || student) at temperature T; T² gives gradients the same scale at any T (section 2).
 
     >>> import torch
     >>> student, teacher = torch.zeros(1, 3), torch.tensor([[2.0, 0.0, -torch.inf]])  # the third choice is missing
     >>> [round(float(_one_of_several(student, teacher, temperature)), 3) for temperature in (1.0, 4.0)]
     [0.328, 0.485]
     """
-    # Missing choices are -inf. Without the masks, they would give -inf - -inf, which is not a number.
-    exists = teacher > -float("inf")
-    student_logs = (student / temperature).masked_fill(~exists, -float("inf")).log_softmax(dim=-1)
+    # Missing choices are -inf. Without the masks, they would give -inf - -inf, which is NaN.
+    is_choice = teacher > -float("inf")
+    student_logs = (student / temperature).masked_fill(~is_choice, -float("inf")).log_softmax(dim=-1)
     teacher_logs = (teacher / temperature).log_softmax(dim=-1)
-    differences = (teacher_logs - student_logs).masked_fill(~exists, 0.0)
+    differences = (teacher_logs - student_logs).masked_fill(~is_choice, 0.0)
     return temperature**2 * (teacher_logs.exp() * differences).sum(dim=-1)
 
 
 def _yes_or_no(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Compute the loss for independent labels: the mean over labels of T² KL between two yes-or-no distributions."""
+    """Return the loss of independent labels: the mean over labels of T² KL between two yes-or-no distributions."""
     from torch.nn.functional import logsigmoid
 
     student, teacher = student / temperature, teacher / temperature
@@ -139,7 +139,7 @@ def _yes_or_no(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 
 
 def _squared(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Compute the squared distance to the teachers' number."""
+    """Return the squared difference from the teachers' prediction of a number."""
     return (student - teacher).square().mean(dim=-1)
 
 

@@ -1,9 +1,9 @@
-"""Importance of heads and neurons, by the gradient of a mask, which one backward pass gives.
+"""Importance of heads and neurons, from the gradients of masks in one backward pass.
 
 Each unit is multiplied by a mask of 1. If the mask became 0, which removes the unit, the loss would change by about the
-negative gradient of the loss with respect to the mask. This is a Taylor expansion of first order (Molchanov et al.
-2017, section 2.2). The absolute value is taken row by row. Otherwise, rows that need a unit and rows that it hurts
-would cancel out (Michel et al. 2019, section 4.1).
+negative gradient of the loss with respect to the mask: a first-order Taylor expansion (Molchanov et al. 2017, section
+2.2). The absolute value is taken row by row. Otherwise, rows in which a unit reduces the loss and rows in which it
+increases the loss would cancel out (Michel et al. 2019, section 4.1).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bertkit.tokens.features import Batch, Features, count_items
 
 @dataclass(frozen=True)
 class UnitScores:
-    """Importance of the units of each layer as a mean over rows, (layers, units)."""
+    """Importance of the units of each layer, as a mean over rows. Shape of both: (layers, units)."""
 
     heads: np.ndarray
     neurons: np.ndarray
@@ -37,27 +37,27 @@ def score_units(checkpoint: Checkpoint, features: Features) -> UnitScores:
     The weights need no gradients, and the model is not changed.
 
     Args:
-        checkpoint: Checkpoint with a model of transformers, not loaded only for inference.
+        checkpoint: Checkpoint with a model of transformers that was loaded for training.
         features: Features of rows with gold answers.
 
     Raises:
         UsageError: If the model computes no loss on these rows, or its encoder is frozen.
-        ModelError: If its layers are unknown.
+        ModelError: If the model's layers cannot be found.
     """
     # 1. Find the linear layers whose inputs are the units: the output layer of attention reads the concatenated heads,
     #    and the second layer of a feed-forward network reads its neurons.
     model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.context)
     if not any(parameter.requires_grad for parameter in model.base_model.parameters()):
         message = "the encoder of this model is frozen under its head, so the importance of its units is unknown"
-        raise UsageError(message, "name a run that has trained its encoder")
+        raise UsageError(message, "name a run that trained its encoder")
     attentions = find_attention_outputs(model)
-    narrow = [feed_forward.narrow for feed_forward in find_feed_forwards(model)]
-    units = [*[model.config.num_attention_heads] * len(attentions), *(layer.in_features for layer in narrow)]
-    layers = [*attentions, *narrow]
+    down_layers = [feed_forward.narrow for feed_forward in find_feed_forwards(model)]
+    units = [*[model.config.num_attention_heads] * len(attentions), *(layer.in_features for layer in down_layers)]
+    layers = [*attentions, *down_layers]
     totals = [np.zeros(count) for count in units]
 
-    # 2. Prepare the model. Submodules stay in evaluation mode, so no dropout is drawn. A head over vectors computes a
-    #    loss only in training mode. Without gradients of weights, a backward pass needs less memory.
+    # 2. Prepare the model. Submodules stay in evaluation mode, without dropout. The model itself is in training mode,
+    #    because otherwise, a head over vectors computes no loss. Without gradients of weights, memory is saved.
     model.eval()
     model.training = True
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -69,10 +69,10 @@ def score_units(checkpoint: Checkpoint, features: Features) -> UnitScores:
             batch = collate([features[index] for index in indices])
             outputs = model(**{name: value.to(model.device) for name, value in batch.items()})
             loss = get_loss(outputs)
-            # The loss is a mean over the batch; as a sum, the gradients of a row do not depend on the batch size.
+            # The loss is a mean over the batch. Use the sum, so that a row's gradients do not depend on the batch size.
             (loss * count_items(batch)).backward()
             for layer, total in zip(layers, totals, strict=True):
-                # A mask (rows, 1, units) has one value per row and unit. Layers that share weights have several masks.
+                # A mask has a value per row and unit, shape (rows, 1, units). A shared layer has a mask per use.
                 gradients = [mask.grad for mask in masks[layer] if mask.grad is not None]
                 if gradients:
                     summed = torch.stack([gradient.flatten(1) for gradient in gradients]).sum(dim=0)
@@ -109,9 +109,10 @@ def choose_units(scores: np.ndarray, keep: int, group_size: int = 1) -> list[lis
     Args:
         scores: Importance of units, (layers, units).
         keep: Number of units per layer.
-        group_size: Number of neighbors that are kept or removed together.
+        group_size: Number of consecutive units that are kept or removed together.
     """
-    groups = scores.reshape(len(scores), -1, group_size).sum(axis=-1)
-    best = np.sort(np.argsort(-groups, axis=1, kind="stable")[:, : keep // group_size], axis=1)
-    units: list[list[int]] = (best[..., None] * group_size + np.arange(group_size)).reshape(len(scores), keep).tolist()
-    return units
+    sums = scores.reshape(len(scores), -1, group_size).sum(axis=-1)
+    groups = np.sort(np.argsort(-sums, axis=1, kind="stable")[:, : keep // group_size], axis=1)
+    units = groups[..., None] * group_size + np.arange(group_size)
+    indices: list[list[int]] = units.reshape(len(scores), keep).tolist()
+    return indices

@@ -1,4 +1,4 @@
-"""Comparison of a pruned model with the original model, and the files next to its weights.
+"""Comparison of a pruned model with the original model, and the other files in the folder of the pruned model.
 
 If the original model is a run, the folder of the pruned model is a run too: `eval`, `compare` and `push` accept it.
 """
@@ -38,8 +38,8 @@ _KEPT_KEYS = ("identity_version", "machine", "platform", "rows", "split_file", "
 
 
 @dataclass(frozen=True)
-class PrunedSide:
-    """Size of a model before or after pruning, and its speed (see `InferenceSpeed`) and scores on validation rows."""
+class ModelFigures:
+    """Size of a model before or after pruning, with its speed (see `InferenceSpeed`) and scores on validation rows."""
 
     parameters: int
     disk_bytes: int
@@ -48,36 +48,36 @@ class PrunedSide:
     scores: dict[str, float | None] = field(default_factory=dict)
     intervals: dict[str, Interval] = field(default_factory=dict)
     spread: float | None = None
-    """Relative difference between the slowest and the fastest round of timing."""
+    """Additional time of the slowest round of timing, as a fraction of the fastest round."""
 
 
 @dataclass(frozen=True)
-class ComparedSides:
-    """Comparison of the original with the pruned model on the validation rows: scores and speeds, in this order."""
+class PruningComparison:
+    """Results of the original and the pruned model, in this order, on the validation rows."""
 
     after: Checkpoint
-    scored: tuple[EvalOutput, EvalOutput]
-    paces: list[InferenceSpeed]
+    eval_outputs: tuple[EvalOutput, EvalOutput]
+    speeds: list[InferenceSpeed]
     differences: dict[str, Difference]
     """Metric -> score after minus score before, on the same rows."""
 
-    def describe(self, index: int, parameters: int, folder: Path) -> PrunedSide:
-        """Return the figures of the model before (index 0) or after (1) pruning, whose weights are in a folder."""
-        scored = self.scored[index]
-        return PrunedSide(
+    def describe(self, index: int, parameters: int, folder: Path) -> ModelFigures:
+        """Return the figures of the model before (index 0) or after pruning (index 1), with weights in `folder`."""
+        eval_output = self.eval_outputs[index]
+        return ModelFigures(
             parameters=parameters,
             disk_bytes=get_weight_bytes(folder),
-            **self.paces[index]._asdict(),
-            scores=null_for_nan(scored.scores),
-            intervals=find_intervals(self.after.task, scored).bounds,
+            **self.speeds[index]._asdict(),
+            scores=null_for_nan(eval_output.scores),
+            intervals=find_intervals(self.after.task, eval_output).bounds,
         )
 
 
-def compare(saved: CheckpointInfo, before: Checkpoint, folder: Path, validation: Split) -> ComparedSides:
-    """Load a pruned model, score it and the original model on the same rows, and time both in turns.
+def compare(info: CheckpointInfo, before: Checkpoint, folder: Path, validation: Split) -> PruningComparison:
+    """Load a pruned model, score it and the original model on the same rows, and time both alternately.
 
     Args:
-        saved: Checkpoint of the original model.
+        info: Checkpoint of the original model.
         before: Original model.
         folder: Folder of the pruned model.
         validation: Rows to score.
@@ -85,18 +85,18 @@ def compare(saved: CheckpointInfo, before: Checkpoint, folder: Path, validation:
     Raises:
         ModelError: If the pruned model does not load.
     """
-    # 1. Load the model from the folder, as users will. The folder has no record yet, so the options that were tuned for
-    #    the original model come from its context.
-    pruned = open_checkpoint(saved.recipe.model_copy(update={"model": str(folder)}), saved.task, folder)
-    after = pruned.load(before.machine, inference=True, calibrated=False)
+    # 1. Load the model from the folder, as users will. The folder has no record yet, so take the tuned options from the
+    #    context of the original model.
+    pruned_info = open_checkpoint(info.recipe.model_copy(update={"model": str(folder)}), info.task, folder)
+    after = pruned_info.load(before.machine, inference=True, calibrated=False)
     after = replace(after, context=replace(before.context, tokenizer=after.context.tokenizer))
 
     # 2. Score and time both models.
     first, second = (score_split(checkpoint, validation) for checkpoint in (before, after))
-    paces = measure_latency([(before, first), (after, second)])
+    speeds = measure_latency([(before, first), (after, second)])
     with stage("comparing", total=1):
-        differences = compare_scored(saved.task, first, second)
-    return ComparedSides(after, (first, second), paces, differences)
+        differences = compare_scored(info.task, first, second)
+    return PruningComparison(after, (first, second), speeds, differences)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class PruningMetadata:
     units: PruningPlan
     shape: PruningTarget
     tokens: Sequence[int] | None
-    """Original token ids in the order of the new ids, or None if the vocabulary is complete."""
+    """Original token ids in the order of the new ids, or None if the vocabulary is not pruned."""
     start_time: float
     """Start of the command, in seconds of `time.perf_counter`."""
 
@@ -125,39 +125,39 @@ def write_pruned_files(metadata: PruningMetadata, folder: Path) -> None:
         "tokens": metadata.tokens,
     }
     write_json(folder / PRUNED_FILE, origin)
-    # safetensors creates files that only their owner can read. Other files show the mode that the user's umask gives.
+    # safetensors creates files that only their owner can read. Copy the mode of another file, which follows the umask.
     mode = (folder / PRUNED_FILE).stat().st_mode
     for file in folder.rglob("*.safetensors"):
         file.chmod(mode)
 
 
 def write_pruned_run(
-    metadata: PruningMetadata, folder: Path, saved: CheckpointInfo, comparison: ComparedSides, split: Split
+    metadata: PruningMetadata, folder: Path, info: CheckpointInfo, comparison: PruningComparison, split: Split
 ) -> None:
     """Write the recipe and, if the original model is a run, the predictions and the record of a pruned model."""
     # 1. Write the recipe, and copy the files that stay valid: training rows and baselines do not depend on the model.
-    task, scored = saved.task, comparison.scored[1]
-    recipe = scored.context.recipe.model_copy(update={"model": metadata.model})
-    write_yaml(saved.restore_limit(recipe).model_dump(mode="json", exclude_defaults=True), folder / _RECIPE)
+    task, eval_output = info.task, comparison.eval_outputs[1]
+    recipe = eval_output.context.recipe.model_copy(update={"model": metadata.model})
+    write_yaml(info.restore_limit(recipe).model_dump(mode="json", exclude_defaults=True), folder / _RECIPE)
     for name in (runs.TRAINING_ROWS, BASELINES_FILE, _IGNORE):
         if (metadata.source / name).is_file():
             shutil.copyfile(metadata.source / name, folder / name)
-    if not saved.record:
+    if not info.record:
         return
 
-    # 2. Write the predictions. The other files are listed before, because the record has checksums of them.
-    written = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+    # 2. Write the predictions. First list the other files, whose checksums are part of the record.
+    file_names = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
     private = {BASELINES_FILE, _IGNORE, PRUNED_FILE}
-    details = task.details(scored.predictions, split.rows, scored.context)
-    write_predictions(folder, split, scored.predictions, details)
+    details = task.details(eval_output.predictions, split.rows, eval_output.context)
+    write_predictions(folder, split, eval_output.predictions, details)
     seconds = round(time.perf_counter() - metadata.start_time, 3)
 
-    # 3. Write the record. Its identity includes the shape, so that no command resumes the folder as the original run.
-    scores = replace(make_result(task, split, scored, details, {}), model=metadata.model, seconds=seconds)
+    # 3. Write the record. Its identity includes the shape, so no command resumes the folder as the original run.
+    scores = replace(make_result(task, split, eval_output, details, {}), model=metadata.model, seconds=seconds)
     shape = {name: value for name, value in asdict(metadata.shape).items() if value and name != "layers"}
-    pruned: dict[str, Any] = {"from": fingerprint(metadata.source), "layers": metadata.units.layers, **shape}
+    pruning: dict[str, Any] = {"from": fingerprint(metadata.source), "layers": metadata.units.layers, **shape}
     record: RunRecord = {
-        **select_entries(saved.record, *_KEPT_KEYS),
+        **select_entries(info.record, *_KEPT_KEYS),
         "status": "finished",
         "started": runs.now(),
         "finished": runs.now(),
@@ -165,15 +165,15 @@ def write_pruned_run(
         "model": metadata.model,
         "command": runs.command(),
         "versions": runs.versions(),
-        "identity": {**saved.record.get("identity", {}), "pruned": pruned},
+        "identity": {**info.record.get("identity", {}), "pruned": pruning},
         "results": [as_portable_record(scores)],
-        "files": list_files(folder, [name for name in written if name not in private]),
+        "files": list_files(folder, [name for name in file_names if name not in private]),
     }
     runs.write_record(folder, record)
 
 
 def _copy_modules(source: Path, folder: Path) -> None:
-    """Copy the other modules of a sentence-transformers folder, unless the head has already written them."""
+    """Copy the modules after the encoder of a sentence-transformers folder, unless they are already written."""
     if not (source / MODULES).is_file() or (folder / MODULES).is_file():
         return
     for name in (SETTINGS, ROUTER, *(file.name for file in source.glob("sentence_*_config.json")), ENCODER_SETTINGS):

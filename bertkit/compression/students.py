@@ -1,4 +1,4 @@
-"""Student models: their initial weights, and the loss terms of their teachers."""
+"""Initial weights of student models, and loss terms for learning from teachers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from bertkit.tokens.features import Collator, Features, TaskContext
 from bertkit.training.losses import LossTerms
 
 
-def student_recipe(recipe: Recipe, distillation: DistillationConfig) -> Recipe:
-    """Return the recipe of a student; if it takes layers from its first teacher, that teacher is its model.
+def make_student_recipe(recipe: Recipe, distillation: DistillationConfig) -> Recipe:
+    """Return the recipe of a student; if it takes layers from its first teacher, `model` is that teacher.
 
     Raises:
         UsageError: If the recipe names no teacher.
@@ -33,13 +33,13 @@ def student_recipe(recipe: Recipe, distillation: DistillationConfig) -> Recipe:
 
 
 def load_student(task: Task, folder: Path, context: TaskContext, distillation: DistillationConfig) -> Model:
-    """Load the student, with some layers of the first teacher if the recipe has `student_layers`.
+    """Load the student, with only some layers of the first teacher if the recipe has `student_layers`.
 
     Raises:
-        ModelError: If the model cannot learn from teachers, or its layers cannot be taken.
+        ModelError: If the model cannot learn from teachers, or its layers cannot be removed.
         RecipeError: If the teacher does not have the layers.
     """
-    # A student with layers of its teacher is loaded as the teacher, and then loses the other layers.
+    # For a student with layers of its teacher, load the teacher, and then remove the other layers.
     model = task.load_model(folder, _with_complete_layers(context, distillation), new_head=True)
     if get_tagger_head(model.config):
         message = f"{context.recipe.name} trains a head over a frozen encoder, or nothing"
@@ -52,7 +52,7 @@ def load_student(task: Task, folder: Path, context: TaskContext, distillation: D
 
 
 @contextmanager
-def learning_from_teachers(
+def prepare_distillation(
     teachers: Sequence[Teacher],
     distillation: DistillationConfig,
     student: Checkpoint,
@@ -60,7 +60,7 @@ def learning_from_teachers(
     features: Features,
     gold: LossTerms,
 ) -> Iterator[tuple[LossTerms, Collator]]:
-    """Yield the terms of the loss and the collator, both with the teachers' logits.
+    """Add the teachers' logits to the features, and yield the loss terms and the collator that use the logits.
 
     Args:
         teachers: Teachers of the recipe; empty if the training rows have soft labels.
@@ -68,12 +68,12 @@ def learning_from_teachers(
         student: Model that is trained.
         split: Training rows.
         features: Features of the training rows, which get the logits.
-        gold: Terms of the loss over gold labels.
+        gold: Loss terms for gold labels.
 
     Raises:
         ModelError: If a teacher does not fit the student; see `Teacher.load` and `match_models`.
     """
-    # 1. Compute the logits once, before the training. So an epoch takes as long as without teachers.
+    # 1. Compute the logits once, before training. So an epoch takes as long as without teachers.
     if column := distillation.soft_labels:
         logits = {"logits": list(to_logits(get_probabilities(split, student.context.labels, column)))}
     else:
@@ -82,7 +82,7 @@ def learning_from_teachers(
         add_values(features, f"{TEACHER_PREFIX}{name}", values)
 
     # 2. Match layers if the recipe requires it. Hidden states are a thousand times as large as logits, so they are not
-    #    stored: the teacher stays in memory and reads each batch.
+    #    stored: the teacher stays in memory and computes each batch.
     model, machine = student.model, student.machine
     with ExitStack() as hooks:
         matching = None
@@ -99,7 +99,7 @@ def learning_from_teachers(
 
 
 def _with_complete_layers(context: TaskContext, distillation: DistillationConfig) -> TaskContext:
-    """Turn off the shortcut of a last layer that computes only the first token, if layers are matched by token."""
+    """If layers are matched by token, turn off the shortcut that computes only the first token in the last layer."""
     if not distillation.matches_layers:
         return context
     return replace(context, recipe=context.recipe.replace("training", cls_only_last_layer=False))

@@ -1,4 +1,4 @@
-"""Shape of a pruned model, checked against the model's config before anything heavy is imported."""
+"""Shape of a pruned model, checked against the model's config before torch is imported."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from bertkit.modeling.layers import count_layers
 from bertkit.recipe.records import read_layers
 
 ROWS, TRAINING = "rows", "train"
-"""Values of `--vocabulary` for the tokens of all rows of a run, or of its training rows."""
+"""Values of `--vocabulary` that keep the tokens of all rows of a run, or of its training rows."""
 
 
 @dataclass(frozen=True)
 class PruningTarget:
-    """Shape of a pruned model; None and an empty vocabulary keep everything."""
+    """Shape of a pruned model; by default, everything is kept."""
 
     layers: int | tuple[int, ...] | None = None
-    """Indices of layers, or the number of layers to choose by measured importance."""
+    """Indices of layers, or a number of layers to choose by importance."""
     heads: int | None = None
     """Number of attention heads per layer."""
     intermediate: int | None = None
@@ -48,7 +48,7 @@ def make_shape(
         raise UsageError("nothing to prune", remedy)
     for name, count in (("heads", heads), ("intermediate", intermediate)):
         if count is not None and count < 1:
-            raise UsageError(f"--{name} {count}", "keep at least 1")
+            raise UsageError(f"--{name} must be at least 1, got {count}")
     try:
         selection = read_layers(layers)
     except ValueError:
@@ -59,7 +59,9 @@ def make_shape(
 
 
 def check_shape(shape: PruningTarget, config: Mapping[str, Any]) -> PruningTarget:
-    """Check that a model is larger than a shape, and name the layers to keep if all layers share their weights.
+    """Check that a model can be pruned to a shape, and return the shape.
+
+    If all layers share their weights, a number of layers is replaced by the indices of the first layers.
 
     Args:
         shape: Requested shape.
@@ -67,9 +69,9 @@ def check_shape(shape: PruningTarget, config: Mapping[str, Any]) -> PruningTarge
 
     Raises:
         UsageError: If the model has fewer units than the shape.
-        ModelError: If configs of this model type have no key for fewer heads or fewer layers.
+        ModelError: If this model type cannot have fewer heads or fewer layers.
     """
-    # 1. The model has enough layers, neurons and heads.
+    # 1. Check that the model has enough layers, neurons and heads.
     architecture = find_architecture(config["model_type"])
     count = count_layers(config)
     min_layers = max(shape.layers) + 1 if isinstance(shape.layers, tuple) else shape.layers
@@ -84,8 +86,8 @@ def check_shape(shape: PruningTarget, config: Mapping[str, Any]) -> PruningTarge
     if shape.heads is not None:
         _check_heads(shape.heads, config)
 
-    # 2. Layers of the model can be removed. Groups of layers with shared weights, heads that read certain layers, and
-    #    first layers of another shape do not allow it, or not for all layers.
+    # 2. Check that the layers can be removed: not if groups of layers share weights, if the head reads certain layers,
+    #    or if the first layer, which has another shape, is one of them.
     if config.get("num_hidden_groups", 1) != 1 and shape.layers is not None:
         message = f"--layers: {config['num_hidden_groups']} groups of layers share their weights"
         raise ModelError(message, "prune --intermediate or --vocabulary")
@@ -96,7 +98,7 @@ def check_shape(shape: PruningTarget, config: Mapping[str, Any]) -> PruningTarge
         message = f"--layers without 0: the first layer of a {config['model_type']} model differs from the others"
         raise UsageError(message, "keep layer 0")
 
-    # 3. ALBERT's layers share their weights, so none is more important: the first layers are kept without measurement.
+    # 3. All layers of ALBERT have the same weights, so keep the first layers without measuring importance.
     if "num_hidden_groups" in config and isinstance(shape.layers, int):
         return PruningTarget(tuple(range(shape.layers)), shape.heads, shape.intermediate, shape.vocabulary)
     return shape
@@ -105,22 +107,22 @@ def check_shape(shape: PruningTarget, config: Mapping[str, Any]) -> PruningTarge
 def _check_heads(heads: int, config: Mapping[str, Any]) -> None:
     model_type, count = config["model_type"], _find_number(config, "n_heads", "num_attention_heads")
     if count is not None and heads > count:
-        raise UsageError(f"--heads {heads}: a layer of the model has {count}", f"keep at most {count}")
+        raise UsageError(f"--heads {heads}: a layer of the model has {count} heads", f"keep at most {count}")
     if not find_architecture(model_type).stores_head_size:
         message = f"--heads: the config of a {model_type} model cannot describe fewer heads of the same size"
-        able = ", ".join(list_types("stores_head_size"))
-        remedy = f"prune --layers or --intermediate; {able} can"
-        raise ModelError(f"{message}, as hidden_size / heads is their size", remedy)
+        types = ", ".join(list_types("sets_head_size"))
+        remedy = f"prune --layers or --intermediate; {types} can"
+        raise ModelError(f"{message}, because their size is always hidden_size / heads", remedy)
     hidden = _find_number(config, "hidden_size")
     if count is None or hidden is None:
         return
-    shared = count // (config.get("num_key_value_heads") or count)
-    # A config of transformers can only describe the same number of heads in each layer, in complete groups.
-    possible = [n for n in range(shared, count + 1, shared) if hidden % n == 0]
-    if heads not in possible:
+    group_size = count // (config.get("num_key_value_heads") or count)
+    # In a config of transformers, all layers have the same number of heads, in complete groups.
+    allowed_heads = [n for n in range(group_size, count + 1, group_size) if hidden % n == 0]
+    if heads not in allowed_heads:
         reason = f"they must divide the hidden size {hidden}"
-        reason += f", and {shared} share keys and values" if shared > 1 else ""
-        raise UsageError(f"--heads {heads}: {reason}", f"one of {', '.join(map(str, possible))}")
+        reason += f", and {group_size} share keys and values" if group_size > 1 else ""
+        raise UsageError(f"--heads {heads}: {reason}", f"one of {', '.join(map(str, allowed_heads))}")
 
 
 def _find_number(config: Mapping[str, Any], *names: str) -> int | None:

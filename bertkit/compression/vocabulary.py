@@ -1,4 +1,4 @@
-"""Trim the vocabulary of a tokenizer and its model to the tokens of rows and files; these texts keep their tokens."""
+"""Trim the vocabulary of a tokenizer and its model to the tokens of rows and files, whose texts keep their tokens."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class TokenCorpus:
 
     source: Path
     checkpoint: Checkpoint | None
-    """Checkpoint whose tokenizer encodes the rows, or None without rows."""
+    """Checkpoint whose tokenizer encodes the rows; None without rows."""
     splits: tuple[Split, ...]
     files: tuple[str, ...]
 
     def read_texts(self) -> Iterator[str]:
-        """Read the strings of rows and the documents of files; yield also lower case if the model reads it."""
+        """Yield the strings of rows and the documents of files; if the model lowers text, also in lower case."""
         lowers = bool(read_encoder_settings(self.source).get("do_lower_case"))
         for text in self._read_as_written():
             yield text
@@ -40,7 +40,7 @@ class TokenCorpus:
                 yield text.lower()
 
     def collect_encoded(self) -> set[int]:
-        """Return the ids of all tokens that rows are encoded with, including special tokens and prompts."""
+        """Return the ids of all tokens in the encoded rows, including special tokens and prompts."""
         if self.checkpoint is None:
             return set()
         context, encode = self.checkpoint.context, self.checkpoint.task.encode
@@ -63,14 +63,14 @@ def check_files(names: Iterable[str]) -> None:
     """Check that files and folders of text exist.
 
     Raises:
-        DataError: If one does not exist, or has an unknown type.
+        DataError: If a file or folder does not exist, or has an unknown type.
     """
     for name in names:
         find_corpus(CorpusConfig(source=name))
 
 
 def trim_vocabulary(model: Model, tokenizer: Tokenizer, corpus: TokenCorpus, folder: Path) -> tuple[list[int], int]:
-    """Trim a model, and its tokenizer on disk, to the tokens of texts, and check that the texts keep their tokens.
+    """Trim a model and its tokenizer on disk to the tokens of a corpus, and check that its texts keep their tokens.
 
     Args:
         model: Model whose embeddings are changed in place.
@@ -79,7 +79,7 @@ def trim_vocabulary(model: Model, tokenizer: Tokenizer, corpus: TokenCorpus, fol
         folder: Folder with the saved tokenizer.
 
     Returns:
-        Ids that are kept, in the order of the new ids, and the number of texts that were checked.
+        The kept ids, in the order of the new ids, and the number of texts that were checked.
 
     Raises:
         ModelError: If this type of tokenizer cannot be trimmed.
@@ -89,7 +89,7 @@ def trim_vocabulary(model: Model, tokenizer: Tokenizer, corpus: TokenCorpus, fol
     # 1. Collect the tokens. The encoded rows add tokens that no text contains, such as the prompts of a task.
     used = collect_tokens(tokenizer, corpus.read_texts()) | corpus.collect_encoded()
 
-    # 2. Trim the files of the tokenizer, and tokenize all texts again: each must have the same tokens with the new ids.
+    # 2. Trim the files of the tokenizer, and tokenize all texts again: their tokens must not change, only the ids.
     ids = trim_files(folder, tokenizer, used, first_position(model.config))
     texts = check_unchanged(tokenizer, read_tokenizer(folder), ids, corpus.read_texts())
 
@@ -98,14 +98,14 @@ def trim_vocabulary(model: Model, tokenizer: Tokenizer, corpus: TokenCorpus, fol
     return ids, texts
 
 
-def count_changed(before: Features, after: Features, tokens: Sequence[int]) -> int:
-    """Count the rows whose features have other tokens than before; `tokens` maps new ids to original ids."""
-    # With the tokens [0, 5, 9], the new ids [1, 2] are compared with the original ids [5, 9].
-    original_ids, changed = np.array(tokens), set()
-    for old, new in zip(before, after, strict=False):
+def count_changed_rows(old_features: Features, new_features: Features, tokens: Sequence[int]) -> int:
+    """Count the rows whose tokens have changed; `tokens` has the original id of each new id."""
+    # If `tokens` is [0, 5, 9], the new ids [1, 2] are equal to the original ids [5, 9].
+    original_ids, changed_rows = np.array(tokens), set()
+    for old, new in zip(old_features, new_features, strict=False):
         if not np.array_equal(join_ids(old), original_ids[join_ids(new)]):
-            changed.add(int(old["row"]))
-    return len(changed)
+            changed_rows.add(int(old["row"]))
+    return len(changed_rows)
 
 
 def _find_strings(value: object) -> Iterator[str]:

@@ -281,10 +281,10 @@ def training_job(
     data_collator = data.task.collator(context)
     with ExitStack() as hooks:
         if recipe.distillation:
-            from bertkit.compression.students import learning_from_teachers
+            from bertkit.compression.students import prepare_distillation
 
             # The hooks on the teacher's layers are removed when training ends.
-            teacher_hooks = learning_from_teachers(
+            teacher_hooks = prepare_distillation(
                 data.teachers, recipe.distillation, checkpoint, train, features, loss_terms
             )
             loss_terms, data_collator = hooks.enter_context(teacher_hooks)

@@ -103,9 +103,9 @@ def read_finetune_data(
     task = load_task(recipe)
     _check_recipe(recipe, task)
     if recipe.distillation:
-        from bertkit.compression.students import student_recipe
+        from bertkit.compression.students import make_student_recipe
 
-        recipe = student_recipe(recipe, recipe.distillation)
+        recipe = make_student_recipe(recipe, recipe.distillation)
 
     # 2. Check the config of the model. The layers of a student are checked later, with its teacher.
     model_folder = hub.find_model(recipe.model)

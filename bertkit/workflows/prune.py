@@ -11,9 +11,15 @@ from typing import Any
 import numpy as np
 
 from bertkit.compression.choose_units import PruningPlan, apply_plan, load_to_measure, plan_pruning
-from bertkit.compression.pruned_folder import PrunedSide, PruningMetadata, compare, write_pruned_files, write_pruned_run
+from bertkit.compression.pruned_folder import (
+    ModelFigures,
+    PruningMetadata,
+    compare,
+    write_pruned_files,
+    write_pruned_run,
+)
 from bertkit.compression.target_shape import ROWS, TRAINING, PruningTarget, check_shape
-from bertkit.compression.vocabulary import TokenCorpus, check_files, count_changed, trim_vocabulary
+from bertkit.compression.vocabulary import TokenCorpus, check_files, count_changed_rows, trim_vocabulary
 from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, open_checkpoint
 from bertkit.evaluation.gates import judge_scores
@@ -45,8 +51,8 @@ class PruneResult:
 
     model: str
     folder: str
-    before: PrunedSide
-    after: PrunedSide
+    before: ModelFigures
+    after: ModelFigures
     layers: list[int] | None
     """Indices of the remaining layers. Here and in the next three attributes, None means that nothing was removed."""
     heads: int | None
@@ -159,8 +165,8 @@ def prune(
         pruned = PruneResult(
             model=model,
             folder=str(folder),
-            before=PrunedSide(parameters, get_weight_bytes(source)),
-            after=PrunedSide(pruned_model.num_parameters(), get_weight_bytes(target)),
+            before=ModelFigures(parameters, get_weight_bytes(source)),
+            after=ModelFigures(pruned_model.num_parameters(), get_weight_bytes(target)),
             layers=units.layers,
             heads=shape.heads,
             intermediate=shape.intermediate,
@@ -176,9 +182,9 @@ def prune(
         comparison = compare(info, original, target, validation)
         write_pruned_files(metadata, target)
         write_pruned_run(metadata, target, info, comparison, validation)
-        old_features, new_features = (output.features for output in comparison.scored)
+        old_features, new_features = (output.features for output in comparison.eval_outputs)
         after = comparison.describe(1, pruned.after.parameters, target)
-        ece = measure_ece(info.task, comparison.scored[1], validation.rows)
+        ece = measure_ece(info.task, comparison.eval_outputs[1], validation.rows)
         figures = after.scores, after.intervals, ece, after.disk_bytes
         return replace(
             pruned,
@@ -189,7 +195,7 @@ def prune(
             recipe=info.recipe.name,
             split=validation.name,
             rows=len(validation.rows),
-            changed_rows=0 if ids is None else count_changed(old_features, new_features, ids),
+            changed_rows=0 if ids is None else count_changed_rows(old_features, new_features, ids),
             best_metric=info.recipe.best_metric,
             differences=comparison.differences,
         )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.compression.distillation_loss import choose_loss, distillation_terms, soft_sum, teacher_collator
+from bertkit.compression.distillation_loss import choose_loss, distillation_terms, sum_soft_losses, teacher_collator
 from bertkit.data.soft_labels import to_logits
 from bertkit.recipe.records import DistillationConfig
 from bertkit.training.losses import make_loss, task_terms
@@ -23,7 +23,7 @@ class Outputs(dict):
 def soft(problem_type, student, teacher, temperature, **batch):
     teacher_outputs = {f"teacher_{name}": torch.tensor(values) for name, values in teacher.items()}
     outputs = {name: torch.tensor(values, requires_grad=True) for name, values in student.items()}
-    total = soft_sum(choose_loss(problem_type), outputs, {**batch, **teacher_outputs}, temperature)
+    total = sum_soft_losses(choose_loss(problem_type), outputs, {**batch, **teacher_outputs}, temperature)
     total.backward()
     assert all(values.grad.isfinite().all() for values in outputs.values())
     return float(total.detach())

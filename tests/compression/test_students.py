@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bertkit.compression.students import student_recipe
+from bertkit.compression.students import make_student_recipe
 from bertkit.errors import UsageError
 from bertkit.recipe import load_recipe
 from tests.conftest import distill
@@ -46,7 +46,7 @@ def test_only_a_student_of_some_layers_starts_from_its_first_teacher():
     teachers = {"distillation.teachers": ["a", "b"]}
     for changes, model in (({}, load_recipe("cola").model), ({"distillation.student_layers": 2}, "a")):
         recipe = load_recipe("cola", {**teachers, **changes})
-        assert student_recipe(recipe, recipe.distillation).model == model
+        assert make_student_recipe(recipe, recipe.distillation).model == model
     recipe = load_recipe("cola", {"distillation.student_layers": 2})
     with pytest.raises(UsageError, match="no teacher to learn from"):
-        student_recipe(recipe, recipe.distillation)
+        make_student_recipe(recipe, recipe.distillation)

@@ -31,8 +31,8 @@ def test_options_become_a_shape():
         ((None, None, None, None), "nothing to prune - give --layers, --heads, --intermediate or --vocabulary"),
         (("0", None, None, None), "--layers 0 - give a number of layers, or indices from 0"),
         (("2,1", None, None, None), "--layers 2,1 - give a number of layers"),
-        ((None, 0, None, None), "--heads 0 - keep at least 1"),
-        ((None, None, -1, None), "--intermediate -1 - keep at least 1"),
+        ((None, 0, None, None), "--heads must be at least 1, got 0"),
+        ((None, None, -1, None), "--intermediate must be at least 1, got -1"),
     ],
 )
 def test_wrong_options_are_refused(options, message):
@@ -57,7 +57,7 @@ def test_wrong_options_are_refused(options, message):
             UsageError,
             "--intermediate 97: the feed-forward of a layer has 96 neurons",
         ),
-        (PruningTarget(heads=13), BERT, UsageError, "--heads 13: a layer of the model has 12 - keep at most 12"),
+        (PruningTarget(heads=13), BERT, UsageError, "--heads 13: a layer of the model has 12 heads - keep at most 12"),
         (PruningTarget(heads=6), BERT, ModelError, "--heads: the config of a bert model cannot describe fewer heads"),
         (
             PruningTarget(heads=4),

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bertkit.compression.vocabulary import TokenCorpus, check_files, count_changed
+from bertkit.compression.vocabulary import TokenCorpus, check_files, count_changed_rows
 from bertkit.data.columns import ColumnSpec
 from bertkit.data.rows import Split
 from bertkit.errors import DataError
@@ -32,4 +32,4 @@ def test_a_missing_file_is_named():
 def test_rows_with_other_tokens_are_counted_once():
     before = [{"row": 0, "input_ids": [2, 5]}, {"row": 1, "input_ids": [[5], [7]]}, {"row": 1, "input_ids": [[7], [7]]}]
     after = [{"row": 0, "input_ids": np.array([0, 1])}, {"row": 1, "input_ids": [[1], [1]]}]
-    assert count_changed(before, [*after, {"row": 1, "input_ids": [[2]]}], [2, 5, 7]) == 1
+    assert count_changed_rows(before, [*after, {"row": 1, "input_ids": [[2]]}], [2, 5, 7]) == 1

@@ -126,7 +126,7 @@ def test_a_plain_encoder_or_a_classifier_is_not_scored(tiny_model, trained_pairs
 def test_vectors_are_no_teachers(trained_pairs):
     folder, _, changes = trained_pairs
     distillation = {"distillation.teachers": [str(folder / "run")], "distillation.student_layers": 1}
-    with pytest.raises(ModelError, match="makes vectors and no logits"):
+    with pytest.raises(ModelError, match="makes vectors, not logits"):
         finetune(load_recipe("similarity", {**changes, **distillation}), output=folder / "student")
 
 

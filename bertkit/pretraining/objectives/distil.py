@@ -118,7 +118,7 @@ def sum_losses(model: Model, batch: Batch) -> Sums:
 
 def _sum_terms(outputs: _Outputs) -> Sums:
     return {
-        "soft": soft_sum(outputs.logits, outputs.teacher_logits, outputs.temperature),
+        "soft": sum_soft_losses(outputs.logits, outputs.teacher_logits, outputs.temperature),
         "mlm": sum_cross_entropies(outputs.logits, outputs.labels),
         "cosine": cosine_sum(outputs.states, outputs.teacher_states),
     }
@@ -166,14 +166,14 @@ def encoder(model: Model, context: PretrainContext) -> Model:
     return model
 
 
-def soft_sum(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
+def sum_soft_losses(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
     """Sum T² KL(teacher || student) over tokens at temperature T; T² gives gradients the same scale at any T.
 
     Shape of logits: (tokens, vocabulary).
 
     >>> import torch
     >>> same = torch.tensor([[1.0, 2.0, 3.0]])
-    >>> round(soft_sum(same, same, 2.0).item(), 6), round(soft_sum(same * 0, same, 2.0).item(), 4)
+    >>> round(sum_soft_losses(same, same, 2.0).item(), 6), round(sum_soft_losses(same * 0, same, 2.0).item(), 4)
     (0.0, 0.3137)
     """
     from torch.nn.functional import kl_div

@@ -5,11 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from bertkit.cli.commands.prune import _next_steps, print_pruned
-from bertkit.compression.pruned_folder import PrunedSide
+from bertkit.compression.pruned_folder import ModelFigures
 from bertkit.metrics.paired import Difference
 from bertkit.workflows.prune import PruneResult
 
-SIDES = (PrunedSide(2000, 8_000_000), PrunedSide(1000, 4_000_000))
+SIDES = (ModelFigures(2000, 8_000_000), ModelFigures(1000, 4_000_000))
 
 
 def test_a_plain_checkpoint_has_sizes_only(capsys):
@@ -29,7 +29,7 @@ def test_a_model_of_vectors_is_not_to_be_a_student(tmp_path):
 
 def test_a_run_has_speed_scores_and_the_paired_difference(capsys):
     sides = [
-        PrunedSide(one.parameters, one.disk_bytes, 0.004, 250.0, {"accuracy": score}, {"accuracy": (0.7, 0.9)}, 0.08)
+        ModelFigures(one.parameters, one.disk_bytes, 0.004, 250.0, {"accuracy": score}, {"accuracy": (0.7, 0.9)}, 0.08)
         for one, score in zip(SIDES, (0.85, 0.8), strict=True)
     ]
     difference = Difference(0.85, 0.8, -0.05, (-0.09, -0.01), 0.012, "permutation")
