@@ -88,7 +88,7 @@ def test_each_precision_and_batch_size_has_a_line_and_one_is_the_fastest(run, ti
     assert head.split()[:3] == ["precision", "batch", "tokens/s"]
     assert [line.split()[:2] for line in lines[:4]] == [["fp32", "4"], ["bf16", "4"], ["fp32", "6"], ["bf16", "6"]]
     assert sum(line.endswith("fastest") for line in lines) == 1
-    assert last.startswith("  The recipe's time includes evaluation")
+    assert last.startswith("  The training time includes evaluation")
     assert "CPU, 1 thread (OMP_NUM_THREADS): fp32\n" in ended.err
     assert list(Path.cwd().iterdir()) == []
 

@@ -33,10 +33,10 @@ def test_rows_that_stay_are_written_as_they_were(run, file):
     ended = run("dedup", file, *vectors, "--output", "clean.jsonl", "--report", "report.jsonl")
     assert ended.code == 0, ended.err
     assert ended.out.splitlines() == [
-        "7 rows: 3 repeat others, 4 stay",
-        "  1: the same words",
-        "  1: nearly the same words",
-        "  1: the same meaning (cosine 0.99 or more)",
+        "7 rows: 3 duplicates, 4 remaining",
+        "  exact: 1",
+        "  near: 1",
+        "  in meaning: 1 (cosine 0.99 or more)",
         "clean.jsonl: written",
         "report.jsonl: written",
     ]
@@ -74,10 +74,10 @@ def test_rows_that_leak_are_named(run, file):
     test = write_csv(Path("test.csv"), [{"text": "new"}, {"text": "A CAT."}, {"text": "New"}])
     ended = run("dedup", test, "--against", file, "--report", "leaks.jsonl")
     assert ended.out.splitlines()[:4] == [
-        "3 rows: 2 repeat others, 1 row stays".replace("1 row stays", "1 stay"),
-        "  2: the same words",
-        f"  1 repeat a row of {file}",
-        f"  1 repeat a row of {test}",
+        "3 rows: 2 duplicates, 1 remaining",
+        "  exact: 2",
+        f"  duplicates of rows of {file}: 1",
+        f"  duplicates of rows of {test}: 1",
     ]
     assert [(row["file"], row["row"], row["kept"]) for row in read("leaks.jsonl")][:2] == [
         (str(file), 1, True),

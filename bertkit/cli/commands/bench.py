@@ -79,7 +79,7 @@ def print_bench(bench: Bench) -> None:
                 **case,
                 "evaluation rows/s": _format_value(speed.evaluation_rows_per_second, "{:,.1f}"),
                 "epoch": duration_text(speed.epoch_seconds),
-                "recipe": duration_text(speed.recipe_seconds),
+                "training": duration_text(speed.recipe_seconds),
             }
         )
     # A case that ran out of memory completed no steps.
@@ -87,7 +87,7 @@ def print_bench(bench: Bench) -> None:
     print_table(f"training speed, measured over {steps} steps" if steps else "training speed", speeds)
     print_table("evaluation speed and estimated times", times)
     print_notes(dict.fromkeys(note for speed in bench.speeds for note in speed.notes))
-    print_text("  The recipe's time includes evaluation, but not startup, scoring and saving.")
+    print_text("  The training time includes evaluation, but not startup, scoring and saving.")
 
 
 def _format_value(value: float | None, template: str) -> str:

@@ -63,14 +63,14 @@ def print_calibration(result: CalibrationResult) -> None:
     """Print the temperature, its effect, the thresholds that have a precision, and the prediction sets."""
     from bertkit.metrics.calibration import describe_temperature
 
+    # 1. The model and the rows.
     unit = f", {result.decisions:,} {result.per.replace('label', 'decisions on label')}s" if result.per != "row" else ""
     print_text(f"{result.model}, {result.split}: {format_rows(result.rows)}{unit} ({result.source})")
     if result.training_rows:
         print_text(f"  training rows: {result.training_rows:,}. The model is more confident on them than on new rows.")
-    # Logits are divided by the temperature (Guo et al. 2017), which does not change the predicted labels. A value above
-    # 1 means that the model was too confident.
+    # 2. The temperature. It divides the logits (Guo et al. 2017), so it does not change the predicted labels. A value
+    # above 1 means that the model was too confident.
     print_text(f"  temperature {describe_temperature(result.temperature)}")
-    # Values before and after are measured on rows that the temperature was not fitted to; fitted rows look better.
     table = []
     for name in result.before:
         scores = {"before": result.before[name], "after": result.after[name]}
@@ -78,16 +78,16 @@ def print_calibration(result: CalibrationResult) -> None:
         table.append({"measure": name, **cells})
     scope = "" if result.per == "row" else f"of each {result.per}, "
     print_table(f"{scope}on rows that the temperature was not fitted to (95% CI over rows)", table)
+    # 3. Thresholds, if the task decides label by label; other tasks predict the most probable label.
     if result.f1_macro is not None:
-        # Only tasks that decide label by label have thresholds; others predict the most probable label.
         thresholds = [{"label": name, "threshold": value} for name, value in (result.thresholds or {}).items()]
-        before, after = (result.f1_macro[name] for name in ("before", "after"))
-        print_text(f"  f1_macro {before:.4f} at 0.5, {after:.4f} at thresholds tuned on other rows")
+        f1_before, f1_after = result.f1_macro["before"], result.f1_macro["after"]
+        print_text(f"  f1_macro {f1_before:.4f} at 0.5, {f1_after:.4f} at thresholds tuned on other rows")
         print_table("thresholds", thresholds)
         if not thresholds:
             print_text("  thresholds stay at 0.5, because no others are better")
-    # "not shown": these rows show for no threshold that it reaches the precision with 95% confidence.
-    table_rows = [
+    # 4. Abstention. "not shown": no threshold reaches the precision with 95% confidence on these rows.
+    abstention_rows = [
         {
             "type": entry.get("type", ""),
             "precision": entry["asked"],
@@ -97,21 +97,21 @@ def print_calibration(result: CalibrationResult) -> None:
         }
         for entry in result.abstention
     ]
-    if table_rows:
-        print_table("thresholds for a required precision, with 95% confidence", table_rows)
+    if abstention_rows:
+        print_table("thresholds for a required precision, with 95% confidence", abstention_rows)
         # Coverage is the fraction of rows that are answered, risk the fraction of wrong answers among them.
         print_table("risk and coverage", result.risk_coverage)
+    # 5. Prediction sets. All have about the requested coverage, because they grow with the uncertainty of the model. So
+    # a better model has smaller sets.
     set_rows = [
         {
-            "type": measured.get("type", ""),
-            "coverage": measured["asked"],
-            "reached": format_score(measured["held"], measured["interval"]),
-            # All sets have about the requested coverage, because they grow with the uncertainty of the model. So a
-            # better model has smaller sets.
-            "mean size": measured["mean_size"],
-            "one label": measured["single"],
+            "type": prediction_set.get("type", ""),
+            "coverage": prediction_set["asked"],
+            "reached": format_score(prediction_set["held"], prediction_set["interval"]),
+            "mean size": prediction_set["mean_size"],
+            "one label": prediction_set["single"],
         }
-        for measured in result.prediction_sets
+        for prediction_set in result.prediction_sets
     ]
     print_table("prediction sets, on rows that they were not fitted to (95% CI)", set_rows)
     print_text(f"  written: {result.file}, and calibration.html next to it")

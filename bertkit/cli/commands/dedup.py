@@ -16,7 +16,7 @@ from bertkit.cli.options import (
     output_option,
     read_data_options,
 )
-from bertkit.cli.output import format_rows, print_line, print_notes, print_result, print_text
+from bertkit.cli.output import format_count, format_rows, print_line, print_notes, print_result, print_text
 from bertkit.errors import shorten
 
 if TYPE_CHECKING:
@@ -98,13 +98,13 @@ def print_duplicates(result: DedupResult) -> None:
             if name in step:
                 print_text(f"      {shorten(' '.join(step[name].split()), _EXAMPLE_LENGTH)}")
     num_removed = sum(result.duplicates.values())
-    print_text(f"{format_rows(result.rows)}: {num_removed:,} repeat others, {result.kept:,} stay")
-    names = {"exact": "the same words", "near": "nearly the same words", "meaning": "the same meaning"}
+    print_text(f"{format_rows(result.rows)}: {format_count(num_removed, 'duplicate')}, {result.kept:,} remaining")
+    names = {"exact": "exact", "near": "near", "meaning": "in meaning"}
     for reason, count in result.duplicates.items():
         if count:
             cosine = f" (cosine {result.threshold:g} or more)" if reason == "meaning" else ""
-            print_text(f"  {count:,}: {names[reason]}{cosine}")
+            print_text(f"  {names[reason]}: {count:,}{cosine}")
     if len(result.of_files) > 1:
-        print_notes(f"{count:,} repeat a row of {name}" for name, count in result.of_files.items())
+        print_notes(f"duplicates of rows of {name}: {count:,}" for name, count in result.of_files.items())
     for name in result.written:
         print_line(f"{name}: written")

@@ -206,6 +206,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 def print_seeds(summary: SeedsSummary) -> None:
     """Print the scores over seeds, the runs, and the expected score of the best run."""
+    # 1. A table of scores for each split.
     for split in summary.splits:
         seeds = format_count(len(summary.runs), "seed")
         print_text(f"{summary.recipe}, {split.split}: {format_rows(split.rows)}, {seeds}, {summary.model}")
@@ -231,6 +232,7 @@ def print_seeds(summary: SeedsSummary) -> None:
         print_notes(
             f"n/a: interval of {', '.join(names)} ({reason})" for reason, names in group_by_reason(reasons).items()
         )
+    # 2. The runs.
     if summary.splits:
         print_text(
             "  95% CI of the mean over seeds and rows (Student; variance of seeds plus variance of resampled rows)"
@@ -239,13 +241,13 @@ def print_seeds(summary: SeedsSummary) -> None:
     failures = group_by_reason({run.name.removeprefix("seed-"): run.failure for run in summary.failed})
     for failure, seeds_failed in failures.items():
         print_text(f"  failed: seed{'s' if len(seeds_failed) > 1 else ''} {', '.join(seeds_failed)}. {failure}")
+    # 3. The best run. The best of k seeds rises with k, so compare methods only at the same k ("Show Your Work", Dodge
+    # et al. 2019).
     metric = summary.best_metric
     spread = summary.splits[0].spreads.get(metric) if summary.splits else None
     if spread is not None and spread.runs > 1:
         best_score = format_number(spread.expected_best[-1])
         print_text(f"  best of {spread.runs}: {metric} {best_score} (seed {summary.best_seed})")
-        # The best of k seeds rises with k, so methods can only be compared at the same k ("Show Your Work", Dodge et
-        # al. 2019).
         print_text(f"  expected best {metric} of k runs: {number_values(spread.expected_best)}")
     print_notes(summary.warnings)
     if summary.unfinished:

@@ -107,8 +107,8 @@ def print_change(report: IndexReport, verb: str) -> None:
         coverage = report.coverage
         changed, rows = format_count(report.changed, unit), format_count(report.rows, unit)
         print_text(
-            f"{report.index}: {changed} {verb}; {rows} with vectors of "
-            f"{report.dimension} ({report.similarity}), {report.bytes / 1e6:,.1f} MB"
+            f"{report.index}: {changed} {verb}; {rows}, vectors of {report.dimension} dimensions "
+            f"({report.similarity}), {report.bytes / 1e6:,.1f} MB"
         )
         note = ""
         if report.passages:

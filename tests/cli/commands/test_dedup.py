@@ -11,8 +11,8 @@ COUNTS = {"exact": 0, "near": 0, "meaning": 2}
 def test_the_threshold_is_printed_with_the_counts(capsys):
     print_duplicates(DedupResult(9, 7, COUNTS, {"a": 2}, 0.8))
     assert capsys.readouterr().out.splitlines() == [
-        "9 rows: 2 repeat others, 7 stay",
-        "  2: the same meaning (cosine 0.8 or more)",
+        "9 rows: 2 duplicates, 7 remaining",
+        "  in meaning: 2 (cosine 0.8 or more)",
     ]
 
 
@@ -25,5 +25,5 @@ def test_without_a_threshold_neighbors_are_shown(capsys):
         "      a b",
         f"      {'c' * 77}...",
         "  cosine 0.50: 100.0% of the rows have such a neighbor",
-        "9 rows: 0 repeat others, 9 stay",
+        "9 rows: 0 duplicates, 9 remaining",
     ]

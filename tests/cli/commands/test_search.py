@@ -20,7 +20,7 @@ REPORT = IndexReport(Path("index"), 1, 1200, 384, "cosine", "demo", Coverage(10,
 def test_what_is_printed(capsys):
     print_change(REPORT, "added")
     assert capsys.readouterr().out.splitlines() == [
-        "index: 1 row added; 1,200 rows with vectors of 384 (cosine), 2.0 MB",
+        "index: 1 row added; 1,200 rows, vectors of 384 dimensions (cosine), 2.0 MB",
         "  100% of the text reaches the model",
     ]
     with json_output():
