@@ -133,6 +133,11 @@ def _closest_key(record: type[ConfigSection], path: tuple[str, ...]) -> str:
     key = other_names().get(last)
     if remedy := read_names("hints").get(last) or (key and f"write {key}"):
         return remedy
+    # A key without its section, such as `epochs` for `training.epochs`.
+    for name in record.model_fields if len(path) == 1 else ():
+        subsection, _ = _find_section(record, (name, last))
+        if subsection is not record and last in subsection.model_fields:
+            return f"write {name}.{last}"
     return did_you_mean(last, section.model_fields)
 
 

@@ -64,6 +64,7 @@ def test_a_parent_may_lie_beside_its_child(here):
     ("change", "message"),
     [
         ("training.epoch=1", "unknown key 'training.epoch' - did you mean epochs?"),
+        ("epochs=1", "unknown key 'epochs' - write training.epochs"),
         ("training.epochs=0", "training.epochs = 0 is out of range - give a number above 0 and at most 10,000"),
         ("training.precision=fp8", "training.precision = 'fp8' is wrong: must be 'auto', 'fp32' or 'bf16'"),
         (
