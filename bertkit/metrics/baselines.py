@@ -27,8 +27,8 @@ def find_best_baseline(baselines: Baselines, metric: str) -> tuple[str, float | 
     """
     sign = -1 if is_lower_better(metric) else 1
     all_scores = {name: scores.get(metric) for name, scores in baselines.items()}
-    finite = {name: score for name, score in all_scores.items() if score is not None and math.isfinite(score)}
-    return max(finite.items(), key=lambda item: sign * item[1], default=("", None))
+    finite_scores = {name: score for name, score in all_scores.items() if score is not None and math.isfinite(score)}
+    return max(finite_scores.items(), key=lambda item: sign * item[1], default=("", None))
 
 
 def find_best_baseline_scores(baselines: Baselines) -> dict[str, float | None]:

@@ -241,9 +241,9 @@ def tune_threshold(probabilities: np.ndarray, gold: np.ndarray) -> float:
     f1 = 2 * num_correct / (np.arange(1, len(gold) + 1) + gold.sum())
     # No threshold separates equal probabilities.
     f1[:-1][sorted_values[:-1] == sorted_values[1:]] = -1
-    best = int(f1.argmax())
-    next_value = sorted_values[best + 1] if best + 1 < len(gold) else 0.0
-    return float(f"{(sorted_values[best] + next_value) / 2:.6g}")
+    best_index = int(f1.argmax())
+    next_value = sorted_values[best_index + 1] if best_index + 1 < len(gold) else 0.0
+    return float(f"{(sorted_values[best_index] + next_value) / 2:.6g}")
 
 
 def tune_thresholds(probabilities: np.ndarray, gold: np.ndarray, num_labels: int) -> list[float]:
@@ -282,14 +282,14 @@ def find_abstention(confidence: np.ndarray, is_correct: np.ndarray, precision: f
     from scipy.stats import binom
 
     ranks = {round(len(confidence) * level / LEVELS) for level in range(1, LEVELS)}
-    ordered = np.sort(confidence)[::-1]
-    thresholds = [0.0, *(float(np.nextafter(ordered[rank - 1], 2)) for rank in sorted(ranks, reverse=True) if rank)]
+    values = np.sort(confidence)[::-1]
+    thresholds = [0.0, *(float(np.nextafter(values[rank - 1], 2)) for rank in sorted(ranks, reverse=True) if rank)]
     # In descending order of coverage.
     for threshold in thresholds:
         is_answered = confidence >= threshold
-        answered, correct = int(is_answered.sum()), int(is_correct[is_answered].sum())
-        if answered and binom.cdf(answered - correct, answered, 1 - precision) <= 0.05 / LEVELS:
-            return Abstention(threshold, answered / len(confidence), correct / answered)
+        num_answered, num_correct = int(is_answered.sum()), int(is_correct[is_answered].sum())
+        if num_answered and binom.cdf(num_answered - num_correct, num_answered, 1 - precision) <= 0.05 / LEVELS:
+            return Abstention(threshold, num_answered / len(confidence), num_correct / num_answered)
     return None
 
 

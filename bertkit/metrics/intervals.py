@@ -301,9 +301,9 @@ def wilson_interval(successes: int, total: int) -> tuple[float, float]:
     # z * sqrt(p * (1 - p) / total). Its ends are the roots of a quadratic equation.
     divisor = 1 + z * z / total
     center = (fraction + z * z / (2 * total)) / divisor
-    half = z / divisor * (fraction * (1 - fraction) / total + z * z / (4 * total * total)) ** 0.5
+    half_width = z / divisor * (fraction * (1 - fraction) / total + z * z / (4 * total * total)) ** 0.5
     # For a fraction of 0 or 1, one end is the fraction; the formula would round it.
-    return center - half if successes else 0.0, center + half if successes < total else 1.0
+    return center - half_width if successes else 0.0, center + half_width if successes < total else 1.0
 
 
 def combine_intervals(terms: Sequence[tuple[float, float, Interval]]) -> Interval:

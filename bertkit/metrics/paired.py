@@ -150,7 +150,7 @@ def permutation_test(
     units = find_differing_units(first, second)
     is_exact = len(units) < 60 and 2 ** len(units) <= samples
     first_scores, second_scores = score(first), score(second)
-    observed = np.array([abs(second_scores[name] - first_scores[name]) for name in first_scores])
+    observed_differences = np.array([abs(second_scores[name] - first_scores[name]) for name in first_scores])
     counts = np.zeros(len(first_scores))
     total = 2 ** len(units) if is_exact else samples
     rng = np.random.default_rng(seed)
@@ -160,11 +160,11 @@ def permutation_test(
         new_first, new_second = map(score, swap_units(first, second, units[bits.astype(bool)]))
         differences = np.array([abs(new_second[name] - new_first[name]) for name in first_scores])
         # An undefined difference counts as at least as large; sums that differ only by rounding are equal.
-        counts += ~(differences < observed - _ROUNDING * np.maximum(observed, 1))
+        counts += ~(differences < observed_differences - _ROUNDING * np.maximum(observed_differences, 1))
     fractions = counts / total if is_exact else (counts + 1) / (total + 1)
     p_values = {
         name: float(p) if math.isfinite(difference) else None
-        for name, p, difference in zip(first_scores, fractions, observed, strict=True)
+        for name, p, difference in zip(first_scores, fractions, observed_differences, strict=True)
     }
     return p_values, "exact permutation" if is_exact else "permutation"
 
@@ -183,10 +183,10 @@ def count_discordant(
     losses, wins = dict.fromkeys(fractions, 0), dict.fromkeys(fractions, 0)
     for unit in find_differing_units(first, second) if fractions else ():
         units = [select_units(system, np.array([unit])) for system in systems]
-        before, after = (count_correct(fractions, unit_scores, metrics) for unit_scores in units)
+        first_correct, second_correct = (count_correct(fractions, unit_scores, metrics) for unit_scores in units)
         for name in fractions:
-            losses[name] += before[name] > after[name]
-            wins[name] += after[name] > before[name]
+            losses[name] += first_correct[name] > second_correct[name]
+            wins[name] += second_correct[name] > first_correct[name]
     # If single units do not add up to the total, the score is not a fraction of units, and the test does not apply.
     gains = {name: second_counts[name] - first_counts[name] for name in fractions}
     return {name: (losses[name], wins[name]) for name in fractions if gains[name] == wins[name] - losses[name]}
@@ -330,7 +330,7 @@ def compare_seeds(
     """
     systems = (first, second)
     units = count_units(first[0])
-    observed = [[score(row_scores) for row_scores in system] for system in systems]
+    observed_scores = [[score(row_scores) for row_scores in system] for system in systems]
     rng = np.random.default_rng(0)
     draws = [rng.integers(0, units, size=units) for _ in range(samples)]
     # All seeds of both systems are scored on the same draws, which keeps the comparison paired by rows.
@@ -338,8 +338,8 @@ def compare_seeds(
         [[score(select_units(row_scores, rows)) for rows in draws] for row_scores in system] for system in systems
     ]
     differences = {}
-    for name in _list_scores(observed[0][0], metrics):
-        scores = [np.array([seed[name] for seed in system]) for system in observed]
+    for name in _list_scores(observed_scores[0][0], metrics):
+        scores = [np.array([seed[name] for seed in system]) for system in observed_scores]
         # (seeds, resamples)
         draws_by_seed = [np.array([[sample[name] for sample in seed] for seed in system]) for system in resampled]
         differences[name] = _describe_difference(scores, draws_by_seed, units)
@@ -373,10 +373,10 @@ def _describe_difference(scores: Sequence[np.ndarray], resampled: Sequence[np.nd
     first, second = (float(values.mean()) for values in scores)
     difference = second - first
     undefined = Difference(first, second, difference, None, None, _TEST)
-    finite = np.isfinite(resampled[0]).all(axis=0) & np.isfinite(resampled[1]).all(axis=0)
-    if not math.isfinite(difference) or finite.sum() < 2:
+    is_finite = np.isfinite(resampled[0]).all(axis=0) & np.isfinite(resampled[1]).all(axis=0)
+    if not math.isfinite(difference) or is_finite.sum() < 2:
         return undefined
-    variance = _estimate_variance(scores, [values[:, finite] for values in resampled], units)
+    variance = _estimate_variance(scores, [values[:, is_finite] for values in resampled], units)
     if variance.total <= _SEEDS_ROUNDING:
         return undefined
     from scipy import special

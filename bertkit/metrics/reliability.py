@@ -60,8 +60,8 @@ def calibration_errors(
     total = weights.sum()
     rank_bins, order = np.empty(len(confidence), dtype=int), np.argsort(confidence, kind="stable")
     # The bin depends on the total weight of the decisions before, so bins have equal weights.
-    ordered = weights[order]
-    rank_bins[order] = np.minimum((np.cumsum(ordered) - ordered) * BINS // total, BINS - 1)
+    sorted_weights = weights[order]
+    rank_bins[order] = np.minimum((np.cumsum(sorted_weights) - sorted_weights) * BINS // total, BINS - 1)
     errors = {}
     for name, bins in (("ece", find_bins(confidence)), ("adaptive_ece", rank_bins)):
         sizes = np.bincount(bins, weights, minlength=BINS)
@@ -153,10 +153,10 @@ def confusion_table(
     if not gold:
         return []
     support = Counter(gold)
-    frequent = set(sorted(labels, key=lambda label: -support[label])[:20])
-    names = [label for label in labels if label in frequent]
+    frequent_labels = set(sorted(labels, key=lambda label: -support[label])[:20])
+    names = [label for label in labels if label in frequent_labels]
     rest = f"{len(labels) - len(names)} others"
-    columns = ([name if name in frequent else rest for name in values] for values in (gold, predicted))
+    columns = ([name if name in frequent_labels else rest for name in values] for values in (gold, predicted))
     counts = Counter(zip(*columns, strict=True))
     names += [rest] * (len(labels) > len(names))
     return [(name, {column: counts[name, column] for column in names}) for name in names]

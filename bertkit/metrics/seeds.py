@@ -42,17 +42,17 @@ def compute_spread(
     >>> compute_spread([0.5, 0.75]).mean, compute_spread([0.5]).standard_deviation
     (0.625, None)
     """
-    finite = [score for score in scores if math.isfinite(score)]
-    if not finite:
+    finite_scores = [score for score in scores if math.isfinite(score)]
+    if not finite_scores:
         return None
     return Spread(
-        runs=len(finite),
-        mean=statistics.fmean(finite),
-        standard_deviation=statistics.stdev(finite) if len(finite) > 1 else None,
-        minimum=min(finite),
-        median=statistics.median(finite),
-        maximum=max(finite),
-        expected_best=estimate_expected_best(finite, lower_is_better=lower_is_better),
+        runs=len(finite_scores),
+        mean=statistics.fmean(finite_scores),
+        standard_deviation=statistics.stdev(finite_scores) if len(finite_scores) > 1 else None,
+        minimum=min(finite_scores),
+        median=statistics.median(finite_scores),
+        maximum=max(finite_scores),
+        expected_best=estimate_expected_best(finite_scores, lower_is_better=lower_is_better),
         interval=interval,
         no_interval=no_interval,
     )
@@ -69,13 +69,13 @@ def estimate_expected_best(scores: Sequence[float], *, lower_is_better: bool = F
     [0.5, 0.8333333333333334, 1.0]
     """
     sign = -1 if lower_is_better else 1
-    ordered = sorted(sign * score for score in scores)
-    count = len(ordered)
-    expected = []
+    sorted_scores = sorted(sign * score for score in scores)
+    count = len(sorted_scores)
+    estimates = []
     for size in range(1, count + 1):
-        total = math.fsum(math.comb(rank, size - 1) * score for rank, score in enumerate(ordered))
-        expected.append(sign * total / math.comb(count, size))
-    return expected
+        total = math.fsum(math.comb(rank, size - 1) * score for rank, score in enumerate(sorted_scores))
+        estimates.append(sign * total / math.comb(count, size))
+    return estimates
 
 
 def resample_means(
@@ -118,21 +118,21 @@ def mean_interval(scores: Sequence[float], resampled: np.ndarray, rows: int) -> 
     """
     from scipy import special
 
-    finite = resampled[np.isfinite(resampled)]
-    if len(scores) < 2 or rows < 2 or len(finite) < 2 or not all(map(math.isfinite, scores)):
+    finite_means = resampled[np.isfinite(resampled)]
+    if len(scores) < 2 or rows < 2 or len(finite_means) < 2 or not all(map(math.isfinite, scores)):
         return None
     run_variance = statistics.variance(scores) / len(scores)
     # The last factor corrects that a resample varies less than a sample.
-    row_variance = float(finite.var(ddof=1)) * rows / (rows - 1)
+    row_variance = float(finite_means.var(ddof=1)) * rows / (rows - 1)
     total = run_variance + row_variance
     if total <= 0:
         return None
     degrees = total**2 / (run_variance**2 / (len(scores) - 1) + row_variance**2 / (rows - 1))
     if degrees < _MIN_DEGREES:
         return None
-    half = float(special.stdtrit(degrees, 0.975)) * math.sqrt(total)
+    half_width = float(special.stdtrit(degrees, 0.975)) * math.sqrt(total)
     mean = statistics.fmean(scores)
-    return mean - half, mean + half
+    return mean - half_width, mean + half_width
 
 
 @dataclass(frozen=True)

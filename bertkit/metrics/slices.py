@@ -132,8 +132,8 @@ def fisher(wrong: int, inside: int, all_wrong: int, total: int) -> tuple[float, 
 
     counts = np.arange(max(0, inside + all_wrong - total), min(inside, all_wrong) + 1)
     probabilities = hypergeom.pmf(counts, total, all_wrong, inside)
-    observed = wrong - counts[0]
-    return min(1.0, float(probabilities[observed:].sum())), min(1.0, float(probabilities[-1]))
+    index = wrong - counts[0]
+    return min(1.0, float(probabilities[index:].sum())), min(1.0, float(probabilities[-1]))
 
 
 def _compare_numbers(errors: np.ndarray, decisions: np.ndarray, is_inside: np.ndarray) -> SliceDifference:
@@ -169,8 +169,8 @@ def _compare_ratios(errors: np.ndarray, decisions: np.ndarray, is_inside: np.nda
     error, degrees = _ratio_error(groups, [pooled_rate, pooled_rate])
     p = float(special.stdtr(degrees, -difference / error)) if error else float(difference <= 0)
     error, degrees = _ratio_error(groups, rates)
-    half = float(special.stdtrit(degrees, 1 - LEVEL / 2)) * error if error else 0.0
-    interval = (difference - half, difference + half)
+    half_width = float(special.stdtrit(degrees, 1 - LEVEL / 2)) * error if error else 0.0
+    interval = (difference - half_width, difference + half_width)
     return SliceDifference(units, rates[0], rates[1], difference, interval, p, min_p=0.0)
 
 

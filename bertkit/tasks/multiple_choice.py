@@ -72,14 +72,14 @@ def read(row: Row, recipe: Recipe) -> Row:
     check_texts(row, "context", "stem")
     if "label" not in row:
         return {**row, "choices": texts}
-    spelling = label_to_str(row["label"])
-    if spelling is None:
+    label = label_to_str(row["label"])
+    if label is None:
         raise DataError(NO_LABEL, FILL_IN, column="label")
     # `isdigit` is true for digits of any script and for superscripts, and `int` raises for thousands of digits.
-    if not spelling.isascii() or not spelling.isdigit() or len(spelling) > 10 or int(spelling) >= len(texts):
-        message = f"label {spelling!r} is not one of the {len(texts)} choices"
+    if not label.isascii() or not label.isdigit() or len(label) > 10 or int(label) >= len(texts):
+        message = f"label {label!r} is not one of the {len(texts)} choices"
         raise DataError(message, f"count them from 0 to {len(texts) - 1}", column="label")
-    return {**row, "choices": texts, "label": int(spelling)}
+    return {**row, "choices": texts, "label": int(label)}
 
 
 def find_row_warnings(rows: Rows, recipe: Recipe) -> list[str]:
@@ -120,8 +120,8 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
         # Drop the padded choices at the end: their logit, the lowest float32, is not -inf in float64.
         logits = output["logits"][: len(row["choices"])].astype(np.float64)
         weights = np.exp((logits - logits.max()) / option("temperature"))
-        best, probabilities = int(logits.argmax()), weights / weights.sum()
-        record = {"prediction": best, "choice": row["choices"][best], "choice_probabilities": probabilities.tolist()}
+        index, probabilities = int(logits.argmax()), weights / weights.sum()
+        record = {"prediction": index, "choice": row["choices"][index], "choice_probabilities": probabilities.tolist()}
         decoded.append(record | calibration.apply_options(probabilities, range(len(probabilities)), option))
     return decoded
 

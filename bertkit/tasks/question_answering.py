@@ -130,7 +130,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
 
 
 def find_truncated_answers(features: Features, rows: Rows, context: TaskContext) -> list[int]:
-    """Return the indices of the rows whose answer no window contains, or is longer than ``max_answer_length``."""
+    """Return the indices of the rows whose answer no window contains completely, or is too long to be predicted."""
     return find_lost_answers(features, rows, _option(context.recipe, "max_answer_length"))
 
 
@@ -159,7 +159,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     windows = [(feature["row"], feature["context"], feature["offsets"]) for feature in features]
     # Answers are spans of the context, so drop the logits of the question and of special tokens.
     in_context = [slice(first, first + len(offsets)) for _, first, offsets in windows]
-    best = spans.find_n_best(
+    n_best = spans.find_n_best(
         [output["start_logits"][tokens] for output, tokens in zip(outputs, in_context, strict=True)],
         [output["end_logits"][tokens] for output, tokens in zip(outputs, in_context, strict=True)],
         np.array([row for row, _, _ in windows]),
@@ -169,7 +169,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
     # 2. Convert tokens to characters, for all spans at once, which is faster than a loop over spans: `offsets` has the
     # tokens of all windows, and `window_start` the index of the first token of each span's window.
     offsets = np.concatenate([offsets for _, _, offsets in windows])
-    window_start = np.cumsum([0, *(len(offsets) for _, _, offsets in windows)])[best["window"]]
+    window_start = np.cumsum([0, *(len(offsets) for _, _, offsets in windows)])[n_best["window"]]
     # 3. Score no answer by the two logits of [CLS].
     null_scores = None
     if _option(context.recipe, "no_answer"):
@@ -180,16 +180,16 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
         np.minimum.at(null_scores, [row for row, _, _ in windows], window_scores)
     # 4. Choose the answers. Convert all spans to lists of Python numbers at once, which is faster than one by one.
     columns = {
-        "start": offsets[window_start + best["start"], 0].tolist(),
-        "end": offsets[window_start + best["end"], 1].tolist(),
-        "start_logit": best["start_logit"].tolist(),
-        "end_logit": best["end_logit"].tolist(),
-        "score": (best["start_logit"].astype(np.float64) + best["end_logit"]).tolist(),
-        "probability": spans.probabilities(best["score"], best["row"], len(rows), null_scores).tolist(),
+        "start": offsets[window_start + n_best["start"], 0].tolist(),
+        "end": offsets[window_start + n_best["end"], 1].tolist(),
+        "start_logit": n_best["start_logit"].tolist(),
+        "end_logit": n_best["end_logit"].tolist(),
+        "score": (n_best["start_logit"].astype(np.float64) + n_best["end_logit"]).tolist(),
+        "probability": spans.probabilities(n_best["score"], n_best["row"], len(rows), null_scores).tolist(),
     }
     # Spans are sorted by row, so the spans of row i are columns[...][edges[i]:edges[i + 1]]. Spans of the rows
     # [0, 0, 2] have the edges [0, 2, 2, 3]: row 1 has no span.
-    edges = np.searchsorted(best["row"], np.arange(len(rows) + 1)).tolist()
+    edges = np.searchsorted(n_best["row"], np.arange(len(rows) + 1)).tolist()
     threshold = float(_option(context.recipe, "null_score_diff_threshold") or 0.0)
     row_nulls = [None] * len(rows) if null_scores is None else null_scores.tolist()
     return [
@@ -199,9 +199,9 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
 
 
 def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[str, Any]:
-    """Return exact match and F1 of each question's prediction, and of its best span, which no threshold replaces.
+    """Return exact match and F1 of each question's prediction, and of its best span regardless of the threshold.
 
-    The arrays are described at `bertkit.metrics.squad.METRICS`.
+    `bertkit.metrics.squad.METRICS` describes the arrays.
     """
     no_answer = bool(_option(context.recipe, "no_answer"))
     golds = [row["answers"]["text"] for row in rows]

@@ -309,8 +309,8 @@ def baselines(state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dic
             predicted[TFIDF] = [records[label_id] for label_id in scores.argmax(axis=1)]
     for name, features in find_pair_features(rows).items():
         if model := state.get(name):
-            best = score_linear(model, features).argmax(axis=1)
-            predicted[name] = [{"prediction": context.labels[model["classes"][index]]} for index in best]
+            class_indices = score_linear(model, features).argmax(axis=1)
+            predicted[name] = [{"prediction": context.labels[model["classes"][index]]} for index in class_indices]
     return predicted
 
 

@@ -363,7 +363,7 @@ def baselines(state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dic
 
 
 def details(predictions: Predictions, rows: Rows, context: TaskContext) -> TaskReport:
-    """Report the scores of each question, and the answers as text; a row's confidence is its lowest."""
+    """Report the scores of each question, and the answers as text; a row has the lowest confidence of its questions."""
     verdicts: dict[tuple[str, str], list[tuple[bool, float]]] = {}
     answers = []
     for row, record in zip(rows, predictions, strict=True):

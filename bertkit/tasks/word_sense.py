@@ -173,12 +173,12 @@ def decode(outputs: Outputs, features: Features, rows: Rows, context: TaskContex
         word_senses = senses[row["word"].replace("/", "_")]
         # Shapes: (tokens of the word, senses of all words) -> (senses of this word,).
         scores = output["logits"][feature["positions"]].astype(np.float64).mean(axis=0)[word_senses]
-        best = word_senses[int(scores.argmax())]
+        best_sense = word_senses[int(scores.argmax())]
         if not is_nearest:
             scores = np.exp(scores - scores.max())
             scores /= scores.sum()
         sense_scores = {context.labels[sense]: float(value) for sense, value in zip(word_senses, scores, strict=True)}
-        decoded.append({"prediction": context.labels[best], "sense_scores": sense_scores})
+        decoded.append({"prediction": context.labels[best_sense], "sense_scores": sense_scores})
     return decoded
 
 
