@@ -69,7 +69,7 @@ def test_the_trainer_computes_in_the_precision_that_the_trial_chose(tmp_path, mo
 def test_accelerate_may_not_take_another_device(tmp_path, monkeypatch):
     monkeypatch.setattr(arguments, "set_accelerate_device", lambda device: None)
     with pytest.raises(
-        UnavailableError, match="Accelerate computes on cpu, and bertkit on xpu - set BERTKIT_DEVICE=cpu"
+        UnavailableError, match="Accelerate computes on cpu, but bertkit on xpu - set BERTKIT_DEVICE=cpu"
     ):
         arguments.make_arguments(TrainingConfig(), ComputeConfig("xpu", "fp32", 1, ""), tmp_path, 96)
 

@@ -11,10 +11,9 @@ from bertkit.modeling.architectures import first_position, get_architecture
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.masked_head import masked_scores, masked_sums, read_scalars, run_at_masked, sum_of_losses
-from bertkit.pretraining.masking import MASK_RANDOM_KEEP, choose_tokens, choose_words, corrupt
+from bertkit.pretraining.masking import MASK_RANDOM_KEEP, Random, choose_tokens, choose_words, corrupt
 from bertkit.pretraining.objectives import (
     PretrainContext,
-    Random,
     Sums,
     Totals,
     get_masking_rate,

@@ -18,7 +18,8 @@ from bertkit.modeling.checkpoint import load_config
 from bertkit.modeling.info import LoadingInfo, Model, get_loading_info
 from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.masked_head import LABEL_POSITIONS, masked_scores, masked_sums, read_scalars, sum_of_losses
-from bertkit.pretraining.objectives import PretrainContext, Random, Sums, Totals, mlm
+from bertkit.pretraining.masking import Random
+from bertkit.pretraining.objectives import PretrainContext, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.progress import log
 from bertkit.recipe.records import Option, read_option
