@@ -64,17 +64,17 @@ def distillation_terms(
 
     def count(batch: Batch) -> Mapping[str, int]:
         inputs = _student_inputs(batch)
-        matched = dict.fromkeys(matching.weights, int(batch["attention_mask"].sum())) if matching else {}
-        return {**gold.count(inputs), "soft": count_items(inputs), **matched}
+        matching_counts = dict.fromkeys(matching.weights, int(batch["attention_mask"].sum())) if matching else {}
+        return {**gold.count(inputs), "soft": count_items(inputs), **matching_counts}
 
     def sums(model: Model, batch: Batch) -> Batch:
         # The model runs once. The gold terms get its outputs from a function that ignores its arguments; `matching`
         # reads the hidden states that hooks have stored.
         inputs = _student_inputs(batch)
         outputs = model(**inputs)
-        matched = matching.sums(inputs) if matching else {}
+        matching_sums = matching.sums(inputs) if matching else {}
         soft = sum_soft_losses(soft_loss, outputs, batch, distillation.temperature)
-        return {**gold.sums(lambda **_: outputs, inputs), "soft": soft, **matched}
+        return {**gold.sums(lambda **_: outputs, inputs), "soft": soft, **matching_sums}
 
     # Scale the weights of the gold terms by 1 - `soft_weight`; the weights of a matching are not scaled.
     weights = {name: weight * (1 - distillation.soft_weight) for name, weight in gold.weights.items()}

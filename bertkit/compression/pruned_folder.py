@@ -55,7 +55,7 @@ class ModelFigures:
 class PruningComparison:
     """Results of the original and the pruned model, in this order, on the validation rows."""
 
-    after: Checkpoint
+    pruned: Checkpoint
     eval_outputs: tuple[EvalOutput, EvalOutput]
     speeds: list[InferenceSpeed]
     differences: dict[str, Difference]
@@ -69,16 +69,16 @@ class PruningComparison:
             disk_bytes=get_weight_bytes(folder),
             **self.speeds[index]._asdict(),
             scores=null_for_nan(eval_output.scores),
-            intervals=find_intervals(self.after.task, eval_output).bounds,
+            intervals=find_intervals(self.pruned.task, eval_output).bounds,
         )
 
 
-def compare(info: CheckpointInfo, before: Checkpoint, folder: Path, validation: Split) -> PruningComparison:
+def compare(info: CheckpointInfo, original: Checkpoint, folder: Path, validation: Split) -> PruningComparison:
     """Load a pruned model, score it and the original model on the same rows, and time both alternately.
 
     Args:
         info: Checkpoint of the original model.
-        before: Original model.
+        original: Original model.
         folder: Folder of the pruned model.
         validation: Rows to score.
 
@@ -88,15 +88,15 @@ def compare(info: CheckpointInfo, before: Checkpoint, folder: Path, validation: 
     # 1. Load the model from the folder, as users will. The folder has no record yet, so take the tuned options from the
     #    context of the original model.
     pruned_info = open_checkpoint(info.recipe.model_copy(update={"model": str(folder)}), info.task, folder)
-    after = pruned_info.load(before.machine, inference=True, calibrated=False)
-    after = replace(after, context=replace(before.context, tokenizer=after.context.tokenizer))
+    pruned = pruned_info.load(original.machine, inference=True, calibrated=False)
+    pruned = replace(pruned, context=replace(original.context, tokenizer=pruned.context.tokenizer))
 
     # 2. Score and time both models.
-    first, second = (score_split(checkpoint, validation) for checkpoint in (before, after))
-    speeds = measure_latency([(before, first), (after, second)])
+    original_output, pruned_output = (score_split(checkpoint, validation) for checkpoint in (original, pruned))
+    speeds = measure_latency([(original, original_output), (pruned, pruned_output)])
     with stage("comparing", total=1):
-        differences = compare_scored(info.task, first, second)
-    return PruningComparison(after, (first, second), speeds, differences)
+        differences = compare_scored(info.task, original_output, pruned_output)
+    return PruningComparison(pruned, (original_output, pruned_output), speeds, differences)
 
 
 @dataclass(frozen=True)

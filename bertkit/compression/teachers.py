@@ -166,16 +166,16 @@ def _gather_logits(outputs: Sequence[Mapping[str, Any]], features: Features, ord
     labels in the other order, the logits [[1, 2], [3, 4]] and [[5, 6]] of two features become [[2, 1], [4, 3], [6, 5]],
     with the sizes [2, 1].
     """
-    gathered: dict[str, list[Any]] = {}
+    logits_by_name: dict[str, list[Any]] = {}
     for output, feature in zip(outputs, features, strict=True):
         for name in [name for name in output if name.endswith("logits")]:
             logits, ids = output[name], feature["input_ids"]
             # Logits of a text have the shape (labels,). Cut others to the number of the feature's tokens or choices.
             if name != "logits" or logits.ndim > 1 or are_several_texts(ids):
                 logits = logits[: len(ids)]
-            gathered.setdefault(name, []).append(logits[..., order] if order else logits)
-    sizes = np.array([len(logits) for logits in next(iter(gathered.values()))], dtype=np.int64)
-    return {"sizes": sizes, **{name: np.concatenate(arrays) for name, arrays in gathered.items()}}
+            logits_by_name.setdefault(name, []).append(logits[..., order] if order else logits)
+    sizes = np.array([len(logits) for logits in next(iter(logits_by_name.values()))], dtype=np.int64)
+    return {"sizes": sizes, **{name: np.concatenate(arrays) for name, arrays in logits_by_name.items()}}
 
 
 def _find_teacher(name: str, recipe: Recipe, task: Task, labels: tuple[str, ...]) -> Teacher:

@@ -27,7 +27,7 @@ class TokenCorpus:
 
     source: Path
     checkpoint: Checkpoint | None
-    """Checkpoint whose tokenizer encodes the rows; None without rows."""
+    """Checkpoint whose tokenizer encodes the rows, or None if `splits` is empty."""
     splits: tuple[Split, ...]
     files: tuple[str, ...]
 
@@ -87,10 +87,10 @@ def trim_vocabulary(model: Model, tokenizer: Tokenizer, corpus: TokenCorpus, fol
     from bertkit.modeling.students.narrow import keep_tokens
 
     # 1. Collect the tokens. The encoded rows add tokens that no text contains, such as the prompts of a task.
-    used = collect_tokens(tokenizer, corpus.read_texts()) | corpus.collect_encoded()
+    used_tokens = collect_tokens(tokenizer, corpus.read_texts()) | corpus.collect_encoded()
 
     # 2. Trim the files of the tokenizer, and tokenize all texts again: their tokens must not change, only the ids.
-    ids = trim_files(folder, tokenizer, used, first_position(model.config))
+    ids = trim_files(folder, tokenizer, used_tokens, first_position(model.config))
     texts = check_unchanged(tokenizer, read_tokenizer(folder), ids, corpus.read_texts())
 
     # 3. Keep the rows of these tokens in the embeddings and in the layers that are tied to them.
@@ -112,5 +112,5 @@ def _find_strings(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _find_strings(inner)
+        for item in value:
+            yield from _find_strings(item)

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertkit.errors import RecipeError
 from bertkit.hardware.process import is_memory_error
 
-Tensors = dict[str, torch.Tensor]
+Tensors = dict[str, Tensor]
 
 _WARM_UP = 2  # passes before a capture, in which libraries choose kernels and allocate their memory
 
@@ -27,7 +27,7 @@ _WARM_UP = 2  # passes before a capture, in which libraries choose kernels and a
 class _CapturedStep:
     inputs: Tensors
     graph: Any
-    output: torch.Tensor
+    output: Tensor
 
 
 class StepGraphs:
@@ -42,15 +42,15 @@ class StepGraphs:
     def __init__(
         self,
         weights: Iterable[nn.Parameter],
-        compute: Callable[[Tensors], torch.Tensor],
+        compute: Callable[[Tensors], Tensor],
         preserve_state: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.weights, self.compute, self.preserve_state = list(weights), compute, preserve_state
-        self.gradients: dict[nn.Parameter, torch.Tensor] = {}
+        self.gradients: dict[nn.Parameter, Tensor] = {}
         self.captured_steps: dict[tuple[object, ...], _CapturedStep] = {}
         self.pool: Any = None
 
-    def run(self, batch: Tensors, device: torch.device) -> torch.Tensor:
+    def run(self, batch: Tensors, device: torch.device) -> Tensor:
         """Run a batch and return the result of `compute`; the first batch of a shape is captured first.
 
         Raises:
@@ -100,7 +100,7 @@ class StepGraphs:
         return _CapturedStep(inputs, graph, output)
 
 
-def _set_gradients(gradients: Mapping[nn.Parameter, torch.Tensor | None]) -> None:
+def _set_gradients(gradients: Mapping[nn.Parameter, Tensor | None]) -> None:
     for weights, gradient in gradients.items():
         weights.grad = gradient
 
@@ -116,7 +116,7 @@ def warm_up(compute: Callable[[], object], device: torch.device) -> None:
     streams.current_stream().wait_stream(stream)
 
 
-def capture(compute: Callable[[], torch.Tensor], pool: Any, device: torch.device) -> tuple[Any, torch.Tensor]:
+def capture(compute: Callable[[], Tensor], pool: Any, device: torch.device) -> tuple[Any, Tensor]:
     """Capture the kernels that a function launches, without running them.
 
     Args:

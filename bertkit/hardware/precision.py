@@ -224,7 +224,7 @@ def _time_products(device: Device, dtype: torch.dtype, hidden: int, intermediate
     states = torch.ones(tokens, hidden, device=device.type)
     up, down = (torch.ones(shape, device=device.type) for shape in ((intermediate, hidden), (hidden, intermediate)))
 
-    def measure_seconds(context: AbstractContextManager[Any]) -> float:
+    def time_once(context: AbstractContextManager[Any]) -> float:
         start = clock()
         with context:
             between = linear(states, up)
@@ -233,10 +233,10 @@ def _time_products(device: Device, dtype: torch.dtype, hidden: int, intermediate
         device.synchronize()
         return clock() - start
 
-    best_fp32, best, rounds, elapsed, start = math.inf, math.inf, 0, 0.0, clock()
+    fp32_seconds, seconds, rounds, elapsed, start = math.inf, math.inf, 0, 0.0, clock()
     # The fastest of alternating rounds counts, because other work can only slow a round down.
     while rounds < 2 or (rounds < _MAX_ROUNDS and elapsed < (_MAX_SECONDS if rounds < _MIN_ROUNDS else _SECONDS)):
-        best_fp32 = min(best_fp32, measure_seconds(nullcontext()))
-        best = min(best, measure_seconds(_onednn() if dtype == torch.float32 else torch.autocast(device.type, dtype)))
+        fp32_seconds = min(fp32_seconds, time_once(nullcontext()))
+        seconds = min(seconds, time_once(_onednn() if dtype == torch.float32 else torch.autocast(device.type, dtype)))
         rounds, elapsed = rounds + 1, clock() - start
-    return best_fp32 / best
+    return fp32_seconds / seconds

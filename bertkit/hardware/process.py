@@ -264,17 +264,17 @@ class CpuContentionMonitor:
         seconds = time.monotonic() - self.started
         if self.has_warned or seconds < _MONITOR_SECONDS:
             return
-        share = self.waiting_share()
-        if share > _MAX_SHARE:
+        fraction = self.waiting_share()
+        if fraction > _MAX_SHARE:
             self.has_warned = True
             log.warning(
-                f"other processes use the CPU: threads waited for a core for {share:.0%} of the last {seconds:.0f} s"
+                f"other processes use the CPU: threads waited for a core for {fraction:.0%} of the last {seconds:.0f} s"
             )
 
     def waiting_share(self) -> float:
         """Return the fraction of time that threads have waited for a core since the last call, or 0 if unknown."""
         now = _read_thread_times()
-        ran, waited = (max(0.0, after - earlier) for after, earlier in zip(now, self.last_times, strict=True))
+        ran, waited = (max(0.0, end - start) for end, start in zip(now, self.last_times, strict=True))
         self.started, self.last_times = time.monotonic(), now
         return waited / (ran + waited) if waited else 0.0
 

@@ -90,7 +90,7 @@ def compute_speedup(first: Timing, second: Timing, items: slice = slice(None)) -
     (2.0, None)
     """
     rounds = zip(first.totals(items), second.totals(items), strict=True)
-    ratios = [before / after for before, after in rounds]
+    ratios = [first_seconds / second_seconds for first_seconds, second_seconds in rounds]
     if max(ratios) / min(ratios) - 1 > STEADY:
         return None
     return sum(first.seconds[items]) / sum(second.seconds[items])

@@ -13,29 +13,30 @@ from bertkit.hardware.device import Device
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 
 _COPY = "bertkit_host_copy"  # attribute of a tensor on a device
 
 
-def to_device(values: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+def to_device(values: Tensor, device: torch.device | str) -> Tensor:
     """Move a tensor to a device, asynchronously from pinned memory, and store a reference to its CPU copy."""
     moved = values.to(device, non_blocking=True)
     Device(moved.device.type).share_rows(moved)
     return moved if moved is values else _keep(moved, values)
 
 
-def on_host(values: torch.Tensor) -> torch.Tensor:
+def on_host(values: Tensor) -> Tensor:
     """Return a tensor's CPU copy, or copy it from the device, which waits for the device."""
     copy = host_copy(values)
     return values.cpu() if copy is None else copy
 
 
-def host_copy(values: torch.Tensor) -> torch.Tensor | None:
+def host_copy(values: Tensor) -> Tensor | None:
     """Return the CPU copy of `values`, or of the tensor that they are a view of, or None without a copy."""
     if values.device.type == "cpu":
         return values
-    copy: torch.Tensor | None = getattr(values, _COPY, None)
+    copy: Tensor | None = getattr(values, _COPY, None)
     base = values._base
     if copy is None and base is not None and base.numel() == values.numel() and values.is_contiguous():
         copy = getattr(base, _COPY, None)
@@ -43,22 +44,22 @@ def host_copy(values: torch.Tensor) -> torch.Tensor | None:
     return copy
 
 
-def derive(values: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+def derive(values: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
     """Compute a function of a tensor, and the same function of its CPU copy, if there is one."""
     copy, derived = host_copy(values), compute(values)
     return derived if copy is None or copy is values else _keep(derived, compute(copy))
 
 
-def find_indices(values: torch.Tensor, test: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def find_indices(values: Tensor, test: Callable[[Tensor], Tensor]) -> tuple[Tensor, ...]:
     """Return the indices of the elements that pass a test, as one tensor per axis on the device of `values`."""
     return tuple(test(on_host(values)).nonzero().T.contiguous().to(values.device, non_blocking=True))
 
 
-def select(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def select(values: Tensor, mask: Tensor) -> Tensor:
     """Return the values for which a mask is true, like boolean indexing, but without waiting for the device."""
     return values[find_indices(mask, lambda mask: mask)]
 
 
-def _keep(moved: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
+def _keep(moved: Tensor, copy: Tensor) -> Tensor:
     setattr(moved, _COPY, copy)
     return moved

@@ -137,9 +137,9 @@ def split_documents(source: CorpusSource, first_pass: DeduplicationPass) -> Iter
 
 def digest_texts(texts: Iterable[bytes]) -> np.ndarray:
     """Return a digest of 8 bytes per text, as uint64. Shape: (texts,)."""
-    joined = b"".join(hashlib.blake2b(text, digest_size=_BYTES).digest() for text in texts)
+    digests = b"".join(hashlib.blake2b(text, digest_size=_BYTES).digest() for text in texts)
     # Digests are big-endian on every machine, so that all machines hold out the same documents.
-    return np.frombuffer(joined, dtype=">u8").astype(np.uint64)
+    return np.frombuffer(digests, dtype=">u8").astype(np.uint64)
 
 
 def _choose_threshold(data: CorpusConfig, lowest: int, highest: int) -> int:
@@ -161,11 +161,11 @@ def _read_digests(source: CorpusSource, split: str) -> Iterator[np.ndarray]:
     """Yield the digests of documents, block by block, and report the progress in bytes."""
     files = (source.files or {}).get(split, [])
     total = sum(file.stat().st_size for file in files if file.exists())
-    done = 0
+    bytes_read = 0
     with stage(f"reading {split}", total):
         for block in _read_blocks(source, split):
             texts = [plain_text(document).encode() for document in block]
-            done += sum(map(len, texts))
+            bytes_read += sum(map(len, texts))
             if total:
-                get_progress().update(min(done, total), {})
+                get_progress().update(min(bytes_read, total), {})
             yield digest_texts(texts)

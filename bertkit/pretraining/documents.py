@@ -358,21 +358,21 @@ def _separate_articles(lines: Iterable[tuple[int, str]], name: str) -> Iterator[
 
 def _join_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str]]:
     """Join the lines between blank lines, and yield each text with the number of its first line."""
-    start, size, joined = 0, 0, list[str]()
+    start, size, parts = 0, 0, list[str]()
     for position, line in lines:
         if not line or line.isspace():
-            if joined:
-                yield start, "\n".join(joined)
-            size, joined = 0, []
+            if parts:
+                yield start, "\n".join(parts)
+            size, parts = 0, []
             continue
-        start = start if joined else position
-        joined.append(line)
+        start = start if parts else position
+        parts.append(line)
         size += len(line)
         if size > MAX_CHARS:
             hint = "put a blank line after each, or --set data.documents=lines"
             raise DataError(f"a document of more than {MAX_CHARS:,} characters", hint, file=name, row=start)
-    if joined:
-        yield start, "\n".join(joined)
+    if parts:
+        yield start, "\n".join(parts)
 
 
 def _count_files(count: int) -> str:

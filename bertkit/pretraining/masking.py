@@ -19,10 +19,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from bertkit.tokens.features import Tokenizer
+
+Random: TypeAlias = np.random.Generator
 
 MASK_RANDOM_KEEP = (0.8, 0.1, 0.1)
 """Fractions of the chosen tokens that are masked, replaced at random, and kept (Devlin et al. 2019)."""
@@ -50,14 +53,14 @@ def count_chosen(maskable: np.ndarray, rate: float) -> int:
     return min(tokens, max(1, round(rate * tokens)))
 
 
-def choose_tokens(maskable: np.ndarray, rate: float, random: np.random.Generator) -> np.ndarray:
+def choose_tokens(maskable: np.ndarray, rate: float, random: Random) -> np.ndarray:
     """Choose an exact number of single tokens (Devlin et al. 2019, section 3.1). Shape: (tokens,)."""
     is_chosen, count = np.zeros(len(maskable), bool), count_chosen(maskable, rate)
     is_chosen[random.choice(np.flatnonzero(maskable), count, replace=False, shuffle=False)] = True
     return is_chosen
 
 
-def choose_words(maskable: np.ndarray, word_starts: np.ndarray, rate: float, random: np.random.Generator) -> np.ndarray:
+def choose_words(maskable: np.ndarray, word_starts: np.ndarray, rate: float, random: Random) -> np.ndarray:
     """Choose whole words in random order until enough tokens are chosen (BERT's whole-word masking). Shape: (tokens,).
 
     A word that would exceed the number is skipped, so slightly fewer tokens can be chosen. The shortest word always
@@ -77,7 +80,7 @@ def choose_words(maskable: np.ndarray, word_starts: np.ndarray, rate: float, ran
 
 
 def choose_spans(
-    maskable: np.ndarray, word_starts: np.ndarray, rate: float, random: np.random.Generator
+    maskable: np.ndarray, word_starts: np.ndarray, rate: float, random: Random
 ) -> tuple[np.ndarray, np.ndarray]:
     """Choose spans of whole words until enough tokens are chosen (SpanBERT: Joshi et al. 2020, section 3.1).
 
@@ -116,7 +119,7 @@ def choose_spans(
 def corrupt(
     tokens: np.ndarray,
     is_chosen: np.ndarray,
-    random: np.random.Generator,
+    random: Random,
     mask_token_id: int,
     ordinary: np.ndarray,
     spans: np.ndarray | None = None,

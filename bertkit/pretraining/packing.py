@@ -87,8 +87,8 @@ def pack_blocks(corpus: TokenizedCorpus, length: int, num_special: int, packing:
     sizes = ends - starts
     blocks = np.arange(len(starts))
     partial = np.flatnonzero(sizes < budget)
-    for first in range(0, len(partial), _AT_ONCE):
-        batch = partial[first : first + _AT_ONCE]
+    for offset in range(0, len(partial), _AT_ONCE):
+        batch = partial[offset : offset + _AT_ONCE]
         for group in pack((sizes[batch] + num_special).tolist(), length):
             blocks[batch[group]] = batch[group[0]]
     order = np.argsort(blocks, kind="stable")
@@ -138,9 +138,9 @@ def _chunk_documents(edges: np.ndarray, budget: int) -> tuple[np.ndarray, np.nda
     """
     # Repeat each document once per chunk; `index` counts the chunks of each document from 0.
     counts = -(-np.diff(edges) // budget)
-    first = np.repeat(edges[:-1], counts)
-    index = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts = first + index * budget
+    document_starts = np.repeat(edges[:-1], counts)
+    index = np.arange(len(document_starts)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = document_starts + index * budget
     return starts, np.minimum(starts + budget, np.repeat(edges[1:], counts))
 
 
@@ -169,13 +169,12 @@ def join_block(block: Block, template: SpecialTokenTemplate) -> TokenizedText:
     >>> text.maskable.astype(int).tolist(), text.word_starts.astype(int).tolist()
     ([0, 1, 1, 0, 0, 1, 0], [1, 1, 0, 1, 1, 1, 1])
     """
-    before, after = len(template.before), len(template.after)
+    sizes = [(len(template.before), len(ids), len(template.after)) for ids in block.tokens]
     ids = np.concatenate([part for ids in block.tokens for part in (template.before, ids, template.after)])
-    is_text = np.concatenate([np.repeat([False, True, False], [before, len(ids), after]) for ids in block.tokens])
+    is_text = np.concatenate([np.repeat([False, True, False], part) for part in sizes])
     starts = np.ones(len(ids), bool)
     starts[is_text] = np.concatenate(block.word_starts)
-    sizes = [before + len(ids) + after for ids in block.tokens]
-    return TokenizedText(ids.astype(np.int64), is_text, starts, np.repeat(np.arange(len(sizes)), sizes))
+    return TokenizedText(ids.astype(np.int64), is_text, starts, np.repeat(np.arange(len(sizes)), list(map(sum, sizes))))
 
 
 def block_collator(

@@ -32,6 +32,7 @@ import numpy as np
 
 from bertkit.errors import DataError, RecipeError
 from bertkit.modeling.masked_head import add_label_positions
+from bertkit.pretraining.masking import Random
 from bertkit.pretraining.packing import TokenizedText
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import (
@@ -124,8 +125,8 @@ def build_pairs(
     budget = length - num_special
     pairs = np.concatenate(
         [
-            _pair_neighbors(corpus.sentences, documents[first : end + 1], budget, random, pair_type)
-            for first, end in pairwise(edges.tolist())
+            _pair_neighbors(corpus.sentences, documents[start : end + 1], budget, random, pair_type)
+            for start, end in pairwise(edges.tolist())
         ]
     )
     if pair_type == "next":
@@ -136,7 +137,7 @@ def build_pairs(
 
 
 def _pair_neighbors(
-    sentences: np.ndarray, documents: np.ndarray, budget: int, random: np.random.Generator, pair_type: PairType
+    sentences: np.ndarray, documents: np.ndarray, budget: int, random: Random, pair_type: PairType
 ) -> np.ndarray:
     """Split documents into pairs of consecutive segments, and return their `Pairs.bounds`. Shape: (pairs, 5)."""
     # Draw length, label and boundaries of the pair that would begin at each sentence for all sentences at once, which
@@ -178,7 +179,7 @@ def _follow_indices(following: np.ndarray) -> np.ndarray:
     return np.array(visited, dtype=np.int64)
 
 
-def _draw_random_seconds(bounds: np.ndarray, corpus: TokenizedCorpus, random: np.random.Generator) -> np.ndarray:
+def _draw_random_seconds(bounds: np.ndarray, corpus: TokenizedCorpus, random: Random) -> np.ndarray:
     """Replace the second segments of random pairs by second segments of other pairs, from other documents."""
     # A random segment of any length, from anywhere, would reveal the label: by its length, or as the beginning of a
     # document. The second segment of another pair with the same length reveals only that it does not follow. So sort
@@ -202,10 +203,10 @@ def _draw_random_seconds(bounds: np.ndarray, corpus: TokenizedCorpus, random: np
         unresolved, direction = unresolved[is_same], direction[is_same]
     # If one document has nearly all the text, all near pairs can be from that document. Then take any pair of another
     # document: pairs of a document are consecutive, so draw among the other pairs, and skip this range.
-    first = np.searchsorted(document, document[unresolved], side="left")
-    document_pairs = np.searchsorted(document, document[unresolved], side="right") - first
+    document_start = np.searchsorted(document, document[unresolved], side="left")
+    document_pairs = np.searchsorted(document, document[unresolved], side="right") - document_start
     anywhere = random.integers(count - document_pairs)
-    source[unresolved] = anywhere + (anywhere >= first) * document_pairs
+    source[unresolved] = anywhere + (anywhere >= document_start) * document_pairs
     return np.column_stack([bounds[:, :2], bounds[source, 2:4], bounds[:, 4]])
 
 
@@ -214,15 +215,15 @@ def _swap_segments(bounds: np.ndarray) -> np.ndarray:
     return np.where(bounds[:, 4:] == SWAPPED, bounds[:, [2, 3, 0, 1, 4]], bounds)
 
 
-def _truncate_pairs(bounds: np.ndarray, budget: int, random: np.random.Generator) -> np.ndarray:
+def _truncate_pairs(bounds: np.ndarray, budget: int, random: Random) -> np.ndarray:
     """Truncate pairs to the budget, in place, by shortening the longer segment."""
     # The second segment may have the tokens that the first leaves, or half of the budget; the first gets the rest.
-    first, second = bounds[:, 1] - bounds[:, 0], bounds[:, 3] - bounds[:, 2]
-    second = np.minimum(second, np.maximum(budget // 2, budget - first))
-    return _shorten_segments(bounds, np.minimum(first, budget - second), second, random)
+    first_lengths, second_lengths = bounds[:, 1] - bounds[:, 0], bounds[:, 3] - bounds[:, 2]
+    second_lengths = np.minimum(second_lengths, np.maximum(budget // 2, budget - first_lengths))
+    return _shorten_segments(bounds, np.minimum(first_lengths, budget - second_lengths), second_lengths, random)
 
 
-def _equalize_lengths(bounds: np.ndarray, random: np.random.Generator) -> np.ndarray:
+def _equalize_lengths(bounds: np.ndarray, random: Random) -> np.ndarray:
     """Shorten the longer segment of some pairs, in place, so that lengths do not reveal whether a pair is swapped."""
     # In a text, the earlier and the later segment differ in length: documents have typical openings and endings, and
     # the sentence that fills a pair is longer than most. So among pairs of similar lengths, the longer segment must be
@@ -235,19 +236,21 @@ def _equalize_lengths(bounds: np.ndarray, random: np.random.Generator) -> np.nda
         for similar_pairs in np.array_split(near_pairs[np.argsort(total[near_pairs], kind="stable")], parts):
             by_difference = np.argsort(np.abs(difference[similar_pairs]), kind="stable")
             for group in np.array_split(similar_pairs[by_difference], parts):
-                first, last = group[difference[group] < 0], group[difference[group] > 0]
-                excess = random.permutation(max(first, last, key=len))[: abs(len(first) - len(last))]
+                first_longer, last_longer = group[difference[group] < 0], group[difference[group] > 0]
+                excess = random.permutation(max(first_longer, last_longer, key=len))[
+                    : abs(len(first_longer) - len(last_longer))
+                ]
                 lengths[excess] = lengths[excess].min(axis=1, keepdims=True)
     return _shorten_segments(bounds, lengths[:, 0], lengths[:, 1], random)
 
 
 def _shorten_segments(
-    bounds: np.ndarray, first: np.ndarray, second: np.ndarray, random: np.random.Generator
+    bounds: np.ndarray, first_lengths: np.ndarray, second_lengths: np.ndarray, random: Random
 ) -> np.ndarray:
     """Shorten segments to these numbers of tokens, in place, by removing tokens from random ends."""
     # Removing n tokens one by one, each from a random end, is one binomial draw.
-    for column, size in ((0, first), (2, second)):
-        excess = bounds[:, column + 1] - bounds[:, column] - size
+    for column, lengths in ((0, first_lengths), (2, second_lengths)):
+        excess = bounds[:, column + 1] - bounds[:, column] - lengths
         front = random.binomial(excess, 0.5)
         bounds[:, column] += front
         bounds[:, column + 1] -= excess - front

@@ -147,7 +147,7 @@ class DocumentTokenizer:
         """Whether each token of the vocabulary begins a word; used for token ids. Shape: (vocabulary,)."""
         # WordPiece marks tokens that continue a word; byte-level BPE and SentencePiece mark tokens that begin a word.
         names = [self._tokenizer.id_to_token(token_id) or "" for token_id in range(self._tokenizer.get_vocab_size())]
-        continues, begins = ([name.startswith(mark) for name in names] for mark in ("##", ("Ġ", "▁")))
+        continues, begins = ([name.startswith(prefix) for name in names] for prefix in ("##", ("Ġ", "▁")))
         return np.array(begins) if sum(begins) > sum(continues) else ~np.array(continues)
 
     def tokenize(self, documents: Sequence[Text]) -> TokenizedDocuments:

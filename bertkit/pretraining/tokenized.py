@@ -243,10 +243,10 @@ def _check_texts(file: SourceFile, vocabulary: int) -> Iterator[Text]:
     Raises:
         DataError: If an id is not in the vocabulary, or only some documents are token ids.
     """
-    first: Text | None = None
+    first_text: Text | None = None
     for text, source, line in file.read():
-        first = first or text
-        if type(text) is not type(first):
+        first_text = first_text or text
+        if type(text) is not type(first_text):
             raise DataError("text and token ids in one column", "use only one of them", file=source, row=line)
         if isinstance(text, bytes) and (highest := int(np.frombuffer(text, "<u4").max())) >= vocabulary:
             message = f"token id {highest:,}, but the tokenizer has {vocabulary:,} tokens"

@@ -57,7 +57,7 @@ def plan_epoch(
     *,
     items: Lengths | None = None,
     min_rows: int = 1,
-) -> list[np.ndarray[Any, Any]]:
+) -> list[np.ndarray]:
     """Plan the row indices of every batch of an epoch; each row occurs once.
 
     Rows are shuffled, sorted by length inside windows of several batches, and split into batches with equal numbers of
@@ -93,7 +93,7 @@ def plan_epoch(
     return [batches[index] for index in random.permutation(len(batches))]
 
 
-def _split_evenly(weights: np.ndarray[Any, Any], count: int, min_size: int) -> list[int]:
+def _split_evenly(weights: np.ndarray, count: int, min_size: int) -> list[int]:
     """Return the indices that split `weights` into `count` groups of nearly equal sums and at least `min_size` rows.
 
     If weights differ, group sizes are rounded to four binary digits: oneDNN compiles a matrix product for every new
@@ -121,7 +121,7 @@ def _split_evenly(weights: np.ndarray[Any, Any], count: int, min_size: int) -> l
 
 def plan_batches_without_duplicates(
     texts: Sequence[Sequence[int]], batch_size: int, seed: int, epoch: int, min_rows: int = 1
-) -> list[np.ndarray[Any, Any]]:
+) -> list[np.ndarray]:
     """Plan the row indices of every batch of an epoch, in random order; rows of one batch have no text in common.
 
     The batches have nearly the same number and sizes as in `plan_epoch`. A row with a text that is already in a batch
@@ -300,11 +300,11 @@ def check_batch(training: BaseTrainingConfig, rows: int | None, processes: int) 
     Raises:
         UsageError: If the batch size is not a multiple of processes times micro-batches, or there are too few rows.
     """
-    shares = processes * training.gradient_accumulation
-    if training.batch_size % shares:
+    num_shares = processes * training.gradient_accumulation
+    if training.batch_size % num_shares:
         parts = f"{processes} process(es) with {training.gradient_accumulation} micro-batch(es) each"
         message = f"batch_size {training.batch_size} cannot be divided among {parts}"
-        raise UsageError(message, f"make it a multiple of {shares}")
-    if rows is not None and rows // training.steps_per_epoch(rows) < shares:
-        message = f"{rows} rows are too few for {shares} shares of a batch"
+        raise UsageError(message, f"make it a multiple of {num_shares}")
+    if rows is not None and rows // training.steps_per_epoch(rows) < num_shares:
+        message = f"{rows} rows are too few for {num_shares} shares of a batch"
         raise UsageError(message, "use fewer processes or micro-batches")

@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from bertkit.training.pretrain_batches import PretrainBatches
     from bertkit.training.trainer import TrainingJob
 
-MANIFEST_LOSSES = "losses"
-MANIFEST_STATE = "state"
-MANIFEST_SECONDS = "seconds"
-MANIFEST_TOKENS = "micro_batch_tokens"
 _GC_THRESHOLD = 200_000  # new objects between two garbage collections
 
 
@@ -65,8 +61,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             folder = checkpoints.checkpoint_folder(self._folder, state.global_step)
             manifest = checkpoints.read_manifest(folder)
             # Without these sums, the first mean after a resume would lack the steps before the checkpoint.
-            self.trainer.running_loss.load_state(manifest[MANIFEST_LOSSES])
-            used_seconds, tokens = manifest.get(MANIFEST_SECONDS, 0.0), manifest.get(MANIFEST_TOKENS)
+            self.trainer.running_loss.load_state(manifest["losses"])
+            used_seconds, tokens = manifest.get("seconds", 0.0), manifest.get("micro_batch_tokens")
         self.trainer.limit_micro_batches(tokens)
         state.logging_steps = self.training.steps_per_log(state.max_steps)
         self.start_time = self.idle_start = time.perf_counter()
@@ -139,8 +135,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: object, state: object, control: object, **_: object) -> None:
         """Store the seconds of training and of waiting for batches, and the fraction of time without a core."""
-        seconds, share = time.perf_counter() - self.start_time, self.cpu_monitor.waiting_share()
-        self.times = {"seconds": seconds, "loading_seconds": self.loading_seconds, "waiting_share": share}
+        seconds, waiting_share = time.perf_counter() - self.start_time, self.cpu_monitor.waiting_share()
+        self.times = {"seconds": seconds, "loading_seconds": self.loading_seconds, "waiting_share": waiting_share}
 
     def on_log(
         self, args: object, state: TrainerState, control: object, logs: dict[str, float] | None = None, **_: object
@@ -189,12 +185,12 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
                 "step": state.global_step,
                 "finished": self._is_last(state) or stops_early,
                 checkpoints.BY_SIGNAL: self.is_signaled,
-                MANIFEST_SECONDS: self.budget.used_seconds if self.budget else 0.0,
-                MANIFEST_LOSSES: losses,
-                MANIFEST_STATE: self.batches.state(state.global_step),
+                "seconds": self.budget.used_seconds if self.budget else 0.0,
+                "losses": losses,
+                "state": self.batches.state(state.global_step),
             }
             if self.trainer.micro_batch_tokens:
-                manifest[MANIFEST_TOKENS] = self.trainer.micro_batch_tokens
+                manifest["micro_batch_tokens"] = self.trainer.micro_batch_tokens
             folder = checkpoints.checkpoint_folder(self._folder, state.global_step)
             checkpoints.commit(folder, manifest)
             if self.training.keep_all_checkpoints:
@@ -234,8 +230,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         if is_finite:
             return
         checkpoint, _ = checkpoints.get_last_checkpoint(self._folder)
-        last = f"the last good checkpoint is {checkpoint.name if checkpoint else 'none'}"
-        message = f"the loss or a weight is not finite at step {state.global_step}; {last}"
+        checkpoint_note = f"the last good checkpoint is {checkpoint.name if checkpoint else 'none'}"
+        message = f"the loss or a weight is not finite at step {state.global_step}; {checkpoint_note}"
         raise DivergedError(message, "try a smaller --learning-rate, or --set training.precision=fp32")
 
     def _write_log(self, state: TrainerState) -> None:

@@ -26,7 +26,7 @@ from bertkit.training.arguments import (
     make_arguments,
     tokens_to_train,
 )
-from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpoint_bytes
+from bertkit.training.callbacks import TrainingCallback, checkpoint_bytes
 from bertkit.training.run import FitResult, load_best_weights
 from bertkit.training.stopping import StopFlag, handle_signals
 from bertkit.training.trackers import get_session, make_callback
@@ -128,7 +128,7 @@ def _train(trainer: BertkitTrainer, folder: Path) -> None:
     manifest = read_manifest(start) if start else {}
     if manifest.get("finished"):
         return
-    trainer.batches.load_state(manifest.get(MANIFEST_STATE, {}))
+    trainer.batches.load_state(manifest.get("state", {}))
     try:
         # The free space is read for the error message before the incomplete checkpoint is deleted.
         with disk_errors(folder, needed=checkpoint_bytes(trainer)):

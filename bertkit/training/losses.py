@@ -14,7 +14,7 @@ from bertkit.progress import log
 from bertkit.recipe.plugins import load_custom
 from bertkit.recipe.sections import Row, TrainingConfig
 from bertkit.tasks import Task
-from bertkit.tokens.features import IGNORE_INDEX, ROW_MASK, Batch, count_items, count_on_device
+from bertkit.tokens.features import IGNORE_INDEX, ROW_MASK, Batch, Tensor, count_items, count_on_device
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FOCAL = "focal"
 
-Loss = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
+Loss = Callable[[Tensor, Tensor], Tensor]
 """Function of logits ``(..., labels)`` and gold labels that sums the losses of all labels that are not ignored."""
 
 
@@ -80,11 +80,11 @@ class RunningLoss:
         self.names, self.accelerator = names if len(names) > 1 else (), accelerator
         self.load_state({"loss": 0.0, "terms": [0.0] * len(self.names), "step": 0})
 
-    def add(self, loss: torch.Tensor) -> None:
+    def add(self, loss: Tensor) -> None:
         """Add the loss of a batch; the sum stays on the device, so no step waits for a GPU."""
         self.loss += loss
 
-    def add_terms(self, shares: Sequence[torch.Tensor]) -> None:
+    def add_terms(self, shares: Sequence[Tensor]) -> None:
         """Add the shares of a micro-batch, one per term."""
         for index, share in enumerate(shares if self.names else ()):
             self.terms[index] += share.detach()
@@ -112,10 +112,10 @@ class RunningLoss:
         self.loss, self.terms = (torch.tensor(state[key]).to(self.accelerator.device) for key in ("loss", "terms"))
         self.step = state["step"]
 
-    def _mean(self, values: torch.Tensor) -> torch.Tensor:
+    def _mean(self, values: Tensor) -> Tensor:
         # Shares are already scaled by the number of processes, so their mean over processes is the mean over all items.
         has_one_process = self.accelerator.num_processes == 1
-        mean: torch.Tensor = values if has_one_process else self.accelerator.reduce(values, "mean")
+        mean: Tensor = values if has_one_process else self.accelerator.reduce(values, "mean")
         return mean
 
 
@@ -176,7 +176,7 @@ def make_loss(training: TrainingConfig, labels: Sequence[str], gold_labels: Sequ
     smoothing = training.label_smoothing
     gamma = None if training.loss is None else 2.0 if training.focal_gamma is None else training.focal_gamma
 
-    def loss(logits: torch.Tensor, gold: torch.Tensor) -> torch.Tensor:
+    def loss(logits: Tensor, gold: Tensor) -> Tensor:
         nonlocal weights
         weights = weights.to(logits.device)  # stored, because each copy would wait for a GPU
         weight = weights.to(logits.dtype)
@@ -199,7 +199,7 @@ def make_loss(training: TrainingConfig, labels: Sequence[str], gold_labels: Sequ
     return loss
 
 
-def _missing_probability(losses: torch.Tensor) -> torch.Tensor:
+def _missing_probability(losses: Tensor) -> Tensor:
     """Return 1 - p of each gold label, computed from its loss -log p (Lin et al. 2017, equation 4).
 
     The minimum is above 0, because a power below 1 has no gradient at 0.
@@ -216,7 +216,7 @@ def _sum_custom_loss(name: str, labels: int) -> Loss:
     """Build a function that sums a custom loss over the labels that are not ignored. Shape of logits: (n, labels)."""
     function = load_custom("loss", name)
 
-    def loss(logits: torch.Tensor, gold: torch.Tensor) -> torch.Tensor:
+    def loss(logits: Tensor, gold: Tensor) -> Tensor:
         logits = logits.reshape(-1, labels)
         # Gold has one label per text or token, (n,), or a 0 or 1 per label, (n, labels).
         gold = gold if gold.is_floating_point() else gold.reshape(-1)
@@ -225,8 +225,8 @@ def _sum_custom_loss(name: str, labels: int) -> Loss:
             shapes = f"shape {tuple(losses.shape)} for logits of shape {tuple(logits.shape)}"
             message = f"training.loss: {name} returned {shapes}"
             raise RecipeError(message, "return one loss per row of the logits, not their mean")
-        counted: torch.Tensor = losses if gold.is_floating_point() else losses.where(gold != IGNORE_INDEX, 0.0)
-        return counted.sum()
+        label_losses: Tensor = losses if gold.is_floating_point() else losses.where(gold != IGNORE_INDEX, 0.0)
+        return label_losses.sum()
 
     return loss
 

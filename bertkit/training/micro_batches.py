@@ -21,16 +21,14 @@ from bertkit.hardware.device import get_device
 from bertkit.modeling.info import Model
 from bertkit.progress import log
 from bertkit.recipe.sections import BaseTrainingConfig
-
-Batch = dict[str, torch.Tensor]
-"""Tensors whose first axis is rows; ``input_ids`` of shape (rows, tokens) or (rows, choices, tokens)."""
+from bertkit.tokens.features import Tensor, Tensors
 
 # Maximum size of a micro-batch on a CPU. The backward pass keeps the activations of one micro-batch at a time. With
 # fewer tokens, matrix products would be slower.
 _MAX_ATTENTION_BYTES, _MAX_TOKENS = 2**25, 2048
 
 
-def split_batch(batch: Batch, rows: int) -> list[Batch]:
+def split_batch(batch: Tensors, rows: int) -> list[Tensors]:
     """Split a batch into micro-batches of at most `rows` rows, but at least one row.
 
     >>> [part["input_ids"].tolist() for part in split_batch({"input_ids": torch.tensor([[1], [2], [3], [4]])}, rows=3)]
@@ -40,7 +38,7 @@ def split_batch(batch: Batch, rows: int) -> list[Batch]:
     return [{name: values[start : start + max(1, rows)] for name, values in batch.items()} for start in starts]
 
 
-def choose_rows(batch: Batch, tokens: int | None, model: Model) -> int:
+def choose_rows(batch: Tensors, tokens: int | None, model: Model) -> int:
     """Return the number of rows per micro-batch: as many as `tokens` allow or, without a limit, as is fast.
 
     A loss that compares rows needs all rows of a batch; its model then limits the tokens per forward pass.
@@ -69,7 +67,7 @@ def check_shares(model: Model, training: BaseTrainingConfig, processes: int) -> 
         log.info(f"each of {processes} processes compares only the texts of its share of a batch")
 
 
-def choose_cpu_rows(batch: Batch, heads: int) -> int:
+def choose_cpu_rows(batch: Tensors, heads: int) -> int:
     """Return the number of rows per micro-batch, with at most 2,048 tokens and 32 MB of attention weights per layer.
 
     On a CPU, larger tensors save no time and cost memory. They even cost time if the system has to allocate them again:
@@ -84,12 +82,12 @@ def choose_cpu_rows(batch: Batch, heads: int) -> int:
     return -(-shape[0] // count)
 
 
-def count_row_tokens(batch: Batch) -> int:
+def count_row_tokens(batch: Tensors) -> int:
     """Return the number of tokens per row, including padding and all choices."""
     return math.prod(batch["input_ids"].shape[1:])
 
 
-def find_max_tokens(longest: Batch, step: Callable[[Batch], None]) -> int:
+def find_max_tokens(longest: Tensors, step: Callable[[Tensors], None]) -> int:
     """Find and log the maximum number of tokens in a micro-batch, padding included.
 
     Args:
@@ -128,15 +126,15 @@ def find_max_tokens(longest: Batch, step: Callable[[Batch], None]) -> int:
     return rows * length
 
 
-def probe_memory(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]) -> None:
+def probe_memory(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor]) -> None:
     """Run a forward and a backward pass with memory allocated for the optimizer's states, then restore the model."""
     # Free memory again: `find_executable_batch_size` does it too early, when its exception still holds tensors.
     gc.collect()
     get_device(model).empty_cache()
     with preserve_state(model):
         model.train()
-        trained = [weights for group in optimizer.param_groups for weights in group["params"]]
-        moments = [torch.empty_like(weights) for weights in 2 * trained]
+        trained_weights = [weights for group in optimizer.param_groups for weights in group["params"]]
+        moments = [torch.empty_like(weights) for weights in 2 * trained_weights]
         for _ in range(2):  # The second pass adds its gradients to the first ones.
             loss().backward()  # type: ignore[no-untyped-call]
         del moments

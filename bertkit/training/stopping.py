@@ -29,9 +29,9 @@ class Budget:
         self.earlier_seconds, self.start_time = 0.0, time.perf_counter()
         self.fraction = 0.0
 
-    def start(self, used: float) -> None:
-        """Start the clock, after `used` seconds in earlier sessions."""
-        self.earlier_seconds, self.start_time = used, time.perf_counter()
+    def start(self, earlier_seconds: float) -> None:
+        """Start the clock, after `earlier_seconds` of earlier sessions."""
+        self.earlier_seconds, self.start_time = earlier_seconds, time.perf_counter()
         self.read()
 
     @property

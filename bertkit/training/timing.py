@@ -11,13 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-import torch
-
 from bertkit.hardware.device import Device
 from bertkit.hardware.precision import ComputeConfig
 from bertkit.progress import ProgressWrapper, use_progress
 from bertkit.recipe.sections import BaseTrainingConfig
-from bertkit.tokens.features import Features, text_lengths
+from bertkit.tokens.features import Features, Tensors, text_lengths
 from bertkit.training.fit import fit
 from bertkit.training.stopping import StopFlag
 from bertkit.training.trainer import TrainingJob
@@ -108,7 +106,7 @@ def time_steps(
     stopwatch = _Stopwatch(f"{machine.precision}, batch {training.batch_size}", steps, seconds, Device(machine.device))
     batches: list[tuple[int, list[int], int]] = []
 
-    def collate_and_record(features: Features) -> dict[str, torch.Tensor]:
+    def collate_and_record(features: Features) -> Tensors:
         batch = job.data_collator(features)
         if stopwatch.is_running:  # The trial of micro-batches before the first step is not timed.
             lengths = [length for feature in features for length in text_lengths(feature)]

@@ -30,7 +30,7 @@ from bertkit.modeling.info import Model, is_sharded
 from bertkit.modeling.load import collect_weights, restore_weights
 from bertkit.modeling.sharding import gather_states, scatter_like
 from bertkit.storage.files import null_for_nan
-from bertkit.tokens.features import Collator, Tensors
+from bertkit.tokens.features import Collator, Tensor, Tensors
 from bertkit.training import micro_batches
 from bertkit.training.losses import LossTerms, RunningLoss, scale_learning_rate
 from bertkit.training.pretrain_batches import Batches
@@ -96,8 +96,8 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return the loader of this process's share of the batches; batches for a GPU are in pinned memory."""
-        args, share = self.args, {"processes": self.args.world_size, "process": self.args.process_index}
-        loader = self.batches.loader(self.collate, **share, padding_reason=self.padding_reason)
+        args, partition = self.args, {"processes": self.args.world_size, "process": self.args.process_index}
+        loader = self.batches.loader(self.collate, **partition, padding_reason=self.padding_reason)
         loader.pin_memory = args.dataloader_pin_memory and Device(args.device.type).pins_memory
         return loader
 
@@ -144,7 +144,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Tensors], num_batches: int, device: torch.device
-    ) -> tuple[list[Tensors], torch.Tensor]:
+    ) -> tuple[list[Tensors], Tensor]:
         """Return the batches of a step, and the items of each term over all processes. Shape of items: (terms,)."""
         batches = list(islice(epoch_iterator, num_batches))
         counts = [self.terms.count(batch) for batch in batches]
@@ -152,7 +152,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         totals = torch.tensor(items).to(device, non_blocking=True)
         return batches, self.accelerator.reduce(totals, "sum") if self.args.world_size > 1 else totals
 
-    def training_step(self, model: nn.Module, inputs: Tensors, num_items_in_batch: torch.Tensor) -> torch.Tensor:
+    def training_step(self, model: nn.Module, inputs: Tensors, num_items_in_batch: Tensor) -> Tensor:
         """Add up the gradients of a batch, micro-batch by micro-batch, and return its loss.
 
         A micro-batch has the size that is fastest on a CPU, or that fits into a GPU's memory. Its loss is a sum over
@@ -164,15 +164,15 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         rows = micro_batches.choose_rows(inputs, self.micro_batch_tokens, self.model)
         if self.graphs or not self.device.shapes_may_change:
             rows = min(rows, self.device.padded_rows(self.args.per_device_train_batch_size))
-        *earlier, last = micro_batches.split_batch(inputs, rows)
+        *first_parts, last_part = micro_batches.split_batch(inputs, rows)
         losses = []
-        for micro_batch in earlier:
+        for micro_batch in first_parts:
             # Processes exchange gradients once per batch, with its last micro-batch.
             with self.accelerator.no_sync(model):
                 losses.append(self._run_passes(model, micro_batch, num_items_in_batch))
             # On XLA, micro-batches of one shape share a compiled graph only if the graph ends with each micro-batch.
             self.device.end_graph()
-        losses.append(self._run_passes(model, last, num_items_in_batch))
+        losses.append(self._run_passes(model, last_part, num_items_in_batch))
         self.device.end_graph()
         if self.layer_plan:
             self.layer_plan.drop_gradients()
@@ -180,7 +180,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         self.running_loss.add(loss)
         return loss
 
-    def _run_passes(self, model: nn.Module, batch: Tensors, items: torch.Tensor) -> torch.Tensor:
+    def _run_passes(self, model: nn.Module, batch: Tensors, items: Tensor) -> Tensor:
         """Run a micro-batch forward and backward, and return its share of the loss."""
         if self.graphs is None:
             return super().training_step(model, self._on_device(batch), items)  # type: ignore[no-any-return]
@@ -192,7 +192,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         return {name: to_device(values, self.args.device) for name, values in batch.items()}
 
     def _make_graphs(self) -> StepGraphs:
-        def compute(inputs: Tensors) -> torch.Tensor:
+        def compute(inputs: Tensors) -> Tensor:
             batch = {name: values for name, values in inputs.items() if name != _ITEMS}
             self.model.train()
             with self.compute_loss_context_manager():
@@ -204,14 +204,14 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         preserve_state = partial(micro_batches.preserve_state, self.model)
         return StepGraphs(self.model.parameters(), compute, preserve_state)
 
-    def _sum_terms(self, batch: Tensors) -> torch.Tensor:
+    def _sum_terms(self, batch: Tensors) -> Tensor:
         """Compute the sum of all terms of a batch, to find out whether it fits into memory."""
         with self.compute_loss_context_manager():
             return torch.stack(list(self.terms.sums(self.model, self._on_device(batch)).values())).sum()
 
     def compute_loss(
-        self, model: Model, inputs: Tensors, return_outputs: bool = False, *, num_items_in_batch: torch.Tensor
-    ) -> torch.Tensor:
+        self, model: Model, inputs: Tensors, return_outputs: bool = False, *, num_items_in_batch: Tensor
+    ) -> Tensor:
         """Compute this micro-batch's share of the weighted sum of the terms' means over all items of the step.
 
         Each term's sum over the micro-batch is divided by the term's items in the whole step. Summed over micro-batches
@@ -219,7 +219,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         """
         return self._record_shares(self._compute_shares(model, inputs, num_items_in_batch))
 
-    def _compute_shares(self, model: Model, inputs: Tensors, items: torch.Tensor) -> list[torch.Tensor]:
+    def _compute_shares(self, model: Model, inputs: Tensors, items: Tensor) -> list[Tensor]:
         sums = self.terms.sums(model, inputs)
         divisors = items.clamp(min=1) / self.args.world_size
         return [
@@ -227,12 +227,12 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
             for name, divisor in zip(self.terms.weights, divisors, strict=True)
         ]
 
-    def _weigh_shares(self, shares: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _weigh_shares(self, shares: Sequence[Tensor]) -> Tensor:
         pairs = zip(self.terms.weights.values(), shares, strict=True)
-        loss: torch.Tensor = sum(weight * share for weight, share in pairs)  # type: ignore[assignment]
+        loss: Tensor = sum(weight * share for weight, share in pairs)  # type: ignore[assignment]
         return loss
 
-    def _record_shares(self, shares: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _record_shares(self, shares: Sequence[Tensor]) -> Tensor:
         """Add the shares of a micro-batch to the running means, and return their weighted sum."""
         self.running_loss.add_terms(shares)
         loss = self._weigh_shares(shares)
@@ -244,7 +244,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         """Return 0: nothing reads the number, and counting the weights takes a tenth of a short step."""
         return 0
 
-    def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
+    def _clip_grad_norm(self, model: nn.Module) -> Tensor:
         """Clip the gradients, and return their norm; a CPU does not multiply short gradients by 1, to save time."""
         # Comparing the norm would wait for a GPU.
         if self.args.device.type != "cpu" or is_sharded(self.model):
@@ -280,9 +280,9 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         """
         weights = collect_weights(self.model)
         # All processes gather the optimizer's states; the first process saves them next.
-        gathered = gather_states(self.optimizer) if is_sharded(self.model) else None
+        states = gather_states(self.optimizer) if is_sharded(self.model) else None
         if self.args.should_save:
-            self.gathered_states = gathered
+            self.gathered_states = states
             self.model.save_pretrained(output_dir, state_dict=weights, save_original_format=False)
             self.processing_class.save_pretrained(output_dir)
 

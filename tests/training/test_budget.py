@@ -156,8 +156,8 @@ def test_the_rate_is_lower_for_wide_and_for_deep_models():
 
 def test_a_run_that_goes_on_has_used_some_of_its_time():
     budget = make_budget(PretrainingConfig(budget="100s"))
-    budget.start(used=60)
+    budget.start(earlier_seconds=60)
     assert 0.6 <= budget.fraction < 0.61
-    budget.start(used=101)
+    budget.start(earlier_seconds=101)
     assert budget.fraction == 1
     assert make_budget(PretrainingConfig(steps=5)) is None

@@ -33,12 +33,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from bertkit.modeling.info import Config, Model
-from bertkit.pretraining.masking import MASK_RANDOM_KEEP, ordinary_tokens
+from bertkit.pretraining.masking import MASK_RANDOM_KEEP, Random, ordinary_tokens
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe.plugins import load_module
 from bertkit.recipe.records import PretrainRecipe, check_options, read_option
@@ -52,8 +52,6 @@ from bertkit.tokens.features import (
     Tokenizer,
     find_template,
 )
-
-Random: TypeAlias = "np.random.Generator"
 
 Sums = dict[str, Tensor]
 """Term -> loss, summed over the items of a batch."""

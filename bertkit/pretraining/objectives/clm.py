@@ -14,7 +14,8 @@ from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import can_be_causal, make_causal
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
-from bertkit.pretraining.objectives import PretrainContext, Random, Sums, Totals, mlm
+from bertkit.pretraining.masking import Random
+from bertkit.pretraining.objectives import PretrainContext, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.tokens.features import IGNORE_INDEX, Batch, Collator, Feature, Features, Tensors
 

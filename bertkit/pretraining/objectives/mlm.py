@@ -17,10 +17,9 @@ from bertkit.modeling.masked_head import (
     sum_cross_entropies,
     sum_masked_losses,
 )
-from bertkit.pretraining.masking import MASK_RANDOM_KEEP, choose_tokens, choose_words, corrupt
+from bertkit.pretraining.masking import MASK_RANDOM_KEEP, Random, choose_tokens, choose_words, corrupt
 from bertkit.pretraining.objectives import (
     PretrainContext,
-    Random,
     Sums,
     Totals,
     get_masking_rate,

@@ -11,7 +11,8 @@ from bertkit.modeling.architectures import get_architecture, list_types
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_for_pretraining
 from bertkit.modeling.masked_head import count_pairs, score_pairs, sum_pair_losses, sum_pair_scores
-from bertkit.pretraining.objectives import PretrainContext, Random, Sums, mlm
+from bertkit.pretraining.masking import Random
+from bertkit.pretraining.objectives import PretrainContext, Sums, mlm
 from bertkit.pretraining.sentence_pairs import Pair, Pairs, PairType, build_pairs, join_pair, pair_collator
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import Batch, Collator, Feature, Features
@@ -56,8 +57,8 @@ def pair_segments(
 def feature(example: Pair, progress: float | None, random: Random, context: PretrainContext) -> Feature:
     """Mask tokens, or whole words, of a pair."""
     text = join_pair(example, context.pair_template)
-    masked = mlm.mask(text, progress, random, context)
-    return {**masked, "token_type_ids": text.segment_ids, "pair_labels": example.label}
+    masked_text = mlm.mask(text, progress, random, context)
+    return {**masked_text, "token_type_ids": text.segment_ids, "pair_labels": example.label}
 
 
 def collator(context: PretrainContext) -> Collator:

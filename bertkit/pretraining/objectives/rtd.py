@@ -24,7 +24,8 @@ from bertkit.modeling.masked_head import (
     sum_cross_entropies,
     sum_masked_losses,
 )
-from bertkit.pretraining.objectives import PretrainContext, Random, Sums, Totals, mlm
+from bertkit.pretraining.masking import Random
+from bertkit.pretraining.objectives import PretrainContext, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.progress import log
 from bertkit.recipe.records import Option, read_option

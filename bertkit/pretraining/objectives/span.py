@@ -16,10 +16,9 @@ from bertkit.modeling.masked_head import (
     sum_cross_entropies,
     sum_masked_losses,
 )
-from bertkit.pretraining.masking import choose_spans, corrupt
+from bertkit.pretraining.masking import Random, choose_spans, corrupt
 from bertkit.pretraining.objectives import (
     PretrainContext,
-    Random,
     Sums,
     Totals,
     get_masking_rate,
@@ -67,7 +66,7 @@ def feature(example: Block, progress: float | None, random: Random, context: Pre
     rate = get_masking_rate(OPTIONS, context, progress)
     is_chosen, spans = choose_spans(text.maskable, text.word_starts, rate, random)
     mask_token_id, fractions = context.tokenizer.mask_token_id, get_replacement_fractions(OPTIONS, context, progress)
-    masked: Feature = {
+    masked_text: Feature = {
         "input_ids": corrupt(text.tokens, is_chosen, random, mask_token_id, context.ordinary_tokens, spans, fractions),
         "labels": np.where(is_chosen, text.tokens, IGNORE_INDEX),
         "segment_ids": text.segment_ids,
@@ -75,9 +74,9 @@ def feature(example: Block, progress: float | None, random: Random, context: Pre
     if read_option(OPTIONS, context.recipe, "boundary"):
         # Repeat the edge of each span for the tokens of the span; spans are in the order of positions.
         for name, edge in zip(_EDGES, spans.T, strict=True):
-            masked[name] = np.zeros(len(is_chosen), dtype=np.int64)
-            masked[name][is_chosen] = np.repeat(edge, spans[:, 1] - spans[:, 0])
-    return masked
+            masked_text[name] = np.zeros(len(is_chosen), dtype=np.int64)
+            masked_text[name][is_chosen] = np.repeat(edge, spans[:, 1] - spans[:, 0])
+    return masked_text
 
 
 def collator(context: PretrainContext) -> Collator:
