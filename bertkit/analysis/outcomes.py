@@ -11,7 +11,7 @@ import numpy as np
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.differences import SystemScores, Units, as_text, count_words, group_rows
 from bertkit.evaluation.stored_predictions import StoredPredictionScorer, StoredRun
-from bertkit.metrics.intervals import count_units, select_units
+from bertkit.metrics.intervals import count_examples, select_units
 from bertkit.metrics.registry import is_lower_better
 from bertkit.recipe.sections import Row
 from bertkit.reports.examples import Example, find_labeled, get_confidence, make_example
@@ -113,7 +113,9 @@ def _score_units(scorer: StoredPredictionScorer, row_scores: RowScores) -> tuple
     """
     scores = scorer.score(row_scores)
     # Units have a score only if the metric is a mean over units, which F1, for example, is not.
-    unit_scores = [scorer.score(select_units(row_scores, np.array([unit]))) for unit in range(count_units(row_scores))]
+    unit_scores = [
+        scorer.score(select_units(row_scores, np.array([unit]))) for unit in range(count_examples(row_scores))
+    ]
     for metric in dict.fromkeys([scorer.recipe.best_metric, *scores]):
         values = np.array([unit[metric] for unit in unit_scores])
         if not is_lower_better(metric) and abs(values.mean() - scores[metric]) < _EPS and values.max(initial=0) <= 1:

@@ -26,7 +26,7 @@ from bertkit.evaluation.scoring import (
     measure_ece,
 )
 from bertkit.metrics.baselines import find_baseline_warning, find_best_baseline
-from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, select_units
+from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_examples, select_units
 from bertkit.metrics.registry import describe_positive_label, is_lower_better
 from bertkit.progress import log
 from bertkit.storage.files import null_for_nan, to_json, write_json
@@ -130,7 +130,7 @@ def compare_with_baselines(
         model, baseline = (task.score(select_units(system, rows), output.context)[metric] for system in systems)
         return {"difference": sign * (model - baseline), "baseline": baseline}
 
-    units = count_units(output.row_scores)
+    units = count_examples(output.row_scores)
     intervals = bootstrap_intervals(score, units)
     difference, interval = score(np.arange(units))["difference"], intervals["difference"]
     # There is no interval if all resamples of several rows have the same difference.

@@ -15,7 +15,7 @@ import numpy as np
 from bertkit.data.columns import ColumnSpec
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.stored_predictions import StoredPredictionScorer
-from bertkit.metrics.intervals import RowScores, count_units, select_units
+from bertkit.metrics.intervals import RowScores, count_examples, select_units
 from bertkit.metrics.paired import count_correct, find_differing_units, swap_units
 from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.reliability import quantile_bins, sample_evenly
@@ -139,7 +139,7 @@ def find_changes(scorer: StoredPredictionScorer, rows: Rows, systems: Systems, e
 
 def group_rows(scorer: StoredPredictionScorer, rows: Rows, system: SystemScores) -> Units:
     """Return the row indices of each unit, or an empty list if they are unknown."""
-    count = count_units(system.row_scores[0])
+    count = count_examples(system.row_scores[0])
     # An array of shape (rows, 1) needs eight bytes per unit, and is indexed like a list of lists.
     if count == len(rows):
         return cast(Units, np.arange(count)[:, None])

@@ -15,7 +15,7 @@ from bertkit.evaluation.run_sets import SeedsSummary
 from bertkit.evaluation.scoring import EvalResult
 from bertkit.evaluation.stored_predictions import StoredPredictionScorer
 from bertkit.metrics.baselines import Scores
-from bertkit.metrics.intervals import Interval, count_units, select_units
+from bertkit.metrics.intervals import Interval, count_examples, select_units
 from bertkit.metrics.paired import Difference, apply_holm, compare_paired, compare_seeds, judge_difference
 from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.slices import MIN_UNITS
@@ -157,7 +157,7 @@ def judge_systems(
     if gate is None:
         return []
     first, *rivals = systems
-    metrics, units = gate.choose_metrics(scorer, systems[first]), count_units(systems[first].row_scores[0])
+    metrics, units = gate.choose_metrics(scorer, systems[first]), count_examples(systems[first].row_scores[0])
     tests = [GateTest(name, metric, metric, units, differences[name][metric]) for name in rivals for metric in metrics]
     # Compute only the tested metrics in each resample of each slice.
     if set(metrics) <= set(scorer.recipe.metrics):

@@ -15,7 +15,7 @@ from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.scoring import EvalResult, predictions_file, read_results, score_split, write_predictions
 from bertkit.metrics.baselines import Baselines, find_baseline_warning, find_best_baseline
-from bertkit.metrics.intervals import Interval, count_units, select_units
+from bertkit.metrics.intervals import Interval, count_examples, select_units
 from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.seeds import Spread, compute_spread, mean_interval, resample_means
 from bertkit.progress import log
@@ -148,7 +148,7 @@ class StoredRuns:
             return dict.fromkeys(metrics, (None, INSUFFICIENT))
         if len(runs) < 2:
             return dict.fromkeys(metrics, (None, "one run has no spread"))
-        units = count_units(comparisons[0][0])
+        units = count_examples(comparisons[0][0])
         # 1. Score all rows, to check that stored predictions give the recorded scores.
         scores = [self.score(comparison, np.arange(units)) for comparison in comparisons]
         # 2. Resample the rows, which are the same for all metrics.

@@ -9,7 +9,7 @@ from typing import Any
 from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.run_sets import INSUFFICIENT, SetRun, StoredRuns
-from bertkit.metrics.intervals import Interval, count_units
+from bertkit.metrics.intervals import Interval, count_examples
 from bertkit.metrics.registry import is_lower_better
 from bertkit.metrics.seeds import Selection, estimate_expected_best, estimate_selection, explained_fraction
 from bertkit.recipe.space import SweepDimension, SweepPoint, SweepSpace, name_point, name_value
@@ -139,7 +139,7 @@ def find_selection(trials: Sequence[SetRun], stored: StoredRuns, metric: str) ->
     selection = estimate_selection(
         lambda model, rows: stored.score(comparisons[model], rows)[metric],
         len(trials),
-        count_units(comparisons[0][0]),
+        count_examples(comparisons[0][0]),
         lower_is_better=is_lower_better(metric),
     )
     return selection, None if selection else "too few rows"

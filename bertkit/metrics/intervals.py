@@ -121,7 +121,7 @@ def find_intervals(
         score: Computes the scores of resampled units.
         samples: Number of resamples.
     """
-    intervals, units = Intervals(), count_units(row_scores)
+    intervals, units = Intervals(), count_examples(row_scores)
     records = {name: find_metric(metrics, name) for name in scores}
     counts = {name: metric.counts(row_scores) for name, metric in records.items()}
     resampled: dict[str, Interval] = {}
@@ -347,7 +347,7 @@ def to_percent(fraction: float) -> float:
     return 100 * fraction
 
 
-def count_units(row_scores: RowScores) -> int:
+def count_examples(row_scores: RowScores) -> int:
     """Return the number of units (rows or queries), which is the length of each array."""
     return len(next(iter(row_scores.values())))
 

@@ -15,7 +15,7 @@ from bertkit.metrics.intervals import (
     RowScores,
     Score,
     bootstrap_intervals,
-    count_units,
+    count_examples,
     find_metric,
     select_units,
     wilson_interval,
@@ -66,7 +66,7 @@ def compare_paired(
         metrics: Table of the task family; metrics that it declares not to be scores are skipped.
         samples: Number of permutations. The bootstrap has 1,000 resamples.
     """
-    units = count_units(first)
+    units = count_examples(first)
     scores, other_scores = score(first), score(second)
     names = _list_scores(scores, metrics)
 
@@ -117,7 +117,7 @@ def swap_units(
 
 def find_differing_units(first: RowScores, second: RowScores) -> np.ndarray:
     """Return the indices of the units at which any array of the two systems differs. Shape: (differing units,)."""
-    differs = np.zeros(count_units(first), dtype=bool)
+    differs = np.zeros(count_examples(first), dtype=bool)
     for name, values in first.items():
         # Two NaN values are equal.
         is_nan = values != values
@@ -195,7 +195,7 @@ def count_discordant(
 def count_correct(names: Iterable[str], row_scores: RowScores, metrics: Collection[str]) -> dict[str, int]:
     """Count the correct units, for each metric that is the fraction of correct units; other metrics are left out."""
     counts = {name: find_metric(metrics, name).counts(row_scores) for name in names}
-    units = count_units(row_scores)
+    units = count_examples(row_scores)
     return {name: ratio[0] for name, ratio in counts.items() if ratio is not None and ratio[1] == units}
 
 
@@ -329,7 +329,7 @@ def compare_seeds(
         Metric -> difference, without interval and p if it is undefined, or constant over both seeds and rows.
     """
     systems = (first, second)
-    units = count_units(first[0])
+    units = count_examples(first[0])
     observed_scores = [[score(row_scores) for row_scores in system] for system in systems]
     rng = np.random.default_rng(0)
     draws = [rng.integers(0, units, size=units) for _ in range(samples)]

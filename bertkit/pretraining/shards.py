@@ -71,7 +71,7 @@ class TokenShard:
         """Hold the lock of the shard; if another process holds it, wait or raise a ResourceError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         error = ResourceError("another process tokenizes the file", file=self.folder)
-        return lock_folder(self.folder, refuse=None if wait else lambda _: error)
+        return lock_folder(self.folder, make_error=None if wait else lambda _: error)
 
     def is_complete(self) -> bool:
         """Return whether all chunks exist and are not damaged."""

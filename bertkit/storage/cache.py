@@ -97,12 +97,12 @@ def delete_unused(folder: Path) -> None:
                 entry.unlink()
 
 
-def lock_folder(folder: Path, refuse: Callable[[str], ResourceError] | None = None) -> AbstractContextManager[None]:
+def lock_folder(folder: Path, make_error: Callable[[str], ResourceError] | None = None) -> AbstractContextManager[None]:
     """Hold the lock of a folder, which need not exist.
 
     Args:
         folder: Folder of numbers in the cache.
-        refuse: Builds the error to raise if another process holds the lock; by default, wait for that process.
+        make_error: Builds the error to raise if another process holds the lock; by default, wait for that process.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = folder.with_name(f"{folder.name}.lock")
@@ -111,4 +111,4 @@ def lock_folder(folder: Path, refuse: Callable[[str], ResourceError] | None = No
     touch(lock)
     # Processes of a launch write many folders at the same time, so the line is logged once for all of them.
     waiting = f"waiting for another process that computes numbers in {folder.parent}"
-    return files.hold_lock(lock, refuse=refuse, on_wait=lambda: log_once(waiting))
+    return files.hold_lock(lock, make_error=make_error, on_wait=lambda: log_once(waiting))

@@ -171,7 +171,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def hold_lock(
-    lock: Path, *, refuse: Callable[[str], ResourceError] | None = None, on_wait: Callable[[], None] = lambda: None
+    lock: Path, *, make_error: Callable[[str], ResourceError] | None = None, on_wait: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
     """Hold a lock; the system releases it when the process ends, however it ends.
 
@@ -180,7 +180,7 @@ def hold_lock(
 
     Args:
         lock: Lock file, created if missing; it contains the name of the process that holds the lock, and is kept.
-        refuse: Function that builds the error to raise if another process holds the lock, from the name of that
+        make_error: Function that builds the error to raise if another process holds the lock, from the name of that
             process; by default, wait for that process.
         on_wait: Function that is called before waiting.
     """
@@ -190,13 +190,13 @@ def hold_lock(
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(lock.parent))
     # The process signs its lock, so that the error of another process can name it.
     try:
-        held = _acquire_lock(FileLock(lock, on_acquired=_sign_lock), refuse, on_wait)
+        held = _acquire_lock(FileLock(lock, on_acquired=_sign_lock), make_error, on_wait)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
         mark = get_lock_mark(lock)
         log.info(f"the file system of {lock.parent} has no locks ({error.strerror}): {mark.name} takes their place")
-        held = _acquire_lock(SoftFileLock(mark), refuse, on_wait)
+        held = _acquire_lock(SoftFileLock(mark), make_error, on_wait)
     try:
         yield
     finally:
@@ -240,15 +240,15 @@ def _is_free(stream: BinaryIO) -> bool:
 
 
 def _acquire_lock(
-    lock: BaseFileLock, refuse: Callable[[str], ResourceError] | None, on_wait: Callable[[], None]
+    lock: BaseFileLock, make_error: Callable[[str], ResourceError] | None, on_wait: Callable[[], None]
 ) -> BaseFileLock:
     from filelock import Timeout
 
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        if refuse is not None:
-            raise refuse(_read_holder(Path(lock.lock_file))) from None
+        if make_error is not None:
+            raise make_error(_read_holder(Path(lock.lock_file))) from None
         on_wait()
         lock.acquire()
     return lock

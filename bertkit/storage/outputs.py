@@ -162,7 +162,7 @@ def check_empty(folder: Path, *outputs: Path) -> None:
     # If the working directory were replaced, the user's shell would be left in a deleted folder.
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir()) or folder.samefile(Path.cwd())):
         delete_leftover_locks([folder, *outputs])
-        raise UsageError("it exists already, and is kept as it is", "name a new folder", file=folder)
+        raise UsageError("the folder exists already, and bertkit does not replace it", "name a new folder", file=folder)
 
 
 def delete_leftover_locks(outputs: Iterable[Path]) -> None:
@@ -188,13 +188,13 @@ def delete_leftover_files(file: Path) -> None:
 
 @contextmanager
 def _hold_lock(output: Path, *, wait: bool = False) -> Iterator[None]:
-    def refuse(holder: str) -> ResourceError:
+    def make_error(holder: str) -> ResourceError:
         return ResourceError(f"{holder} is writing this output", f"wait for it, or {_ANOTHER}", file=output)
 
     lock = _lock_path(output)
     with ExitStack() as held:
         try:
-            held.enter_context(hold_lock(lock, refuse=None if wait else refuse))
+            held.enter_context(hold_lock(lock, make_error=None if wait else make_error))
         except OSError as error:
             raise write_error(error, output) from None
         # Delete the lock while it is held: afterwards, another process may hold it.

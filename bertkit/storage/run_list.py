@@ -311,7 +311,7 @@ def remove_run(folder: Path) -> None:
         if folder.is_dir():
             with ExitStack() as held:
                 for part in _parts(folder):
-                    held.enter_context(hold_lock(part / runs.LOCK, refuse=partial(_locked_error, part)))
+                    held.enter_context(hold_lock(part / runs.LOCK, make_error=partial(_locked_error, part)))
                 # A rename is atomic: from here on the folder is not a run, even if this process is killed.
                 rename_folder(folder, aside, held)
             sync_folder(folder.parent)

@@ -280,7 +280,7 @@ def lock_run(folder: Path) -> AbstractContextManager[None]:
     Raises:
         ResourceError: If another process holds it; the message names its id and host.
     """
-    return files.hold_lock(folder / LOCK, refuse=partial(_held, folder))
+    return files.hold_lock(folder / LOCK, make_error=partial(_held, folder))
 
 
 def _held(folder: Path, holder: str) -> ResourceError:

@@ -53,7 +53,7 @@ def plan_epoch(
     batch_size: int,
     seed: int,
     epoch: int,
-    sort_window: int = SORT_WINDOW,
+    bucket_size: int = SORT_WINDOW,
     *,
     items: Lengths | None = None,
     min_rows: int = 1,
@@ -68,7 +68,7 @@ def plan_epoch(
         batch_size: Mean number of rows per batch.
         seed: Seed of the random order.
         epoch: Epoch, which is part of the seed.
-        sort_window: Number of batches whose rows are sorted together.
+        bucket_size: Number of batches whose rows are sorted together.
         items: Number of labels per row that the loss is a mean over; 1 by default. If sorted batches had equal numbers
             of rows, batches of short texts would have few labels, and the mean would give these labels too much weight.
         min_rows: Minimum number of rows per batch.
@@ -77,13 +77,13 @@ def plan_epoch(
     order = random.permutation(len(lengths))
     count = -(-len(lengths) // batch_size)
     sizes = np.asarray(lengths)
-    weights = np.ones(len(lengths), dtype=np.int64) if items is None or sort_window == 1 else np.asarray(items)
+    weights = np.ones(len(lengths), dtype=np.int64) if items is None or bucket_size == 1 else np.asarray(items)
     batches = []
     # `edges`, of shape (batches + 1,), would split `order` into batches of nearly equal numbers of rows. Here they only
     # bound the windows; `_split_evenly` splits a window into batches.
     edges = np.linspace(0, len(order), count + 1).round().astype(int)
-    for start in range(0, count, sort_window):
-        window = edges[start : start + sort_window + 1]
+    for start in range(0, count, bucket_size):
+        window = edges[start : start + bucket_size + 1]
         rows = order[window[0] : window[-1]]
         # Sort the rows of a window by length, so that batches need little padding. The sort is stable, so rows of equal
         # length stay shuffled.
@@ -195,7 +195,7 @@ class SeededBatches(Sampler[list[int]]):
     lengths: Lengths
     batch_size: int
     seed: int
-    sort_window: int = SORT_WINDOW
+    bucket_size: int = SORT_WINDOW
     items: Lengths | None = None
     texts: Sequence[Sequence[int]] | None = None
     partition: BatchPartition = BatchPartition()
@@ -213,7 +213,7 @@ class SeededBatches(Sampler[list[int]]):
         # With `min_rows`, no share of a batch is empty.
         order, min_rows = (self.batch_size, self.seed, self.epoch), self.partition.count
         if self.texts is None:
-            plan = plan_epoch(self.lengths, *order, self.sort_window, items=self.items, min_rows=min_rows)
+            plan = plan_epoch(self.lengths, *order, self.bucket_size, items=self.items, min_rows=min_rows)
         else:
             plan = plan_batches_without_duplicates(self.texts, *order, min_rows=min_rows)
         for batch in plan:
@@ -261,7 +261,7 @@ class InMemoryBatches:
             self.lengths,
             training.batch_size,
             training.seed,
-            sort_window=SORT_WINDOW if self.batching == "sorted" else 1,
+            bucket_size=SORT_WINDOW if self.batching == "sorted" else 1,
             items=self.items,
             texts=self.texts,
             partition=BatchPartition(training.gradient_accumulation, processes, process),

@@ -28,7 +28,7 @@ from bertkit.evaluation.stored_predictions import (
     read_rows,
     read_system,
 )
-from bertkit.metrics.intervals import count_units, find_intervals
+from bertkit.metrics.intervals import count_examples, find_intervals
 from bertkit.metrics.paired import Difference, apply_holm
 from bertkit.metrics.registry import describe_positive_label
 from bertkit.progress import stage
@@ -165,7 +165,7 @@ def compare(
         task=scorer.recipe.task,
         split=data or systems[0].runs[0].split,
         rows=len(rows),
-        units=count_units(system_scores[0].row_scores[0]),
+        units=count_examples(system_scores[0].row_scores[0]),
         best_metric=scorer.recipe.best_metric,
         systems=[_describe_system(scorer, *parts) for parts in zip(names, systems, system_scores, strict=True)],
         differences=corrected_differences,

@@ -181,7 +181,7 @@ class RunSet:
             yield
 
     def _lock(self) -> AbstractContextManager[None]:
-        return files.hold_lock(self.folder / runs.LOCK, refuse=self._lock_error)
+        return files.hold_lock(self.folder / runs.LOCK, make_error=self._lock_error)
 
     def _lock_error(self, holder: str) -> ResourceError:
         remedy = "wait until it ends, choose another --output, or share seeds and trials with --worker"
@@ -293,7 +293,7 @@ def _take_run(runset: RunSet, tried_runs: set[str], locks: ExitStack) -> str | N
             lock_file.parent.mkdir(exist_ok=True)
             with ExitStack() as run_lock:
                 try:
-                    run_lock.enter_context(files.hold_lock(lock_file, refuse=ResourceError))
+                    run_lock.enter_context(files.hold_lock(lock_file, make_error=ResourceError))
                 except ResourceError:
                     continue
                 # Read the record under the lock, because the run may have ended a moment ago.

@@ -26,7 +26,7 @@ def test_sources_are_one_file_per_split(here):
     for data, target, match in (
         (DataConfig(source="demo"), here / "new", "needs files"),
         (DataConfig(source="nyu-mll/glue"), here / "new", "needs files"),
-        (DataConfig(source=str(folder)), folder, "exists already, and is kept as it is"),
+        (DataConfig(source=str(folder)), folder, "exists already, and bertkit does not replace it"),
         (DataConfig(source=str(folder), limit=5), here / "new", "--fix with --limit"),
     ):
         with pytest.raises(UsageError, match=match):

@@ -19,7 +19,7 @@ from bertkit.errors import ResourceError
 from bertkit.storage import files
 
 
-def refuse(holder: str) -> ResourceError:
+def make_error(holder: str) -> ResourceError:
     return ResourceError(f"{holder} is at work", "wait")
 
 
@@ -95,9 +95,9 @@ def test_a_file_is_replaced_only_without_an_error(tmp_path):
 def test_a_held_lock_is_refused_with_the_name_of_its_holder(tmp_path):
     lock = tmp_path / "lock"
     refused = pytest.raises(ResourceError, match=f"process {os.getpid()} on .* is at work")
-    with files.hold_lock(lock, refuse=refuse), refused, files.hold_lock(lock, refuse=refuse):
+    with files.hold_lock(lock, make_error=make_error), refused, files.hold_lock(lock, make_error=make_error):
         pass
-    with files.hold_lock(lock, refuse=refuse):
+    with files.hold_lock(lock, make_error=make_error):
         pass
 
 
@@ -121,12 +121,12 @@ def test_the_lock_of_a_killed_process_is_no_obstacle(tmp_path, start):
     lock = tmp_path / "lock"
     holder = start(f"with hold_lock(Path({str(lock)!r})):\n    print('held', flush=True)\n    time.sleep(60)\n")
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(ResourceError, match=f"process {holder.pid} on "), files.hold_lock(lock, refuse=refuse):
+    with pytest.raises(ResourceError, match=f"process {holder.pid} on "), files.hold_lock(lock, make_error=make_error):
         pass
     holder.kill()
     holder.wait()
     assert f"process {holder.pid} " in lock.read_text()
-    with files.hold_lock(lock, refuse=refuse):
+    with files.hold_lock(lock, make_error=make_error):
         assert f"process {os.getpid()} " in lock.read_text()
 
 
@@ -140,12 +140,15 @@ def test_a_forked_child_does_not_hold_the_lock_of_its_parent(tmp_path, start):
     )
     child = int(holder.stdout.readline())
     try:
-        with pytest.raises(ResourceError, match=f"process {holder.pid} on "), files.hold_lock(lock, refuse=refuse):
+        with (
+            pytest.raises(ResourceError, match=f"process {holder.pid} on "),
+            files.hold_lock(lock, make_error=make_error),
+        ):
             pass
         holder.kill()
         holder.wait()
         os.kill(child, 0)  # it lives on
-        with files.hold_lock(lock, refuse=refuse):
+        with files.hold_lock(lock, make_error=make_error):
             pass
     finally:
         os.kill(child, signal.SIGKILL)
@@ -168,7 +171,7 @@ def no_locks(request, monkeypatch) -> str:
 def test_a_file_system_without_locks_is_not_called_another_process(tmp_path, no_locks, caplog):
     lock, mark = tmp_path / "lock", tmp_path / "lock.held"
     caplog.set_level(logging.INFO, "bertkit")
-    with files.hold_lock(lock, refuse=refuse):
+    with files.hold_lock(lock, make_error=make_error):
         assert mark.is_file()
         assert caplog.messages == [
             f"the file system of {tmp_path} has no locks ({no_locks}): lock.held takes their place"
@@ -180,9 +183,9 @@ def test_a_mark_in_place_of_a_lock_is_refused_with_the_way_out(tmp_path, no_lock
     lock = tmp_path / "lock"
     says = rf"process {os.getpid()} on .* \(see lock.held; delete it if that process no longer runs\) is at work"
     with (
-        files.hold_lock(lock, refuse=refuse),
+        files.hold_lock(lock, make_error=make_error),
         pytest.raises(ResourceError, match=says),
-        files.hold_lock(lock, refuse=refuse),
+        files.hold_lock(lock, make_error=make_error),
     ):
         pass
 
@@ -193,7 +196,7 @@ def test_the_mark_of_a_dead_process_is_taken_over(tmp_path, no_locks, start):
     ended = start("")
     ended.wait()
     (tmp_path / "lock.held").write_text(f"{ended.pid}\n{socket.gethostname()}\n")
-    with files.hold_lock(tmp_path / "lock", refuse=refuse):
+    with files.hold_lock(tmp_path / "lock", make_error=make_error):
         assert (tmp_path / "lock.held").read_text().startswith(f"{os.getpid()}\n")
 
 
@@ -204,7 +207,7 @@ def test_another_failure_to_lock_is_told_as_it_is(tmp_path, monkeypatch):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(OSError, match="Input/output error"), files.hold_lock(tmp_path / "lock", refuse=refuse):
+    with pytest.raises(OSError, match="Input/output error"), files.hold_lock(tmp_path / "lock", make_error=make_error):
         pass
 
 

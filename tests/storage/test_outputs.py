@@ -42,11 +42,11 @@ def test_nothing_is_left_beside_an_output(here):
 
 
 def test_a_lock_that_cannot_be_deleted_does_not_fail_what_is_written(here, monkeypatch):
-    def refuse(*_, **__):
+    def make_error(*_, **__):
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "unlink", refuse)
+        patched.setattr(Path, "unlink", make_error)
         with lock_output(Path("out.csv")):
             Path("out.csv").write_text("done")
     with lock_output(Path("out.csv")):  # it holds nothing any more

@@ -64,7 +64,7 @@ def test_processes_have_the_same_work_in_every_step(processes):
 
 def test_random_batches_ignore_lengths_and_hold_every_row():
     lengths = list(range(1, 641))
-    batches = plan_epoch(lengths, 32, seed=1, epoch=0, sort_window=1)
+    batches = plan_epoch(lengths, 32, seed=1, epoch=0, bucket_size=1)
     assert sorted(np.concatenate(batches).tolist()) == list(range(640))
     assert min(max(batch) - min(batch) for batch in batches) > 300
 

@@ -190,7 +190,7 @@ def test_the_copy_lacks_what_can_go(tmp_path, tiny_model):
     assert list(result.removed.values()) == [1, 1, 1]
     again, _ = run_check(copy, tiny_model, kept, validation)
     assert all(finding.level != "fail" for finding in again.findings)
-    with pytest.raises(UsageError, match="exists already, and is kept as it is"):
+    with pytest.raises(UsageError, match="exists already, and bertkit does not replace it"):
         run_check(tmp_path / "data", tiny_model, train, validation, {"fix": copy})
 
 

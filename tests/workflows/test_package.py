@@ -89,7 +89,7 @@ def test_what_cannot_be_packaged_is_refused_before_anything_is_written(exported,
     Path("there").mkdir()
     Path("there", "mine").touch()
     for arguments, code, message in (
-        (("-o", "there"), 2, "exists already, and is kept as it is"),
+        (("-o", "there"), 2, "exists already, and bertkit does not replace it"),
         (("-o", "out", "--to", "openvino"), 2, "--to openvino, but the model is exported to onnx already"),
         (("-o", "out", "--recipe", "squad"), 4, "the model was exported for text_classification"),
     ):

@@ -180,7 +180,7 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
     ended = run(*options, "--type", "bpe")
     assert (ended.code, ended.last) == (
         2,
-        "error: it exists already, and is kept as it is (mine) - name a new folder",
+        "error: the folder exists already, and bertkit does not replace it (mine) - name a new folder",
     )
     assert {file: file.read_bytes() for file in Path("mine").iterdir()} == before
     ended = run(*options[:-1], "other", "--cased")
