@@ -68,7 +68,7 @@ def test_a_budget_chooses_batch_and_rate_once_and_a_resumed_run_keeps_them(run, 
     command = [word for word in arguments("--budget", "2s") if word not in ("--batch-size", "8")]
     ended = run(*command)
     assert ended.code == 0, ended.err
-    assert "2s make about 2 steps of 8 blocks here, and 0 of the recipe's 256: batch_size is 8, " in ended.err
+    assert "in 2s, this machine trains about 2 steps of 8 blocks, or 0 of the recipe's 256: using" in ended.err
     record = json.loads(Path("run/run.json").read_text())
     chosen = record["budget_settings"]
     assert (chosen["batch_size"], chosen["learning_rate"], timed) == (8, 2e-3, [16])
