@@ -64,10 +64,10 @@ class AccessMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        # The status stays 499 unless a response starts.
+        # 1. Read the request id and the path. The status stays 499 unless a response starts.
         start, status = time.perf_counter(), CLIENT_GONE
         headers = Headers(scope=scope)
-        # The log shows the client's id, so it must be short and printable.
+        # The log shows the id from the client, so the id must be short and printable.
         request_id = headers.get("x-request-id", "")
         if not (0 < len(request_id) <= 64 and request_id.isascii() and request_id.isprintable()):
             request_id = uuid.uuid4().hex
@@ -86,6 +86,7 @@ class AccessMiddleware:
                     message["headers"].append((b"connection", b"close"))
             await send(message)
 
+        # 2. Check the key and the size of the body, and pass the request to the app.
         try:
             self._check_key(scope, headers)
             await self.app(scope, self._limit_body(receive), send_with_id)
@@ -97,8 +98,9 @@ class AccessMiddleware:
             if status == CLIENT_GONE:  # nothing was sent
                 failure = HTTPException(500, "bertkit failed; the log of the server has the reason")
                 await error_response(scope["path"], failure)(scope, receive, send_with_id)
+        # 3. Count and log the request. Count by the pattern of the route, because an attacker could send any number of
+        #    different paths, and each counter needs memory.
         seconds = time.perf_counter() - start
-        # Count by the pattern of the route: the number of paths is unlimited, and each counter needs memory.
         self.service.metrics.observe_request(getattr(scope.get("route"), "path", "other"), status, seconds)
         _log_request(scope, request_id, status, seconds)
 

@@ -111,6 +111,7 @@ def build_app(service: Service, cors_origins: Sequence[str] = (), root_path: str
 def _add_server_routes(app: FastAPI, service: Service) -> None:
     """Add the routes of the server itself: health, metrics, models and the page."""
 
+    # 1. Define the endpoints.
     async def health() -> Response:
         is_alive = service.worker.is_alive()
         return JSONResponse({"status": "ok" if is_alive else "failed"}, 200 if is_alive else 503)
@@ -150,6 +151,7 @@ def _add_server_routes(app: FastAPI, service: Service) -> None:
         text, headers = read_page()
         return HTMLResponse(text, headers=headers)
 
+    # 2. Add their routes.
     app.add_api_route("/health", health, summary="Health check; 503 if the server cannot compute")
     app.add_api_route("/ready", ready, summary="Readiness check; 503 if the server cannot compute or is stopping")
     for path, endpoint in (("/health", health), ("/ready", ready)):
