@@ -88,8 +88,7 @@ class ExplainedInput:
         return self.score(dict(self.model(**self._batch(count))))
 
     def _batch(self, count: int) -> dict[str, torch.Tensor]:
-        batch = self.collate([self.feature] * count)
-        return {name: values.to(self.model.device) for name, values in batch.items()}
+        return {name: values.to(self.model.device) for name, values in self.collate([self.feature] * count).items()}
 
 
 @dataclass(frozen=True)

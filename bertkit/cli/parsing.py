@@ -224,7 +224,7 @@ def translate_arguments(arguments: Sequence[str], context: Any) -> list[str]:
         elif "--set" in options and _is_override(argument, parameters):
             value = value if equals else _pop_value(name, rest)
             new_arguments += ["--set", f"{name.removeprefix('--')}={value}"]
-        elif name == "--config" and _takes_recipe(parameters):
+        elif name == "--config" and any(item.name == "recipe" and not _is_option(item) for item in parameters):
             context.meta[_CONFIG_RECIPE] = value if equals else _pop_value(name, rest)
             new_arguments.insert(0, context.meta[_CONFIG_RECIPE])  # RECIPE is always the first argument
         elif new_name := _translate_option(name, options):
@@ -248,10 +248,6 @@ def _is_override(argument: str, parameters: Sequence[Any]) -> bool:
     # Without leading dashes, it sets a key only if the command takes a recipe and there is no such file.
     arguments = {parameter.name for parameter in parameters if not _is_option(parameter)}
     return bool(equals) and (not arguments or bool(arguments & _RECIPE_PARAMETERS)) and not Path(argument).is_file()
-
-
-def _takes_recipe(parameters: Sequence[Any]) -> bool:
-    return any(parameter.name == "recipe" and not _is_option(parameter) for parameter in parameters)
 
 
 def _is_option(parameter: Any) -> bool:

@@ -44,8 +44,7 @@ def make_shape(
         UsageError: If nothing is to be pruned, or a number is not positive.
     """
     if layers is None and heads is None and intermediate is None and not vocabulary:
-        remedy = "give --layers, --heads, --intermediate or --vocabulary"
-        raise UsageError("nothing to prune", remedy)
+        raise UsageError("nothing to prune", "give --layers, --heads, --intermediate or --vocabulary")
     for name, count in (("heads", heads), ("intermediate", intermediate)):
         if count is not None and count < 1:
             raise UsageError(f"--{name} must be at least 1, got {count}")

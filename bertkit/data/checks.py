@@ -84,7 +84,7 @@ def find_suspicious_columns(train: Split, columns: ColumnSpec, data: DataConfig,
         warnings.append(f"The labels are integers in ascending order: {example}, ... Is {label!r} the label column?")
     for column in columns.inputs:
         # Texts without any letter are probably ids or numbers that were mapped by mistake.
-        if not any(map(_has_letter, train.column(column))):
+        if not any(not isinstance(value, str) or any(map(str.isalpha, value)) for value in train.column(column)):
             name = source_column(column, data)
             example = str(train.rows[0].get(column))[:40]
             warnings.append(f"No training text has a letter; the first is {example!r}. Is {name!r} the text column?")
@@ -108,11 +108,6 @@ def _hash(row: Row, inputs: Iterable[str]) -> int:
     # Lists cannot be hashed, but their `repr` can. Python salts hashes per process, so they must not be stored.
     values = (row.get(name) for name in inputs)
     return hash(tuple(value if isinstance(value, str) else repr(value) for value in values))
-
-
-def _has_letter(value: object) -> bool:
-    """Return whether a value has a letter or is not text."""
-    return not isinstance(value, str) or any(map(str.isalpha, value))
 
 
 def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple[str, RowLocation]]:

@@ -249,8 +249,7 @@ def find_checkpoint(recipe: Recipe) -> CheckpointInfo:
             match the recipe's.
         UnavailableError: If a name on the Hub is neither cached nor reachable.
     """
-    task = load_family(recipe)
-    return open_checkpoint(recipe, task, hub.find_model(recipe.model))
+    return open_checkpoint(recipe, load_family(recipe), hub.find_model(recipe.model))
 
 
 def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, Any] | None = None) -> CheckpointInfo:

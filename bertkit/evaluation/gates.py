@@ -125,8 +125,7 @@ def judge_result(gates: GateConfig, result: EvalResult, folders: Sequence[Path] 
     if not gates.limits:
         return result
     size = sum(map(model_bytes, folders or [Path(str(result.folder))]))
-    cases = judge_scores(gates, result.split, result.scores, result.intervals, result.ece, size)
-    return replace(result, gates=cases)
+    return replace(result, gates=judge_scores(gates, result.split, result.scores, result.intervals, result.ece, size))
 
 
 def compare_systems(scorer: StoredPredictionScorer, first: SystemScores, second: SystemScores) -> dict[str, Difference]:

@@ -190,8 +190,7 @@ def read_answers(row: Row) -> tuple[list[str], list[int]]:
         starts = [int(start) for start in starts]
     except (TypeError, ValueError, KeyError, OverflowError):
         message = f"{question_prefix(row)}the answers are not in the form of SQuAD"
-        remedy = 'write {"text": ["..."], "answer_start": [17]}'
-        raise DataError(message, remedy, column="answers") from None
+        raise DataError(message, 'write {"text": ["..."], "answer_start": [17]}', column="answers") from None
     starts = [_check_start(row, text, start) for text, start in zip(texts, starts, strict=True)]
     return [text.strip() for text in texts], starts
 

@@ -81,8 +81,7 @@ def drop_fillers(model: Model, batch: Batch) -> Batch:
     is_skipped = labels is None or not labels.is_floating_point()
     if ROW_MASK not in batch or is_skipped or _takes_row_mask(model) or _get_float_loss(model) is not None:
         return batch
-    is_row = batch[ROW_MASK]
-    return {name: values[is_row] for name, values in batch.items() if name != ROW_MASK}
+    return {name: values[batch[ROW_MASK]] for name, values in batch.items() if name != ROW_MASK}
 
 
 def run_static_batch(model: Model, batch: Batch) -> Tensors:

@@ -88,8 +88,7 @@ def find_duplicates(source: CorpusSource) -> DeduplicationPass:
     Raises:
         DataError: If nothing remains to train on, or nothing can be held out.
     """
-    splits = source_splits(source)
-    return compare_digests(source.data, {split: _read_digests(source, split) for split in splits})
+    return compare_digests(source.data, {split: _read_digests(source, split) for split in source_splits(source)})
 
 
 def compare_digests(data: CorpusConfig, by_split: Mapping[str, Iterable[np.ndarray]]) -> DeduplicationPass:

@@ -301,8 +301,7 @@ def _read_texts(records: Iterable[Record], data: CorpusConfig, column: str, name
             yield line, array("I", value).tobytes()
             continue
         if value is not None and not isinstance(value, str):
-            message = f"{type(value).__name__} instead of text"
-            raise DataError(message, _NAME_COLUMN, file=name, row=line, column=column)
+            raise DataError(f"{type(value).__name__} instead of text", _NAME_COLUMN, file=name, row=line, column=column)
         yield line, value or ""
 
 

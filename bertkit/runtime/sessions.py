@@ -40,8 +40,7 @@ def check_backend(backend: str, *, quantizes: bool = False) -> None:
         raise UsageError(f"--to {backend} is not known", did_you_mean(backend, _FILES))
     for name in (*_EXPORT_PACKAGES[backend], *(["nncf"] if quantizes and backend == "openvino" else [])):
         if find_spec(name) is None:
-            message = f"an export to {backend} needs the package {name}"
-            raise UnavailableError(message, f"`{install_command('export')}`")
+            raise UnavailableError(f"an export to {backend} needs the package {name}", f"`{install_command('export')}`")
 
 
 def graph_file(backend: str, precision: str) -> str:

@@ -227,8 +227,7 @@ def _read_timeout(request: Request, max_seconds: float) -> float:
         return max_seconds
     seconds = float(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) else 0.0
     if seconds == 0:
-        message = f"the header {TIMEOUT}: {shorten(repr(text))} is not a number of seconds, such as 0.5"
-        raise HTTPException(422, message)
+        raise HTTPException(422, f"the header {TIMEOUT}: {shorten(repr(text))} is not a number of seconds, such as 0.5")
     return min(seconds, max_seconds)
 
 

@@ -120,8 +120,7 @@ def max_disk_usage(weight_bytes: int, checkpoint_bytes: int, saved: int, max_kep
         saved: Number of checkpoints that are saved.
         max_kept: Number of checkpoints that are kept.
     """
-    peak = max(min(saved, max_kept + 1) * checkpoint_bytes, max_kept * checkpoint_bytes + weight_bytes)
-    return peak if saved else 0
+    return max(min(saved, max_kept + 1) * checkpoint_bytes, max_kept * checkpoint_bytes + weight_bytes) if saved else 0
 
 
 def written_bytes(run: Path) -> int:

@@ -64,8 +64,7 @@ def load_model(folder: Path, context: TaskContext, *, new_head: bool) -> Model:
     modules = with_options(texts.resolve_modules(folder, context), pooling=None, normalize=True, prompt=None)
     # SetFit samples pairs of texts; this loss compares all pairs of a batch instead.
     name, scale = (read_option(OPTIONS, context.recipe, key) for key in ("loss", "scale"))
-    loss = VectorLoss(name, float(scale))
-    return load_sentence_classifier(folder, modules, context, loss, new_head=True)
+    return load_sentence_classifier(folder, modules, context, VectorLoss(name, float(scale)), new_head=True)
 
 
 def encode(rows: Rows, context: TaskContext) -> list[Feature]:

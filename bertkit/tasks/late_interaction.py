@@ -82,8 +82,7 @@ def targets(
 
     def score(outputs: Batch) -> torch.Tensor:
         # One input per variant of the explained row. Shape: (inputs, 2, tokens, dimension).
-        pairs = outputs["vectors"][:, :2].float()
-        return torch.cat([score_texts(pair[:1], pair[1:])[0] for pair in pairs])
+        return torch.cat([score_texts(pair[:1], pair[1:])[0] for pair in outputs["vectors"][:, :2].float()])
 
     return [Target("similarity", score, "score")]
 

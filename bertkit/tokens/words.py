@@ -103,8 +103,7 @@ def read_target_word(row: Mapping[str, Any]) -> tuple[list[str], int]:
     words = read_words(row["tokens"])
     target = read_target(row["target"], count=1)[0]
     if not 0 <= target < len(words):
-        message = f"the target {target} is beyond the {len(words)} words"
-        raise DataError(message, "count words from 0", column="target")
+        raise DataError(f"the target {target} is beyond the {len(words)} words", "count words from 0", column="target")
     return words, target
 
 

@@ -39,10 +39,6 @@ from bertkit.training.unfreezing import LayerPlan
 _ITEMS = "num_items_in_batch"
 
 
-def _no_metrics(model: Model, step: int) -> dict[str, float]:
-    return {}
-
-
 @dataclass(frozen=True)
 class TrainingJob:
     """Model and data to train on, and the function that scores checkpoints; a job without it is only timed."""
@@ -52,7 +48,7 @@ class TrainingJob:
     train_batches: Batches
     data_collator: Collator
     loss_terms: LossTerms
-    compute_metrics: Callable[[Model, int], dict[str, float]] = _no_metrics
+    compute_metrics: Callable[[Model, int], dict[str, float]] = lambda model, step: {}
     """Function that scores the model at a step on the validation rows: metric -> value."""
     metric_for_best_model: str = "loss"
     """Metric that chooses the best checkpoint."""

@@ -139,8 +139,7 @@ class LoadedModel:
         if not is_dataframe(rows):
             return Predictions(self._predict(self._read_rows(rows)))
         dataframe: Any = rows
-        records = as_records(dataframe)
-        return add_columns(dataframe, self._predict_columns(records))
+        return add_columns(dataframe, self._predict_columns(as_records(dataframe)))
 
     def __call__(self, batch: Any) -> Any:
         """Return a batch of columns, a dictionary or a dataframe, with the columns of its predictions."""

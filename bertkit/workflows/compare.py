@@ -186,8 +186,7 @@ def _check_seeds(systems: Sequence[StoredSystem]) -> None:
     if run_systems and len(run_systems) < len(systems):
         seed_system = next(system for system in systems if system.has_seeds)
         message = f"{run_systems[0].name} is one run, and {seed_system.name} has several seeds"
-        remedy = f"train it with --seeds, or name one run: {seed_system.runs[0].name}"
-        raise UsageError(message, remedy)
+        raise UsageError(message, f"train it with --seeds, or name one run: {seed_system.runs[0].name}")
     for system in systems:
         if system.has_seeds and len(system.runs) < 2:
             message = f"only {system.runs[0].name} is finished, and the spread of seeds needs at least two"

@@ -119,8 +119,7 @@ def export(
     """
     # 1. Check what can be checked before torch is imported.
     if not 0 < margin < 1 or rows < 1:
-        message = f"--margin {margin:g}, --sample {rows}"
-        raise UsageError(message, "give a margin between 0 and 1, and at least one row")
+        raise UsageError(f"--margin {margin:g}, --sample {rows}", "give a margin between 0 and 1, and at least one row")
     is_exact, is_int8 = precision == "fp32", precision == "int8"
     check_backend(to, quantizes=is_int8)
     folder = expand_path(output)

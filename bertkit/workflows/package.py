@@ -144,8 +144,7 @@ def _check_packageable(info: CheckpointInfo, to: str | None) -> None:
         raise UsageError(message, "leave it out, or name the run that it was exported from", file=info.folder)
     remedy = "use `bertkit export` and `bertkit predict`"
     if not str(getattr(info.task, "__name__", "")).startswith("bertkit.tasks."):
-        message = f"packages do not copy the code of your task family {info.recipe.task}"
-        raise ModelError(message, remedy)
+        raise ModelError(f"packages do not copy the code of your task family {info.recipe.task}", remedy)
     if info.recipe.task == "sparse":
         raise ModelError("sparse vectors need the package scipy, which packages do not require", remedy)
 

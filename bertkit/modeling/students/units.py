@@ -109,8 +109,7 @@ def mask_units(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[di
 
 def _multiply_units(states: Tensor, mask: Tensor) -> Tensor:
     """Multiply states (..., units * width) by a mask (..., units)."""
-    units = states.view(*states.shape[:-1], mask.shape[-1], -1)
-    return (units * mask[..., None]).flatten(-2)
+    return (states.view(*states.shape[:-1], mask.shape[-1], -1) * mask[..., None]).flatten(-2)
 
 
 def _get_submodule(layer: nn.Module, name: str) -> nn.Module | None:

@@ -65,8 +65,7 @@ def load_model(context: PretrainContext) -> Model:
 
 def examples(corpus: TokenizedCorpus, length: int, context: PretrainContext, epoch: int) -> Blocks:
     """Split the corpus into blocks, which are the same in each epoch."""
-    packing = context.recipe.training.packing
-    return pack_blocks(corpus, length, context.template.size, packing)
+    return pack_blocks(corpus, length, context.template.size, context.recipe.training.packing)
 
 
 def feature(example: Block, progress: float | None, random: Random, context: PretrainContext) -> Feature:

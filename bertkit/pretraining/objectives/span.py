@@ -101,9 +101,8 @@ def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the losses and the correct predictions of a batch."""
     logits, labels, boundary_logits = _run_heads(model, batch)
     sums = sum_masked_losses(logits, labels)
-    if boundary_logits is not None:
-        sums["sbo"] = sum_cross_entropies(boundary_logits, labels)
-    return read_scalars(sums)
+    boundary = {} if boundary_logits is None else {"sbo": sum_cross_entropies(boundary_logits, labels)}
+    return read_scalars(sums | boundary)
 
 
 def score(totals: Totals) -> dict[str, float]:
