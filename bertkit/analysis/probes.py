@@ -221,7 +221,7 @@ class LayerScore:
     """Score of a probe of the control task with the same penalty."""
     selectivity: float
     """The score minus the score of the control task."""
-    penalty: float
+    strength: float
     """L2 penalty."""
     gap: Interval
     """95% interval of the best layer's score minus this layer's, or None for the best layer."""
