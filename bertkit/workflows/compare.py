@@ -134,9 +134,8 @@ def compare(
     positive = find_positive_label(scorer.task, scorer.recipe, scorer.labels)
     notes += [*metric_notes, *describe_positive_label(scorer.recipe.metrics, positive)]
     if gate:
-        gate.choose(
-            scorer, system_scores[0]
-        )  # An unknown metric is an error before the resampling, which takes longer.
+        # An unknown metric is an error before the resampling, which takes longer.
+        gate.choose(scorer, system_scores[0])
     notes += [f"{system.name}: left out {', '.join(system.unfinished)}." for system in systems if system.unfinished]
     notes += [ONE_SEED] * (not systems[0].has_seeds and any(system.runs[0].seed is not None for system in systems))
 
