@@ -91,9 +91,8 @@ def fill_mask(
                 for mask, candidates in enumerate(result if isinstance(result[0], list) else [result], start=1):
                     tokens = (candidate for candidate in candidates if candidate["token"] in token_ids)
                     top_tokens = islice(tokens, len(target_words) or top)
-                    masks.append(
-                        {"mask": mask, "answers": [describe(token, masked_text, mask) for token in top_tokens]}
-                    )
+                    answers = [describe(token, masked_text, mask) for token in top_tokens]
+                    masks.append({"mask": mask, "answers": answers})
                 yield {"text": text, "masks": masks}
 
     return predict()

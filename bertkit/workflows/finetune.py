@@ -306,9 +306,7 @@ def _report_head(model: Model, recipe: Recipe, labels: Sequence[str]) -> None:
     """Log whether the head of the checkpoint is kept, or why a new head replaces it."""
     loading = get_loading_info(model)
     if loading.head == "kept":
-        log.info(
-            f"the trained head of {recipe.model_name} is kept{', because it has the same labels' if labels else ''}"
-        )
+        log.info(f"the trained head of {recipe.model_name} is kept{': it has the same labels' if labels else ''}")
     elif loading.head == "new":
         reason = ""
         if loading.other_labels:

@@ -218,7 +218,7 @@ def test_a_run_that_named_its_batches_goes_on_with_them_where_the_recipe_is_auto
 
 def test_a_run_on_added_rows_keeps_the_head_of_the_run_it_starts_from(run, trained, toy_data):
     kept = finetune(run, trained, toy_data, "--epochs", 1, "--output", "kept")
-    assert f"the trained head of {trained} is kept, because it has the same labels\n" in kept.err
+    assert f"the trained head of {trained} is kept: it has the same labels\n" in kept.err
     assert json.loads(Path("kept/metrics.jsonl").read_text().splitlines()[0])["loss"] < 0.1, "it had learned them"
     rows = [{**row, "label": {"good": "5", "bad": "1"}[row["label"]]} for row in toy_rows(40, seed=5)]
     write_csv(Path("stars.csv"), rows)
