@@ -272,7 +272,7 @@ def _shift(rows: Rows, _: Rows, split: int) -> ProbeItems:
     texts = [words for words in _list_words(rows) if len(set(words)) > 1]
     is_swapped = rng.permutation(len(texts)) < len(texts) // 2
     texts = [_swap_neighbors(words, rng) if swap else words for words, swap in zip(texts, is_swapped, strict=True)]
-    return _label_texts(texts, ["swapped" if swap else "unchanged" for swap in is_swapped])
+    return _label_texts(texts, ["swapped" if swap else "original" for swap in is_swapped])
 
 
 def _swap_neighbors(words: Sequence[str], rng: np.random.Generator) -> list[str]:

@@ -109,7 +109,7 @@ def _check_heads(heads: int, config: Mapping[str, Any]) -> None:
         raise UsageError(f"--heads {heads}: a layer of the model has {count} heads", f"keep at most {count}")
     if not find_architecture(model_type).stores_head_size:
         message = f"--heads: the config of a {model_type} model cannot describe fewer heads of the same size"
-        types = ", ".join(list_types("sets_head_size"))
+        types = ", ".join(list_types("stores_head_size"))
         remedy = f"prune --layers or --intermediate; {types} can"
         raise ModelError(f"{message}, because their size is always hidden_size / heads", remedy)
     hidden = _find_number(config, "hidden_size")

@@ -220,8 +220,10 @@ def describe_lacking(gold: Sequence[Any], missing_labels: Sequence[str], labels:
         return []
     rows = sum(not set(missing_labels).isdisjoint([value] if isinstance(value, str) else value) for value in gold)
     names = ", ".join(map(repr, missing_labels[:_MAX_LISTED])) + ", ..." * (len(missing_labels) > _MAX_LISTED)
+    meant = next((label for name in missing_labels for label in labels if _is_typo(name, label)), None)
+    question = f" Is {meant!r} meant?" if meant else ""
     fraction = format_fraction(rows, len(gold))
-    return [f"The model lacks the label {names}, which {fraction} rows have. It counts as missed."]
+    return [f"The model lacks the label {names}, which {fraction} rows have. It counts as missed.{question}"]
 
 
 def find_contradictions(

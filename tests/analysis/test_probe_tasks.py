@@ -61,9 +61,9 @@ def test_one_of_two_texts_has_two_neighbors_swapped(make):
     task = make("shift")
     given = {row["text"] for row in make("length").train.rows}
     labels = task.train.labels
-    assert abs(labels.count("swapped") - labels.count("unchanged")) <= 1
+    assert abs(labels.count("swapped") - labels.count("original")) <= 1
     for row, label in zip(task.train.rows, labels, strict=True):
-        assert (row["text"] in given) == (label == "unchanged")
+        assert (row["text"] in given) == (label == "original")
 
 
 def test_depths_stand_beside_lengths(make):

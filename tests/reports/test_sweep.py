@@ -27,7 +27,7 @@ def test_the_page_draws_each_trial_and_marks_the_best(tmp_path):
     named = [{node.text for node in picture.iter("text") if node.get("class") == "axis end"} for picture in pictures]
     assert named == [{RATE}, {SIZE}]
     assert "a &lt;b&gt;: 3 trials" in page and "trial-0003: the loss is nan" in page
-    assert "25% of the variance" in page and "to expect on other rows" in page
+    assert "25% of the variance" in page and "expected on other rows" in page
 
 
 def test_a_page_without_a_finished_trial_has_no_picture(tmp_path):

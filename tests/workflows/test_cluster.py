@@ -71,7 +71,7 @@ def test_a_model_computes_the_vectors_and_is_found_again(run, file, tiny_model):
         (["--assign", "topics"], 4, "no clusters in this folder"),
         (["--clusters", 2, "--output", "INPUT"], 2, "--output is the file to cluster"),
         (["--clusters", 2, "--output", "a.txt"], 2, "unknown ending '.txt'"),
-        (["--clusters", 2, "--save", "."], 2, "it exists already"),
+        (["--clusters", 2, "--save", "."], 2, "the folder exists already"),
         (["--column", "uids"], 3, "no column 'uids'"),
         (["--model", "demo"], 2, "--model and --vectors"),
     ],

@@ -45,7 +45,7 @@ def test_a_run_becomes_a_smaller_run_that_transformers_loads(run, trained, tmp_p
     )
     assert run("rerun", "small").last.startswith("error: a pruned model is made from a run without training")
     assert run("prune", trained, "-o", "small", "--layers", 1).last.startswith(
-        "error: it exists already, and is kept as it is"
+        "error: the folder exists already, and bertkit does not replace it"
     )
     assert not list(Path().glob(".small*"))
     assert run("prune", trained, "-o", "few", "--layers", 1, "--limit", 20).code == 0
