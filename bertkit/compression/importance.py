@@ -114,5 +114,4 @@ def choose_units(scores: np.ndarray, keep: int, group_size: int = 1) -> list[lis
     sums = scores.reshape(len(scores), -1, group_size).sum(axis=-1)
     groups = np.sort(np.argsort(-sums, axis=1, kind="stable")[:, : keep // group_size], axis=1)
     units = groups[..., None] * group_size + np.arange(group_size)
-    indices: list[list[int]] = units.reshape(len(scores), keep).tolist()
-    return indices
+    return units.reshape(len(scores), keep).tolist()

@@ -144,15 +144,15 @@ def _load_logits(teacher: Teacher, student: Checkpoint, split: Split, features: 
 
     # 2. Load the teacher, and make features with its token ids.
     with stage(f"loading {teacher.name}"):
-        teacher_checkpoint = teacher.load(student)
+        loaded_teacher = teacher.load(student)
     # If only one of the models has token types, encode the texts again. Otherwise, translate the ids, which is faster.
-    if teacher_checkpoint.context.tokenizer.model_input_names != context.tokenizer.model_input_names:
-        features = encode_split(split, teacher_checkpoint.context, task.encode)
-    elif (ids := context.tokenizer.get_vocab()) != (teacher_ids := teacher_checkpoint.context.tokenizer.get_vocab()):
+    if loaded_teacher.context.tokenizer.model_input_names != context.tokenizer.model_input_names:
+        features = encode_split(split, loaded_teacher.context, task.encode)
+    elif (ids := context.tokenizer.get_vocab()) != (teacher_ids := loaded_teacher.context.tokenizer.get_vocab()):
         features = _translate_ids(features, {ids[token]: teacher_ids[token] for token in ids})
 
     # 3. Compute the logits.
-    outputs, _ = run_model(teacher_checkpoint, features, f"running {teacher.name}")
+    outputs, _ = run_model(loaded_teacher, features, f"running {teacher.name}")
     logits = _gather_logits(outputs, features, [teacher.labels.index(name) for name in context.labels])
     if is_cached:
         cache_arrays(file, logits)

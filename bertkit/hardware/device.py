@@ -237,8 +237,8 @@ def prepare(option: str | None) -> None:
 
 def requested_device() -> str:
     """Return the type of device that `--device` or an environment variable requests, or ``auto``."""
-    default = "cpu" if _is_on("ACCELERATE_USE_CPU") else "auto"  # set by `accelerate launch --cpu`
-    return _PROCESS.option or os.environ.get(DEVICE) or default
+    # `accelerate launch --cpu` sets ACCELERATE_USE_CPU.
+    return _PROCESS.option or os.environ.get(DEVICE) or ("cpu" if _is_on("ACCELERATE_USE_CPU") else "auto")
 
 
 def get_device(model: nn.Module) -> Device:

@@ -237,9 +237,8 @@ def _equalize_lengths(bounds: np.ndarray, random: Random) -> np.ndarray:
             by_difference = np.argsort(np.abs(difference[similar_pairs]), kind="stable")
             for group in np.array_split(similar_pairs[by_difference], parts):
                 first_longer, last_longer = group[difference[group] < 0], group[difference[group] > 0]
-                excess = random.permutation(max(first_longer, last_longer, key=len))[
-                    : abs(len(first_longer) - len(last_longer))
-                ]
+                surplus = abs(len(first_longer) - len(last_longer))
+                excess = random.permutation(max(first_longer, last_longer, key=len))[:surplus]
                 lengths[excess] = lengths[excess].min(axis=1, keepdims=True)
     return _shorten_segments(bounds, lengths[:, 0], lengths[:, 1], random)
 

@@ -238,7 +238,9 @@ class InMemoryBatches:
     def __init__(self, features: Features, training: TrainingConfig) -> None:
         self.features, self.training = features, training
         self.rows, self.budget = len(features), None
-        self.lengths, self.items, self.texts = get_lengths(features), count_labels(features), get_text_ids(features)
+        self.lengths = get_lengths(features)
+        self.items = count_labels(features)
+        self.texts = get_text_ids(features)
         self.batching: str = training.batching
         if self.texts is not None:
             # The texts of a batch are negatives of each other. Sorted batches would have negatives of similar length.

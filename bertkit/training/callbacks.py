@@ -44,7 +44,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self.training, self.stop, self.progress = training, stop, get_progress()
         self.best_metric, self.best_key = job.metric_for_best_model, f"eval_{job.metric_for_best_model}"
         self.greater_is_better = job.greater_is_better
-        self.batches, self.budget, self.last_tenth = job.train_batches, job.train_batches.budget, 0
+        self.batches, self.budget = job.train_batches, job.train_batches.budget
+        self.last_tenth = 0
         self.shown_figures: dict[str, Any] = {}
         self.start_time, self.first_step, self.is_signaled = 0.0, 0, False
         self.idle_start = self.step_start = self.loading_seconds = self.computing_seconds = 0.0

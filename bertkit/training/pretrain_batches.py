@@ -19,7 +19,7 @@ from bertkit.tokens.features import Collator, Feature
 from bertkit.training.batching import BatchPartition, InMemoryBatches, longest_rows
 from bertkit.training.stopping import Budget
 
-_UNKNOWN_STEPS = 10**9  # steps of a run with a time budget
+_ENDLESS = 10**9  # steps of a run with a time budget, whose number is unknown
 
 
 class BatchKey(NamedTuple):
@@ -47,14 +47,14 @@ class PretrainBatches(Dataset[Feature]):
         self.rows: int | None = None
         self.partition = BatchPartition(training.gradient_accumulation)
         # length -> epoch and its examples
-        self.cached_examples: dict[int, tuple[int, Examples]] = {}
+        self.cache: dict[int, tuple[int, Examples]] = {}
         self.orders: dict[tuple[int, int], np.ndarray] = {}
         long_examples = self.examples(training.max_length, 0)
         if training.budget is not None:
             # With a time budget, the number of steps is unknown. All blocks are short until `_read_clock` sets
             # `short_steps`.
-            self.steps = _UNKNOWN_STEPS
-            self.short_steps = _UNKNOWN_STEPS if training.short_length else 0
+            self.steps = _ENDLESS
+            self.short_steps = _ENDLESS if training.short_length else 0
         else:
             self.steps = training.steps or math.ceil(training.epochs * training.steps_per_epoch(len(long_examples)))
             self.short_steps = round(training.short_fraction * self.steps) if training.short_length else 0
@@ -150,21 +150,17 @@ class PretrainBatches(Dataset[Feature]):
 
     def _read_clock(self, step: int) -> None:
         """Make long blocks begin at this step if the time for short blocks is up."""
-        if (
-            self.budget
-            and self.short_steps == _UNKNOWN_STEPS
-            and self.budget.local_fraction >= self.training.short_fraction
-        ):
+        if self.budget and self.short_steps == _ENDLESS and self.budget.local_fraction >= self.training.short_fraction:
             self.short_steps = step
 
     def examples(self, length: int, epoch: int) -> Examples:
         """Return the examples of an epoch; one epoch per length stays in memory."""
-        if self.cached_examples.get(length, (None,))[0] != epoch:
+        if self.cache.get(length, (None,))[0] != epoch:
             examples = self.objective.examples(self.corpus, length, self.context, epoch)
             if not len(examples):
                 raise DataError("the corpus has no example to train on", "give it more text")
-            self.cached_examples[length] = epoch, examples
-        return self.cached_examples[length][1]
+            self.cache[length] = epoch, examples
+        return self.cache[length][1]
 
     def _feature(self, key: BatchKey, row: int) -> Feature:
         training = self.training

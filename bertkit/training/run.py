@@ -314,17 +314,17 @@ def _open_record(plan: RunPlan, restart: bool, locks: ExitStack) -> RunRecord:
         machine.announce()
         record = runs.new_record(plan.identity, machine=asdict(machine), seconds=0.0, **plan.record_entries)
     else:
-        earlier_machine = record["machine"]
-        threads = None if requested_threads() else earlier_machine["threads"]
-        machine = restore_hardware(earlier_machine, "as before", threads)
+        old_machine = record["machine"]
+        threads = None if requested_threads() else old_machine["threads"]
+        machine = restore_hardware(old_machine, "as before", threads)
         machine.announce(f"resuming {folder}; ")
         changes = runs.compare_identities(record["versions"], runs.versions())
-        changes += runs.compare_identities(earlier_machine, {**asdict(machine), "reason": earlier_machine["reason"]})
+        changes += runs.compare_identities(old_machine, {**asdict(machine), "reason": old_machine["reason"]})
         if changes:
             log.info(f"not bit-identical to an unbroken run: {'; '.join(map(str, changes))}")
         # The earlier backend may not be exact on this machine. On another device, only the precision is kept.
         backend = {**record["machine"], "matmul_backend": machine.matmul_backend}
-        hardware = backend if machine.device == earlier_machine["device"] else asdict(machine)
+        hardware = backend if machine.device == old_machine["device"] else asdict(machine)
         resumed = [*record.get("resumed", []), runs.now()]
         record = {**record, "status": "running", "resumed": resumed, "machine": hardware}
         record.pop("error", None)  # The error of the earlier process may not occur again.

@@ -20,7 +20,7 @@ from bertkit.training.fit import fit
 from bertkit.training.stopping import StopFlag
 from bertkit.training.trainer import TrainingJob
 
-_WARM_UP_STEPS = 3
+_WARM_UP = 3  # steps
 _NEVER = 2**40
 _Training = TypeVar("_Training", bound=BaseTrainingConfig)
 
@@ -46,7 +46,7 @@ class _Stopwatch(ProgressWrapper):
 
     def __init__(self, title: str, steps: int, seconds: float, device: Device) -> None:
         super().__init__()
-        self.title, self.last_step, self.device = title, _WARM_UP_STEPS + steps, device
+        self.title, self.last_step, self.device = title, _WARM_UP + steps, device
         self.max_seconds, self.start_time = seconds, math.inf
         self.is_running = False
         self.step_ends: list[Any] = []
@@ -61,7 +61,7 @@ class _Stopwatch(ProgressWrapper):
         self.step_ends.append(self.device.mark())
         self.progress.update(done, figures)
         elapsed = time.perf_counter() - self.start_time
-        if done >= self.last_step or (done > _WARM_UP_STEPS and elapsed > self.max_seconds):
+        if done >= self.last_step or (done > _WARM_UP and elapsed > self.max_seconds):
             raise _TimingDone
 
     def record(self, entry: Mapping[str, Any]) -> None:
@@ -76,7 +76,7 @@ class _Stopwatch(ProgressWrapper):
     def read(self) -> list[float]:
         """Return the seconds of each timed step."""
         # The first timed step begins at the end of the last warm-up step.
-        return self.device.seconds_between(self.step_ends[_WARM_UP_STEPS - 1 :])
+        return self.device.seconds_between(self.step_ends[_WARM_UP - 1 :])
 
 
 def training_to_time(training: _Training, rows: int, steps: int) -> _Training:
@@ -84,7 +84,7 @@ def training_to_time(training: _Training, rows: int, steps: int) -> _Training:
 
     The copy has no evaluations, and no custom callbacks, because they could write results of a run that does not exist.
     """
-    epochs = max(training.epochs, math.ceil((_WARM_UP_STEPS + steps) / training.steps_per_epoch(rows)))
+    epochs = max(training.epochs, math.ceil((_WARM_UP + steps) / training.steps_per_epoch(rows)))
     update = {"epochs": epochs, "steps": None, "evaluate_every": _NEVER, "callbacks": None}
     return training.model_copy(update=update)
 
@@ -123,7 +123,7 @@ def time_steps(
     return [
         # Batches of the warm-up come first, and batches that the loader prefetched come last; both are left out.
         _add_up(seconds, batches[step * count : (step + 1) * count])
-        for step, seconds in enumerate(stopwatch.read(), start=_WARM_UP_STEPS)
+        for step, seconds in enumerate(stopwatch.read(), start=_WARM_UP)
     ]
 
 

@@ -72,9 +72,14 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         super().__init__(model=job.model, processing_class=job.processing_class, **arguments)
         for unused in (transformers.PrinterCallback, transformers.ProgressCallback):
             self.remove_callback(unused)
-        self.batches, self.collate, self.terms = job.train_batches, job.data_collator, job.loss_terms
-        self.score_model, self.dropout, self.padding_reason = job.compute_metrics, dropout, padding_reason
-        self.embeddings, self.layer_plan, self.device = embeddings, layer_plan, Device(self.args.device.type)
+        self.batches = job.train_batches
+        self.collate = job.data_collator
+        self.terms = job.loss_terms
+        self.score_model = job.compute_metrics
+        self.dropout = dropout
+        self.padding_reason = padding_reason
+        self.embeddings, self.layer_plan = embeddings, layer_plan
+        self.device = Device(self.args.device.type)
         # For bf16 on XLA, Accelerate does not autocast, but sets a variable, which torch_xla has already read.
         if self.args.bf16:
             self.accelerator.native_amp = True

@@ -44,15 +44,15 @@ class LayerPlan:
 
     def __init__(self, model: PreTrainedModel, training: TrainingConfig, rows: int) -> None:
         depths = find_depths(model)
-        trained_depths = {weights: depth for weights, depth in depths.by_weight.items() if weights.requires_grad}
-        self.depths = Depths(depths.layers, trained_depths)
+        by_weight = {weights: depth for weights, depth in depths.by_weight.items() if weights.requires_grad}
+        self.depths = Depths(depths.layers, by_weight)
         self.frozen_weights: list[nn.Parameter] = []
         # With LoRA, only the adapters of a layer are trained, which the log shows.
         self.trained_part = "adapters in " if training.lora else ""
         # Peak learning rate of each trained depth (Howard and Ruder 2018, section 3.2).
         decay = training.layerwise_lr_decay or 1.0
         self.rates = {
-            depth: training.learning_rate * decay ** max(0, depths.layers - depth) for depth in trained_depths.values()
+            depth: training.learning_rate * decay ** max(0, depths.layers - depth) for depth in by_weight.values()
         }
         if self.depths.head in self.rates and training.head_learning_rate is not None:
             self.rates[self.depths.head] = training.head_learning_rate
@@ -125,15 +125,11 @@ class LayerPlan:
         """
         layers = self.depths.layers
         highest = layers + 1 if highest is None else highest
-        first_layer, last_layer = max(lowest, 1), min(highest, layers)
+        start, end = max(lowest, 1) - 1, min(highest, layers) - 1
         names = []
-        if first_layer <= last_layer:
-            some_layers = (
-                f"layer {first_layer - 1}"
-                if first_layer == last_layer
-                else f"layers {first_layer - 1} to {last_layer - 1}"
-            )
-            names.append("all layers" if last_layer - first_layer == layers - 1 else some_layers)
+        if start <= end:
+            some_layers = f"layer {start}" if start == end else f"layers {start} to {end}"
+            names.append("all layers" if end - start == layers - 1 else some_layers)
         names += ["the embeddings"] * (lowest == 0) + ["the head"] * (highest > layers)
         return " and ".join([", ".join(names[:-1]), names[-1]]) if names[1:] else names[0]
 

@@ -79,7 +79,8 @@ def mask(text: TokenizedText, progress: float | None, random: Random, context: P
     # All chosen tokens have labels, even if `corrupt` keeps them. In fine-tuning, no token is masked, so the model must
     # compute good hidden states for unmasked tokens too (Devlin et al. 2019, section 3.1).
     is_chosen = choose_masked(text, progress, random, context)
-    fractions, mask_token_id = get_replacement_fractions(OPTIONS, context, progress), context.tokenizer.mask_token_id
+    fractions = get_replacement_fractions(OPTIONS, context, progress)
+    mask_token_id = context.tokenizer.mask_token_id
     input_ids = corrupt(text.tokens, is_chosen, random, mask_token_id, context.ordinary_tokens, None, fractions)
     return {"input_ids": input_ids, "labels": np.where(is_chosen, text.tokens, IGNORE_INDEX)}
 

@@ -65,7 +65,8 @@ def feature(example: Block, progress: float | None, random: Random, context: Pre
     text = join_block(example, context.template)
     rate = get_masking_rate(OPTIONS, context, progress)
     is_chosen, spans = choose_spans(text.maskable, text.word_starts, rate, random)
-    mask_token_id, fractions = context.tokenizer.mask_token_id, get_replacement_fractions(OPTIONS, context, progress)
+    mask_token_id = context.tokenizer.mask_token_id
+    fractions = get_replacement_fractions(OPTIONS, context, progress)
     masked_text: Feature = {
         "input_ids": corrupt(text.tokens, is_chosen, random, mask_token_id, context.ordinary_tokens, spans, fractions),
         "labels": np.where(is_chosen, text.tokens, IGNORE_INDEX),
