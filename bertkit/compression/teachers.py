@@ -70,7 +70,9 @@ def get_teacher_names(distillation: DistillationConfig) -> list[str]:
         UsageError: If the recipe names no teacher.
     """
     if not distillation.teachers:
-        raise UsageError("no teacher to learn from", "--teacher DIR, fine-tuned for this task, or --soft-labels COLUMN")
+        raise UsageError(
+            "no teacher to learn from", "add --teacher DIR, fine-tuned for this task, or --soft-labels COLUMN"
+        )
     return distillation.teachers
 
 

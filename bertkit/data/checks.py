@@ -54,7 +54,7 @@ def check_swapped(train: Split, columns: ColumnSpec, data: DataConfig) -> None:
             )
             example = train.rows[0][column][:40]
             message = f"{names[column]!r} looks like labels ({example!r}), {names[gold]!r} like texts"
-            remedy = f"{swap}; or, if this is intended, list the classes under `labels:`"
+            remedy = f"add {swap}; or, if this is intended, list the classes under `labels:`"
             raise DataError(message, remedy, **train.locate(0)._asdict())
 
 

@@ -175,7 +175,7 @@ def missing_column_error(canonical: str, actual: str, names: list[str], source: 
     key = "distillation.soft_labels" if canonical == SOFT_LABELS else f"data.columns.{canonical}"
     return DataError(
         f"no column {actual!r}; there are {', '.join(map(repr, names))}",
-        f"{question}--set {format_assignment(key, suggestion)}",
+        f"{question}add --set {format_assignment(key, suggestion)}",
         file=source,
     )
 

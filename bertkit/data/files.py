@@ -362,7 +362,7 @@ def _check_content(path: Path, file_format: Format | None, name: str) -> None:
         has_ending = path.name.lower().endswith(endings)
         # A compressed file can hold text, but not a binary format, which `data.format` can claim.
         if first_bytes.startswith(magic) and (is_binary or not has_ending or (kind, magic, endings) in binary):
-            remedy = "--set data.format=auto" if has_ending else f"rename it to end in {' or '.join(endings)}"
+            remedy = "add --set data.format=auto" if has_ending else f"rename it to end in {' or '.join(endings)}"
             raise DataError(kind, remedy, file=name)
     if file_format and is_binary:
         problem = f"not {_describe_format(file_format.name)}" if first_bytes else "the file is empty"

@@ -146,7 +146,7 @@ def write_records(records: Records, file: Path, layout: FileLayout = DEFAULT_LAY
             return write(_choose_columns(records, layout.columns) if layout.columns else records, temporary, layout)
         except UnicodeEncodeError as error:
             message = f"{error.object[error.start]!r} cannot be written in {layout.encoding}"
-            raise DataError(message, "--encoding utf-8", file=file) from None
+            raise DataError(message, "add --encoding utf-8", file=file) from None
 
 
 def _choose_columns(records: Records, columns: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -210,7 +210,7 @@ def _explain_failure(error: Exception, address: str) -> DataError | UnavailableE
 # --- Datasets of the Hub ---
 
 
-_ALTERNATIVES = "--data DIR or FILE with the same columns, or --data demo (comes with bertkit)"
+_ALTERNATIVES = "use --data DIR or FILE with the same columns, or --data demo (comes with bertkit)"
 
 
 def read_hub_split(data: DataConfig, split: str, *, streaming: bool = False) -> Iterator[Record]:

@@ -290,7 +290,7 @@ def find_joined_labels(values: Iterable[object], min_count: int = 2) -> tuple[st
             # Digits are not counted as labels, because 1,500 can be a number.
             if all(part and not part.isdigit() and (part in names or counts[part] >= min_count) for part in labels):
                 option = f" --set 'options.separator={separator}'" if separator != "|" else ""
-                return f"{name!r} looks like several labels", f"--set options.multi_label=true{option}"
+                return f"{name!r} looks like several labels", f"add --set options.multi_label=true{option}"
     return None
 
 

@@ -185,7 +185,7 @@ def check_source(data: DataConfig | CorpusConfig) -> None:
         DataError: If the recipe names no data.
     """
     if not data.source and not data.files:
-        raise DataError("the recipe names no data", "--data FILE, a directory, or a dataset on the Hub")
+        raise DataError("the recipe names no data", "add --data FILE, a directory, or a dataset on the Hub")
 
 
 def find_single_file(data: DataConfig | CorpusConfig) -> Path | None:
@@ -250,5 +250,5 @@ def missing_split_error(split: str, data: DataConfig, splits: Iterable[str]) -> 
     message += f"; other files: {', '.join(unused[:10])}{', ...' if len(unused) > 10 else ''}" if unused else ""
     readable = [name for name in unused if guess_format(name)[0]]
     if readable:
-        remedy = f"--set {format_assignment(f'data.files.{split}', readable[0] if len(readable) == 1 else 'FILE')}"
+        remedy = f"add --set {format_assignment(f'data.files.{split}', readable[0] if len(readable) == 1 else 'FILE')}"
     return DataError(f"{message})", remedy, file=folder)

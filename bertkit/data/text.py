@@ -98,7 +98,7 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
                 # For UTF-16 without a byte order mark, the class of the error depends on the version of Python.
                 if not isinstance(error, UnicodeDecodeError) or "BOM" in error.reason:
                     message = getattr(error, "reason", str(error))
-                    raise DataError(message, "--set data.encoding=utf-8", file=name) from None
+                    raise DataError(message, "add --set data.encoding=utf-8", file=name) from None
                 valid_bytes = error.object[: error.start]
                 row = 1 + max(breaks[char] + valid_bytes.count(char.encode()) for char in "\n\r")
                 # Either the file is truncated, or its last byte is a letter in another encoding.

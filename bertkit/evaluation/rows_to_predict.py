@@ -127,7 +127,7 @@ def _with_row_columns(row: Row, recipe: Recipe, task: Task) -> Recipe:
     for name in (name for name, is_required in required.items() if is_required):
         if name not in row and columns.fallback_columns.get(name) not in row:
             fallback = columns.fallback_columns.get(name, name)
-            raise UsageError(f"this recipe needs {fallback} too", f'--row {fallback}="..."')
+            raise UsageError(f"this recipe needs {fallback} too", f'add --row {fallback}="..."')
     return recipe.replace("data", columns={name: name for name in row})
 
 

@@ -249,7 +249,7 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Store
     recorded_runs = [run for run in all_runs if run.record]
     if recipe is None:
         if not recorded_runs:
-            raise UsageError("files of predictions have no recipe, so their metrics are unknown", "--recipe RECIPE")
+            raise UsageError("files of predictions have no recipe, so their metrics are unknown", "add --recipe RECIPE")
         recipe = read_recipe(recorded_runs[0])
     for run in recorded_runs:
         _check_run(run, recipe, recorded_runs[0])

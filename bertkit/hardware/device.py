@@ -310,7 +310,7 @@ def check_launch(*, fsdp: bool) -> None:
             remedy = "launch without it, and split large encoders by --set training.fsdp=true"
             raise UsageError(f"bertkit does not train with {name.replace('_', '-')}", remedy)
     if _is_on("ACCELERATE_USE_FSDP") and not fsdp:
-        raise UsageError("the launcher requires FSDP, but the recipe does not", "--set training.fsdp=true")
+        raise UsageError("the launcher requires FSDP, but the recipe does not", "add --set training.fsdp=true")
     # bertkit splits the weights before Accelerate gets them.
     os.environ.pop("ACCELERATE_USE_FSDP", None)
     if fsdp and not is_launched():

@@ -456,7 +456,7 @@ def normalize_tags(tags: Sequence[str | None], words: Sequence[str], scheme: str
         if scheme == "bioes" and index == len(tags) - 1 and filled_tags[-1][0] in "BI":
             context = "at the end"
         problem = f"word {index + 1} {words[index]!r}: {filled_tags[index]} {context}"
-        name, remedy = "IOB2", "--set options.scheme=iob1 reads such tags"
+        name, remedy = "IOB2", "add --set options.scheme=iob1"
         if scheme == "bioes":
             name, remedy = "BIOES", "correct it, or --set options.scheme=iob2 if the tags are IOB2"
         raise DataError(f"{problem} is not {name}", remedy, column="tags")
@@ -516,7 +516,7 @@ def _find_tag_error(tag: str, scheme: str) -> tuple[str, str] | None:
         return "has no type", "correct the row"
     if scheme != "bioes" and tag[:2] in ("E-", "S-", "L-", "U-"):
         name = "IOB2" if scheme == "auto" else scheme.upper()
-        return f"is not {name}", "--set options.scheme=bioes if they are BIOES"
+        return f"is not {name}", "add --set options.scheme=bioes if they are BIOES"
     if scheme != "auto" and not is_entity_tag(*to_iob2([tag], scheme)):
         if tag.isdigit():
             return "is a number", "name the tags in the order of their numbers: --set 'labels=[O, B-PER, I-PER]'"

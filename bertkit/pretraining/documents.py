@@ -130,7 +130,7 @@ def _files_by_split(data: CorpusConfig) -> dict[str, list[Path]] | None:
     if by_split is None:
         return None
     if "train" not in by_split:
-        raise DataError(f"no train split (found: {', '.join(by_split)})", "--set data.files.train=FILE")
+        raise DataError(f"no train split (found: {', '.join(by_split)})", "add --set data.files.train=FILE")
     expanded = {split: [file for path in paths for file in _expand_path(path)] for split, paths in by_split.items()}
     return {split: files for split, files in expanded.items() if split in ("train", "validation")}
 
@@ -314,7 +314,7 @@ def _chunk_documents(
     """
     unit = ("blank_lines" if is_lines else "rows") if data.documents == "auto" else data.documents
     if unit == "rows" and is_lines:
-        hint = "--set data.documents=blank_lines, or lines"
+        hint = "add --set data.documents=blank_lines, or lines"
         raise RecipeError("data.documents: a text file has lines, not rows", hint)
     # From here on, a table is read like a text file; each line keeps the number of its row.
     if unit != "rows" and not is_lines:

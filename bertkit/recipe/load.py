@@ -342,7 +342,7 @@ def fill_language(data: Mapping[str, Any], *, is_change: bool) -> dict[str, Any]
         raise RecipeError(message, f"write e.g. --data 'folder/{PLACEHOLDER}', or data.config: '{PLACEHOLDER}'")
     if language is None:
         message = f"the data has {PLACEHOLDER} in its name, but the recipe has no data.language"
-        raise RecipeError(message, "--set data.language=en, or another; or `bertkit eval --languages en,de`")
+        raise RecipeError(message, "add --set data.language=en, or another; or `bertkit eval --languages en,de`")
     # The check of the recipe reports a language that is not text.
     if not isinstance(language, str):
         return dict(data)

@@ -103,7 +103,7 @@ class SweepSpace:
                 names.add(name)
                 repeated_draws = 0
                 yield point
-        raise UsageError(f"the space has only {len(names):,} points", f"--trials {len(names)}")
+        raise UsageError(f"the space has only {len(names):,} points", f"use --trials {len(names)}")
 
     def describe(self) -> dict[str, Any]:
         """Return the method and the space; searches with equal descriptions can share a folder."""

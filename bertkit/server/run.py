@@ -28,7 +28,7 @@ def bind(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError):
         message = f"no such host: {host}"
-        raise UsageError(message, "--host 127.0.0.1 for this machine, 0.0.0.0 for all networks") from None
+        raise UsageError(message, "use --host 127.0.0.1 for this machine, 0.0.0.0 for all networks") from None
     # asyncio sends small answers at once (TCP_NODELAY) only if the socket was created for TCP. Otherwise the body of an
     # answer waits 40 ms until the client acknowledges the headers.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

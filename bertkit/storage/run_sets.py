@@ -139,7 +139,7 @@ def check_space(folder: Path, space: Mapping[str, Any]) -> None:
     searched = json.loads(files.to_json(space))
     if before is not None and (changes := runs.compare_identities({key: before.get(key) for key in space}, searched)):
         message = f"the folder holds another sweep ({'; '.join(map(str, changes))})"
-        remedy = f"--output {runs.free_name(folder)} for a new sweep, or --restart to move the old one aside"
+        remedy = f"use --output {runs.free_name(folder)} for a new sweep, or --restart to move the old one aside"
         raise UsageError(message, remedy, file=folder)
 
 

@@ -221,7 +221,7 @@ def check_run_folder(folder: Path, identity: Mapping[str, Any]) -> RunRecord | N
     if changes:
         more = f" and {len(changes) - 4} more" if len(changes) > 4 else ""
         message = f"the folder holds another run ({'; '.join(map(str, changes[:4]))}{more})"
-        remedy = f"--output {free_name(folder)} for a new run, or --restart to move the old one aside"
+        remedy = f"use --output {free_name(folder)} for a new run, or --restart to move the old one aside"
         raise UsageError(message, remedy, file=folder)
     return record
 

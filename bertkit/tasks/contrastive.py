@@ -65,7 +65,7 @@ def read(row: Row, recipe: Recipe) -> Row:
             if not row.get(column):
                 meaning = "a margin is the teacher's score of the positive minus its score of the negative"
                 message = f"the loss margin_mse needs a {column} in each row"
-                raise DataError(message, f"--set data.columns.{column}=COLUMN; {meaning}")
+                raise DataError(message, f"add --set data.columns.{column}=COLUMN; {meaning}")
     return row if "margin" not in row else {**row, "margin": _read_margins(row["margin"], len(row.get("negative", ())))}
 
 

@@ -159,7 +159,7 @@ def choose_head(folder: Path, context: TaskContext, *, new_head: bool) -> str | 
         return partial(build_head_class, WindowPooling, ending=_WINDOW_SUFFIX)
     # Loaded as a head for single texts, a head for windows would lose its attention.
     if not new_head and (read_config(folder).get("architectures") or [""])[0].endswith(_WINDOW_SUFFIX):
-        raise ModelError("its head reads the windows of a text", "--set options.long_text=hierarchical", file=folder)
+        raise ModelError("its head reads windows of a text", "add --set options.long_text=hierarchical", file=folder)
     return AUTO_CLASS
 
 

@@ -65,7 +65,7 @@ def find_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
         ModelError: If the model has neither a label for entailment nor sentence vectors.
     """
     if not recipe.labels:
-        raise RecipeError("labels is missing: nothing else names them", "--set 'labels=[politics, sports]'")
+        raise RecipeError("labels is missing: nothing else names them", "add --set 'labels=[politics, sports]'")
     for label in _custom_descriptions(recipe):
         if label not in recipe.labels:
             raise RecipeError(f"options.descriptions has no label {label!r}", did_you_mean(label, recipe.labels))

@@ -374,7 +374,7 @@ def check_offsets(rows: Iterable[Mapping[str, Any]], misfits: int, total: int) -
     if count >= 0.9 * misfits > 0.9 * min_misfits:
         problem = f"{misfits:,} of {total:,} spans begin or end inside a word; {count:,} of them would not"
         cause = f"if offsets count {counting.description}"
-        raise DataError(f"{problem} {cause}", f"--set options.offsets={name}", column="spans")
+        raise DataError(f"{problem} {cause}", f"add --set options.offsets={name}", column="spans")
 
 
 def _possible_ends(text: str, span: Sequence[Any]) -> list[TextSpan]:

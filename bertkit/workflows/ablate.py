@@ -215,7 +215,7 @@ def _suggest_output(job: Ablation) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        remedy = f"--output {runs.free_name(job.folder)} for a new ablation"
+        remedy = f"use --output {runs.free_name(job.folder)} for a new ablation"
         raise UsageError(error.message, remedy, file=error.file) from None
 
 

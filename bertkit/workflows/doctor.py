@@ -370,7 +370,7 @@ def _judge_truncation(record: RunRecord) -> Iterator[Finding]:
         count, total = truncated.get(name, 0), rows.get(split)
         if total and count > _MAX_TRUNCATED * total:
             text = f"{format_fraction(count, total)} {split} rows {verb} the maximum of {max_tokens} tokens"
-            remedy = f"--max-length {2 * max_tokens}, if the model reads that many"
+            remedy = f"use --max-length {2 * max_tokens}, if the model reads that many"
             yield judge("tokens", f"truncated_{name}", text, warn=remedy)
 
 
@@ -410,10 +410,10 @@ def _judge_rate(losses: Sequence[Mapping[str, Any]], rate: float, *, has_learned
     if not 0 < rate < _TINY_RATE and (has_risen or (is_flat and highest - first > _MIN_PEAK * first)):
         start, end = (lowest, last) if has_risen else (first, highest)
         text = f"the training loss rises from {start:.4g} to {end:.4g}: the learning rate of {rate:.2g} may be too high"
-        yield judge("training", "high_learning_rate", text, warn=f"--learning-rate {rate / 10:.1g}")
+        yield judge("training", "high_learning_rate", text, warn=f"use --learning-rate {rate / 10:.1g}")
     elif is_flat:
         text = f"the training loss goes from {first:.4g} to {last:.4g}: the learning rate of {rate:.2g} may be too low"
-        remedy = f"--learning-rate {max(10 * rate, 1e-5):.1g}, or more steps"
+        remedy = f"use --learning-rate {max(10 * rate, 1e-5):.1g}, or more steps"
         yield judge("training", "low_learning_rate", text, warn=remedy)
 
 

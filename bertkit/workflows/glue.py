@@ -271,7 +271,7 @@ def _read_rows(recipe: Recipe, file: LeaderboardFile) -> Iterable[Record]:
     """Read the test rows for a file, from the folder of the task or of another config of GLUE, or from the Hub."""
     data = recipe.data
     if data.source == "demo":
-        raise DataError("demo data cannot be submitted to the leaderboard", "--data DIR with the test rows of GLUE")
+        raise DataError("demo data cannot be submitted to the leaderboard", "add --data DIR with the test rows of GLUE")
     source = Path(data.source)
     splits = {name: settings for name, settings in data.splits.items() if name != "test"}
     if not source.is_dir():

@@ -81,7 +81,7 @@ def read_pretrain_data(recipe: PretrainRecipe, output: str | Path | None) -> Pre
     if recipe.model and recipe.model_options:
         raise RecipeError("model_options shape a new model, not a checkpoint", "leave them out, or leave --model out")
     if not recipe.model and not recipe.tokenizer:
-        remedy = "--tokenizer DIR (`bertkit pretrain tokenizer` trains one), or --model CKPT to start from"
+        remedy = "add --tokenizer DIR (`bertkit pretrain tokenizer` trains one), or --model CKPT to start from"
         raise RecipeError("a new model needs a tokenizer", remedy)
     if recipe.training.callbacks or recipe.training.report_to:
         check_callbacks(recipe.training, trusted=recipe.trusted)
@@ -169,7 +169,7 @@ def _fit_length(recipe: PretrainRecipe, limit: int) -> PretrainRecipe:
     lengths = {"max_length": training.max_length, "short_length": training.short_length}
     for name, length in lengths.items():
         if (length or 0) > limit and name in training.model_fields_set:
-            raise RecipeError(f"training.{name} {length} exceeds the model's {limit}", f"--max-length {limit}")
+            raise RecipeError(f"training.{name} {length} exceeds the model's {limit}", f"use --max-length {limit}")
     log.warning(f"the model reads {limit} tokens, so training.max_length is {limit}, not {training.max_length}")
     short = training.short_length if (training.short_length or limit) < limit else None
     return recipe.replace("training", max_length=limit, short_length=short)

@@ -117,7 +117,7 @@ def prune(
             purpose = "measure importance on" if shape.is_measured else "trim the vocabulary to"
             message = f"{model} is not a run, so there are no rows to {purpose}"
             instead = "name the layers: --layers 0,1" if shape.is_measured else "name a file: --vocabulary FILE"
-            raise UsageError(message, f"--recipe RECIPE with --data DATA, or {instead}")
+            raise UsageError(message, f"add --recipe RECIPE with --data DATA, or {instead}")
     check_space(folder, get_weight_bytes(source))
 
     with disk_errors(folder.parent), create_folder_atomically(folder) as target:

@@ -241,7 +241,7 @@ def _check_trials(job: Sweep) -> None:
     try:
         runs.check_run_folder(plan.folder, plan.identity)
     except UsageError as error:
-        remedy = f"--output {runs.free_name(job.folder)} for a new sweep, or --restart to move the old one aside"
+        remedy = f"use --output {runs.free_name(job.folder)} for a new sweep, or --restart to move the old one aside"
         message = error.message.replace("another run", "trials of another sweep")
         raise UsageError(message, remedy, file=job.folder) from None
 

@@ -17,7 +17,7 @@ def check_optuna() -> None:
     Raises:
         UnavailableError: If Optuna is missing.
     """
-    import_extra("optuna", "--search tpe needs Optuna, which is not installed", "sweep", "--search random")
+    import_extra("optuna", "--search tpe needs Optuna, which is not installed", "sweep", "use --search random")
 
 
 def propose(search: SweepSpace, seed: int, trials: Sequence[SetRun], metric: str) -> SweepPoint:

@@ -116,7 +116,7 @@ def test_the_data_of_a_shipped_recipe_gives_way_to_another_data_set(filled, run)
     ended = run("finetune", "sst2", "--model", "me/tiny", "--data", "me/toy", "--dry-run")
     assert (ended.code, ended.last) == (
         3,
-        "error: no column 'sentence'; there are 'text', 'label' (me/toy:train) - --set data.columns.text=COLUMN",
+        "error: no column 'sentence'; there are 'text', 'label' (me/toy:train) - add --set data.columns.text=COLUMN",
     )
     columns = ["--set", "data.columns={text: text, label: label}", "--set", "labels=[bad, good]"]
     ended = run("finetune", "sst2", "--model", "me/tiny", "--data", "me/toy", "--dry-run", *columns)

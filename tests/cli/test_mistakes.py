@@ -54,12 +54,12 @@ DATA_MISTAKES = {
     "column in another case": (
         "d.csv",
         b"Text,label\nok,bad\n",
-        "no column 'text'; there are 'Text', 'label' (d.csv) - --set data.columns.text=Text",
+        "no column 'text'; there are 'Text', 'label' (d.csv) - add --set data.columns.text=Text",
     ),
     "space in the column name": (
         "d.csv",
         b"text, label\nok,bad\n",
-        "no column 'label'; there are 'text', ' label' (d.csv) - --set 'data.columns.label=\" label\"'",
+        "no column 'label'; there are 'text', ' label' (d.csv) - add --set 'data.columns.label=\" label\"'",
     ),
     "no header": (
         "d.csv",
@@ -105,7 +105,10 @@ PAIRS = ["--set", "data.columns={text: a, text_pair: b, label: label}"]
             "a,b,label\nx,,1\ny,z,0\n",
             "no text (d.csv:2, column 'b') - fill it in, or --set data.empty_text=drop (or keep)",
         ),
-        ("a,label\nx,1\ny,0\n", "no column 'b'; there are 'a', 'label' (d.csv) - --set data.columns.text_pair=COLUMN"),
+        (
+            "a,label\nx,1\ny,0\n",
+            "no column 'b'; there are 'a', 'label' (d.csv) - add --set data.columns.text_pair=COLUMN",
+        ),
     ],
 )
 def test_a_pair_without_its_second_text(run, tiny_model, content, expected):

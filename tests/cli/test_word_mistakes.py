@@ -54,7 +54,7 @@ MISTAKES = {
         "d.jsonl",
         lines(OK, words(["in", "Rome"], ["O", "I-LOC"])),
         "word 2 'Rome': I-LOC after O is not IOB2 (d.jsonl:2, column 'tags')"
-        " - --set options.scheme=iob1 reads such tags",
+        " - add --set options.scheme=iob1",
     ),
     "tag without a type": (
         "ner",
@@ -67,7 +67,7 @@ MISTAKES = {
         "d.jsonl",
         lines(OK, words(["Rome"], ["S-LOC"])),
         "word 1 'Rome': the tag 'S-LOC' is not IOB2 (d.jsonl:2, column 'tags')"
-        " - --set options.scheme=bioes if they are BIOES",
+        " - add --set options.scheme=bioes if they are BIOES",
     ),
     "tags that are no entities": (
         "tag",

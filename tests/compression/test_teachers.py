@@ -103,7 +103,7 @@ MISTAKES = [
     (
         ["--model", "{tiny}"],
         2,
-        "no teacher to learn from - --teacher DIR, fine-tuned for this task, or --soft-labels COLUMN",
+        "no teacher to learn from - add --teacher DIR, fine-tuned for this task, or --soft-labels COLUMN",
     ),
     (["--teacher", "./nowhere", "--model", "{tiny}"], 4, "no such directory: ./nowhere"),
     (["--teacher", "{tiny}", "--model", "{tiny}"], 4, "no trained head for this task (it is a BertModel) ({tiny})"),

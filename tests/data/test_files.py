@@ -96,7 +96,7 @@ def test_parquet_by_another_name(here):
     assert rows("a.train", format="parquet") == ROWS
     Path("a.train").rename("a.parquet")
     for file, error, line in [
-        ("a.parquet", DataError, "a Parquet file (a.parquet) - --set data.format=auto"),
+        ("a.parquet", DataError, "a Parquet file (a.parquet) - add --set data.format=auto"),
         ("-", UsageError, "parquet cannot be read from standard input - name the file"),
     ]:
         with pytest.raises(error) as caught:

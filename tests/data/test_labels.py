@@ -187,8 +187,8 @@ def test_a_wrong_label_names_the_column_of_the_user_the_row_and_its_id_and_quote
 @pytest.mark.parametrize(
     ("values", "remedy"),
     [
-        (["a|b", "a", "b", None], "--set options.multi_label=true"),
-        (["sports, news", "news, health", "sports"], "--set options.multi_label=true --set 'options.separator=,'"),
+        (["a|b", "a", "b", None], "add --set options.multi_label=true"),
+        (["sports, news", "news, health", "sports"], "add --set options.multi_label=true --set 'options.separator=,'"),
         (["a|b", "a", "c"], None),
         (["1,5", "1", "5"], None),
         (["a, b", ["a", "b"], "b"], None),
@@ -198,7 +198,7 @@ def test_labels_that_are_several(values, remedy):
     found = find_joined_labels(values)
     assert (found and found[1]) == remedy
     if remedy:
-        with pytest.raises(DataError, match=r"looks like several labels - --set options.multi_label=true.*; if it"):
+        with pytest.raises(DataError, match=r"looks like several labels - add --set options.multi_label=true.*; if it"):
             find_names(values)
 
 
@@ -206,7 +206,7 @@ def test_rows_without_a_label_beside_rows_with_several(here):
     rows = "".join(f"text {number},{label}\n" for number, label in enumerate(["a|b", "a", "", "b"]))
     (here / "rows.csv").write_text(f"text,label\n{rows}")
     with pytest.raises(
-        DataError, match=r"no label \(rows.csv:4, .* - 'a\|b' looks like several labels: --set opt"
+        DataError, match=r"no label \(rows.csv:4, .* - 'a\|b' looks like several labels: add --set opt"
     ) as caught:
         read_rows(load_recipe("classify", {"data.source": "rows.csv"}))
     assert "drop" not in caught.value.remedy and "none of these labels" in caught.value.remedy

@@ -218,7 +218,7 @@ def test_a_fault_among_the_records_leaves_the_old_file(tmp_path, ending):
 def test_what_cannot_be_written(tmp_path):
     with pytest.raises(UsageError, match=r"unknown ending '\.xlsx' - use \.jsonl, \.csv, \.tsv, \.parquet"):
         find_writer(tmp_path / "a.xlsx")
-    with pytest.raises(DataError, match=r"'é' cannot be written in ascii \(\S+a.csv\) - --encoding utf-8"):
+    with pytest.raises(DataError, match=r"'é' cannot be written in ascii \(\S+a.csv\) - add --encoding utf-8"):
         write_records(iter(RECORDS), tmp_path / "a.csv", FileLayout(encoding="ascii"))
     with pytest.raises(UsageError, match=r"--columns: there is no column 'label' - there are: id, prediction, tokens"):
         write_records(iter(RECORDS), tmp_path / "a.csv", FileLayout(columns=["id", "label"]))

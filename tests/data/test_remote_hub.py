@@ -81,7 +81,7 @@ def test_an_unknown_split_is_a_fault_of_the_recipe(glue, streaming):
 
 
 def test_a_name_that_is_none():
-    with pytest.raises(DataError, match=r"'\{a: b\}' is neither a path nor a name on the Hub - --data DIR or FILE"):
+    with pytest.raises(DataError, match=r"'\{a: b\}' is neither a path nor a name on the Hub - use --data DIR or FILE"):
         read(source="{a: b}")
 
 

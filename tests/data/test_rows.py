@@ -41,8 +41,8 @@ def test_text_stands_in_for_words_to_predict():
 @pytest.mark.parametrize(
     ("names", "columns", "line"),
     [
-        (["text"], {}, "no column 'label'; there are 'text' (d.csv) - --set data.columns.label=COLUMN"),
-        (["txt", "label"], {}, "no column 'text'; there are 'txt', 'label' (d.csv) - --set data.columns.text=txt"),
+        (["text"], {}, "no column 'label'; there are 'text' (d.csv) - add --set data.columns.label=COLUMN"),
+        (["txt", "label"], {}, "no column 'text'; there are 'txt', 'label' (d.csv) - add --set data.columns.text=txt"),
         (
             ["a", "b"],
             {"text": "a", "label": "a"},

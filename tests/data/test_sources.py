@@ -193,12 +193,12 @@ def test_a_folder_without_training_rows_names_the_other_files_that_lie_there(tmp
     write_csv(tmp_path / "emerging.csv", toy_rows(4, 2))
     assert str(missing_split_error("train", data, ["validation"])) == (
         f"no train split (found: validation; other files: emerging.csv, notes) ({tmp_path}) - "
-        "--set data.files.train=emerging.csv"
+        "add --set data.files.train=emerging.csv"
     )
     files = {"data.source": str(tmp_path), "data.files.train": "emerging.csv"}
     assert {name: len(split.rows) for name, split in read(files).items()} == {"train": 4, "validation": 4}
     write_csv(tmp_path / "more.csv", toy_rows(4, 2))
-    assert str(missing_split_error("train", data, [])).endswith("- --set data.files.train=FILE")
+    assert str(missing_split_error("train", data, [])).endswith("- add --set data.files.train=FILE")
 
 
 def test_values_of_a_split_column_as_people_write_them(tmp_path, caplog):

@@ -63,7 +63,11 @@ def test_a_launcher_leaves_no_room_for_shards(monkeypatch):
     [
         ({"ACCELERATE_USE_DEEPSPEED": "true"}, False, "does not train with DeepSpeed - .*training.fsdp=true"),
         ({"ACCELERATE_USE_MEGATRON_LM": "true"}, True, "does not train with Megatron-LM"),
-        ({"ACCELERATE_USE_FSDP": "true"}, False, "requires FSDP, but the recipe does not - --set training.fsdp=true"),
+        (
+            {"ACCELERATE_USE_FSDP": "true"},
+            False,
+            "requires FSDP, but the recipe does not - add --set training.fsdp=true",
+        ),
         ({"ACCELERATE_USE_FSDP": "true", "WORLD_SIZE": "1"}, True, "training.fsdp with one process"),
     ],
 )

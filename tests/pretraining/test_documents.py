@@ -279,13 +279,13 @@ KNOWN = ", ".join(ending for known in FORMATS.values() if known.running_text for
 @pytest.mark.parametrize(
     ("files", "settings", "line"),
     [
-        ({}, {}, "the recipe names no data - --data FILE, a directory, or a dataset on the Hub"),
+        ({}, {}, "the recipe names no data - add --data FILE, a directory, or a dataset on the Hub"),
         ({"news.txt": "a"}, {"source": "nwes.txt"}, "no such file or folder (nwes.txt) - did you mean news.txt?"),
         ({"a.txt": "a"}, {"files": {"train": "b.txt"}}, "no such file or folder (b.txt) - did you mean a.txt?"),
         (
             {"a.txt": "a"},
             {"files": {"dev": "a.txt"}},
-            "no train split (found: validation) - --set data.files.train=FILE",
+            "no train split (found: validation) - add --set data.files.train=FILE",
         ),
         (
             {"a.txt": "a"},
@@ -346,7 +346,7 @@ def test_a_text_file_has_no_rows(here):
     write("a.txt", "a")
     with pytest.raises(RecipeError) as caught:
         texts(source="a.txt", documents="rows")
-    expected = "data.documents: a text file has lines, not rows - --set data.documents=blank_lines, or lines"
+    expected = "data.documents: a text file has lines, not rows - add --set data.documents=blank_lines, or lines"
     assert (str(caught.value), caught.value.exit_code) == (expected, 2)
 
 

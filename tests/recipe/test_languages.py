@@ -60,7 +60,7 @@ def test_the_recipe_of_a_run_keeps_its_language(here):
         ({"data.source": "demo", "data.language": "en"}, r"no \{language\} in demo, so"),
         (
             {"data.source": "rows/{language}"},
-            r"has \{language\} in its name, but the recipe has no data\.language - --set ",
+            r"has \{language\} in its name, but the recipe has no data\.language - add --set ",
         ),
         (
             {"data.source": "rows/{language}", "data.language": "../en"},

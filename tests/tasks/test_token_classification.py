@@ -96,10 +96,10 @@ def test_numbers_count_the_labels_of_the_recipe():
 @pytest.mark.parametrize("tags", [[2, 0], "[2, 0]", "2 0", ["2", "0"], [2.0, 0.0]])
 def test_numbers_are_named_and_then_checked(tags):
     row = {"tokens": ["EU", "rejects"], "tags": tags}
-    message = "word 1 'EU': I-PER at the beginning is not IOB2 (column 'tags') - --set options.scheme=iob1"
+    message = "word 1 'EU': I-PER at the beginning is not IOB2 (column 'tags') - add --set options.scheme=iob1"
     with pytest.raises(DataError) as caught:
         reading(row, "ner")
-    assert str(caught.value) == f"{message} reads such tags"
+    assert str(caught.value) == message
     assert reading(row, "ner", **{"options.scheme": "iob1"})["tags"] == ["B-PER", "O"]
 
 
@@ -161,7 +161,7 @@ def test_a_tag_that_nobody_gave_is_none(unknown):
         ({"tokens": [], "tags": []}, "no words (column 'tokens') - leave the row out"),
         (
             {"tokens": ["a", "b"], "tags": ["O", "I-PER"]},
-            "word 2 'b': I-PER after O is not IOB2 (column 'tags') - --set options.scheme=iob1 reads such tags",
+            "word 2 'b': I-PER after O is not IOB2 (column 'tags') - add --set options.scheme=iob1",
         ),
     ],
 )
@@ -642,8 +642,8 @@ def sample(rng, words, count):
 # --- mistakes
 
 GIVE = "write one tag per word"
-BIOES = "--set options.scheme=bioes if they are BIOES"
-IOB1 = "--set options.scheme=iob1 reads such tags"
+BIOES = "add --set options.scheme=bioes if they are BIOES"
+IOB1 = "add --set options.scheme=iob1"
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,8 @@ def test_a_finished_run_says_so_and_another_is_refused(run, tiny_model, toy_data
     assert other.code == 2
     assert other.last == (
         "error: the folder holds another run (recipe.training.epochs: 1.0 there, 2.0 requested; recipe.training.seed: "
-        "42 there, 1 requested) (runs/classify) - --output runs/classify-2 for a new run, or --restart to move the old "
-        "one aside"
+        "42 there, 1 requested) (runs/classify) - use --output runs/classify-2 for a new run, or --restart to move the "
+        "old one aside"
     )
     with (toy_data / "train.csv").open("a") as stream:
         stream.write("one more,good\n")

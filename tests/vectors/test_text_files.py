@@ -72,7 +72,7 @@ def test_a_row_without_text_is_named(tmp_path, row, message):
 
 def test_a_missing_column_is_answered_by_its_option(tmp_path):
     file = write_jsonl(tmp_path / "a.jsonl", [{"Text": "one", "stars": 5}])
-    with pytest.raises(DataError, match=r"there are 'Text', 'stars' \(.*a.jsonl\) - --column Text$"):
+    with pytest.raises(DataError, match=r"there are 'Text', 'stars' \(.*a.jsonl\) - add --column Text$"):
         read(file)
 
 

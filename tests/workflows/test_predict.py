@@ -290,14 +290,14 @@ def test_a_pair_needs_both_texts(run, trained):
     ended = run("predict", "classify", "p.csv", "--model", trained, *pairs)
     assert (ended.code, ended.last) == (
         3,
-        "error: no column 'b'; there are 'a' (p.csv) - --set data.columns.text_pair=COLUMN",
+        "error: no column 'b'; there are 'a' (p.csv) - add --set data.columns.text_pair=COLUMN",
     )
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--text", "good"], 'this recipe needs text_pair too - --row text_pair="..."'),
+        (["--text", "good"], 'this recipe needs text_pair too - add --row text_pair="..."'),
         (["--row", "txt=good"], "no canonical column is called 'txt' - did you mean text?"),
         (["--row", "good"], "--row good is not COLUMN=VALUE - write e.g. --row text='Good.'"),
     ],

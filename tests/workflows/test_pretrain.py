@@ -190,7 +190,7 @@ def test_short_blocks_come_first(run):
 @pytest.mark.parametrize(
     ("command", "code", "line"),
     [
-        (["mlm", "--data", "demo"], 2, "error: a new model needs a tokenizer - --tokenizer DIR"),
+        (["mlm", "--data", "demo"], 2, "error: a new model needs a tokenizer - add --tokenizer DIR"),
         (["mlmm"], 2, "error: no recipe is called 'mlmm' - did you mean mlm"),
         (["mlm", "--budget", "soon"], 2, "error: training.budget = 'soon' is wrong: must be a time such as 90s"),
         (["mlm", "--model", "demo", "--tokenizer", "x"], 2, "error: a checkpoint brings its own tokenizer"),
@@ -202,7 +202,7 @@ def test_short_blocks_come_first(run):
         (
             ["mlm", "--data", "demo", "--tokenizer", str(DEMO), "--size", "deberta-v3-small"],
             2,
-            "error: a model of type deberta-v2 cannot keep documents of a block apart - --set training.packing=joined",
+            "error: a model of type deberta-v2 cannot keep documents of a block apart - add --set training.packing",
         ),
     ],
 )

@@ -63,7 +63,7 @@ def test_the_weights_of_a_new_model_follow_from_the_seed(read):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tokenizer": None}, "a new model needs a tokenizer - --tokenizer DIR"),
+        ({"tokenizer": None}, "a new model needs a tokenizer - add --tokenizer DIR"),
         ({"model": "demo"}, "a checkpoint brings its own tokenizer - leave --tokenizer out"),
         ({"model": "demo", "tokenizer": None}, "model_options shape a new model, not a checkpoint"),
     ],
@@ -110,7 +110,7 @@ def test_a_checkpoint_whose_tokenizer_does_not_know_the_text_is_one_warning(read
 
 
 def test_texts_longer_than_the_model_reads_are_refused(read):
-    with pytest.raises(RecipeError, match=r"training.max_length 9000 exceeds the model's \d+ - --max-length \d+"):
+    with pytest.raises(RecipeError, match=r"training.max_length 9000 exceeds the model's \d+ - use --max-length \d+"):
         read(training__max_length=9000)
 
 
@@ -120,7 +120,7 @@ def test_a_shipped_length_gives_way_to_a_model_that_reads_less(here, caplog):
     training = read_pretrain_data(load_pretrain_recipe("bert", settings), None).context.recipe.training
     assert (training.max_length, training.short_length) == (128, None)
     assert "the model reads 128 tokens, so training.max_length is 128, not 512" in caplog.text
-    with pytest.raises(RecipeError, match=r"training\.max_length 200 exceeds the model's 128 - --max-length 128"):
+    with pytest.raises(RecipeError, match=r"training\.max_length 200 exceeds the model's 128 - use --max-length 128"):
         read_pretrain_data(load_pretrain_recipe("bert", {**settings, "training.max_length": 200}), None)
-    with pytest.raises(RecipeError, match=r"training\.short_length 256 exceeds the model's 128 - --max-length 128"):
+    with pytest.raises(RecipeError, match=r"training\.short_length 256 exceeds the model's 128 - use --max-length 128"):
         read_pretrain_data(load_pretrain_recipe("bert", {**settings, "training.short_length": 256}), None)

@@ -89,7 +89,7 @@ def find_demo_set(recipe: Recipe) -> DemoSet:
     custom_sets = _relabel(shipped_sets, task, recipe.labels) if recipe.labels else []
     fitting_sets = [demo_set for demo_set in shipped_sets + custom_sets if demo_set.fits(recipe)]
     if not fitting_sets:
-        raise DataError(f"no demo data for the task family {recipe.task!r}", "--data FILE, or a directory")
+        raise DataError(f"no demo data for the task family {recipe.task!r}", "add --data FILE, or a directory")
     return min(fitting_sets, key=lambda demo_set: demo_set.distance(recipe))
 
 

@@ -137,7 +137,7 @@ def load_encoder(
     )
     if loss == "simcse" and not any(get_dropout_rates(model.config).values()):
         message = "the loss simcse reads each text with two dropout masks, but this model has no dropout"
-        raise RecipeError(message, "--set options.dropout=0.1")
+        raise RecipeError(message, "add --set options.dropout=0.1")
     model.config.pad_token_id = context.tokenizer.pad_token_id
     if dimensions:  # for vLLM
         model.config.is_matryoshka, model.config.matryoshka_dimensions = True, list(dimensions)

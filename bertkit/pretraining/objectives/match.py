@@ -94,11 +94,11 @@ def _check_student(student: Config, context: PretrainContext) -> None:
     can_separate = get_architecture(student).separates_documents and first_id == first_position(teacher)
     if training.packing == "documents" and not can_separate:
         message = f"a student of type {student.model_type} cannot keep documents of a block apart as its teacher does"
-        raise RecipeError(message, "--set training.packing=joined, or none")
+        raise RecipeError(message, "add --set training.packing=joined, or none")
     heads, teacher_heads = student.num_attention_heads, teacher.num_attention_heads
     if read_option(OPTIONS, context.recipe, "attention") and heads != teacher_heads:
         message = f"attention cannot be matched: the student has {heads} heads, the teacher {teacher_heads}"
-        remedy = f"--set options.student_options.num_attention_heads={teacher_heads}, or options.attention=false"
+        remedy = f"add --set options.student_options.num_attention_heads={teacher_heads}, or options.attention=false"
         raise ModelError(message, remedy)
 
 

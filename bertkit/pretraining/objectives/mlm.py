@@ -53,7 +53,7 @@ def check(context: PretrainContext) -> None:
     """Check that attention can stay within the documents of a block, if the recipe requires it."""
     if context.recipe.training.packing == "documents" and not get_architecture(context.config).separates_documents:
         message = f"a model of type {context.config.model_type} cannot keep documents of a block apart"
-        raise RecipeError(message, "--set training.packing=joined, or none")
+        raise RecipeError(message, "add --set training.packing=joined, or none")
 
 
 def load_model(context: PretrainContext) -> Model:

@@ -51,7 +51,7 @@ examples = mlm.examples
 def check(context: PretrainContext) -> None:
     """Check that the model is an ELECTRA."""
     if not get_architecture(context.config).has_discriminator:
-        remedy = "--size electra-small, electra-base or electra-large"
+        remedy = "use --size electra-small, electra-base or electra-large"
         if context.model_folder is not None:
             remedy = "name an ELECTRA, or use the objective mlm"
         raise RecipeError(f"rtd needs an ELECTRA, not a model of type {context.config.model_type}", remedy)

@@ -34,7 +34,7 @@ def test_findings_are_printed_and_the_exit_code_tells(run, tiny_model, toy_data,
 def test_mistakes(run, tiny_model, toy_data):
     ended = run("check", "classify", "--model", tiny_model, "--data", toy_data, "--fix", toy_data)
     assert ended.code == 2
-    assert "exists already, and is kept as it is" in ended.last
+    assert "exists already, and bertkit does not replace it" in ended.last
 
 
 def test_a_file_that_cannot_be_parsed_is_a_finding_with_its_lines(run):

@@ -27,7 +27,7 @@ def test_layers_are_a_table(capsys):
     ("arguments", "code", "message"),
     [
         (["pso", "--model", "demo"], 2, "'pso' is neither a recipe nor a task of `bertkit probe` - did you mean pos?"),
-        (["length", "--model", "demo"], 3, "the recipe names no data - --data FILE"),
+        (["length", "--model", "demo"], 3, "the recipe names no data - add --data FILE"),
         (["length", "--model", "no/such/model", "--data", "demo"], 4, "no such directory: no/such/model"),
         (["squad", "--model", "demo", "--data", "demo"], 2, "squad belongs to the family question_answering"),
         (["depth", "--model", "demo", "--data", "demo"], 3, "no column 'head'"),

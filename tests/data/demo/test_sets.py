@@ -132,5 +132,5 @@ def test_words_have_the_labels_of_the_recipe_too(labels):
 
 
 def test_a_task_family_without_demo_rows_is_refused_in_one_line():
-    with pytest.raises(DataError, match=r"no demo data for the task family 'mypackage.mytask' - --data FILE"):
+    with pytest.raises(DataError, match=r"no demo data for the task family 'mypackage.mytask' - add --data FILE"):
         find_demo_set(load_recipe("cola", {"task": "mypackage.mytask"}))

@@ -139,7 +139,7 @@ def test_a_line_without_end_is_refused(monkeypatch):
 
 
 def test_utf16_without_its_mark_is_refused():
-    with pytest.raises(DataError, match=r"\(train.jsonl\) - --set data.encoding=utf-8"):
+    with pytest.raises(DataError, match=r"\(train.jsonl\) - add --set data.encoding=utf-8"):
         reading('{"a": 1}\n', encoding="utf-16")
 
 

@@ -85,7 +85,7 @@ def test_options_that_are_refused(option, value, message):
 
 
 def test_a_model_without_dropout_gets_some_or_does_not_learn_from_it(still_model):
-    with pytest.raises(RecipeError, match=r"this model has no dropout - --set options.dropout=0.1"):
+    with pytest.raises(RecipeError, match=r"this model has no dropout - add --set options.dropout=0.1"):
         load_encoder(still_model, setup_of(still_model), new_head=True, loss="simcse")
     context = setup_of(still_model, **{"options.dropout": 0.2})
     model = load_encoder(still_model, context, new_head=True, loss="simcse")

@@ -158,7 +158,7 @@ def test_a_student_of_the_layers_of_any_type_learns_and_is_saved(teacher_of, tmp
         (
             "bert",
             {"student_size": "tinybert"},
-            "the student has 12 heads, the teacher 2 - --set options.student_options",
+            "the student has 12 heads, the teacher 2 - add --set options.student_options",
         ),
         (
             "bert",

@@ -390,7 +390,7 @@ def test_a_discriminator_without_a_generator_gets_a_new_one(run, pretrained, tmp
 @pytest.mark.parametrize(
     ("more", "line"),
     [
-        (["--size", "tiny"], "error: rtd needs an ELECTRA, not a model of type bert - --size electra-small"),
+        (["--size", "tiny"], "error: rtd needs an ELECTRA, not a model of type bert - use --size electra-small"),
         (["--model", DEMO], "error: rtd needs an ELECTRA, not a model of type"),
         (["--set", "options.generator_size=0.2"], "error: options.generator_size 0.2 of 4 heads and 32 hidden"),
         (["--set", "options.generator_size=2"], "error: options.generator_size is 2 - give a number from 0.125 to 1"),
