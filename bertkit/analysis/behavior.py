@@ -251,7 +251,7 @@ def run_plans(info: CheckpointInfo, plans: Sequence[Plan]) -> list[BehaviorResul
     predictions = checkpoint.task.decode(outputs, features, rows, checkpoint.context)
     by_key = dict(zip(unique_rows, predictions, strict=True))
 
-    # 2. Predicted numbers always move a little, so they count as other answers only from a tenth of the range on.
+    # 2. Predicted numbers always move a little, so only a move of a tenth of their range counts as another answer.
     values = [prediction["prediction"] for prediction in predictions]
     are_numbers = bool(values) and all(isinstance(value, float) for value in values)
     min_move = _MIN_MOVE * (max(values) - min(values)) if are_numbers else None

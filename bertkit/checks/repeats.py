@@ -92,10 +92,10 @@ def _find_near(splits: Mapping[str, Split], columns: ColumnSpec, exact_rows: set
     ordered_splits = [*(split for name, split in splits.items() if name != "train"), splits["train"]]
     other_rows = sum(len(split.rows) for split in ordered_splits[:-1])
     # 1. Choose the column with the most text in the first rows.
-    text_lengths = Counter[str]()
+    column_lengths = Counter[str]()
     for early_row in splits["train"].rows[:1000]:
-        text_lengths.update({name: len(text) for name, text in read_texts(early_row, columns).items()})
-    column = max(text_lengths, key=lambda name: text_lengths[name], default="")
+        column_lengths.update({name: len(text) for name, text in read_texts(early_row, columns).items()})
+    column = max(column_lengths, key=lambda name: column_lengths[name], default="")
     groups: dict[int, array[int]] = {}
     # 2. Group the rows by their other columns, because only such rows can be near repeats. Positions count the rows of
     # all splits, the training rows last. With 3 validation and 5 training rows, `stops` is 3, 8, and position 4 is

@@ -139,7 +139,8 @@ def main() -> NoReturn:
     # Imports produce no garbage, but its collection takes a third of a short command's time. Training lowers the
     # threshold.
     gc.set_threshold(2_000_000, 50, 100)
-    atexit.register(ignore_interrupts)  # Both functions run after the exit functions of libraries.
+    # Registered first, so that both functions run after the exit functions of libraries.
+    atexit.register(ignore_interrupts)
     atexit.register(_skip_collection)
     terminal.log_to_stderr()
     try:

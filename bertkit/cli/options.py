@@ -160,7 +160,7 @@ _PREDICTION_KEYS = ["task", "labels", "model_labels", "*options.*", "data.column
 _PREDICTION_KEYS += [*_FORMAT_KEYS, "training.max_length", "training.precision", "training.cls_only_last_layer"]
 # Keys that can change a score, for `eval`, `check` and other commands that read gold labels.
 _SCORING_KEYS = [*_PREDICTION_KEYS, "metrics", "best_metric", "gates.*", "training.seed", "training.class_weights"]
-# They include all keys of `data` except those that sample training rows.
+# All keys of `data` can change a score, except those that sample training rows.
 _SCORING_KEYS += [f"data.{key}" for key in ("source", "config", "language", "revision", "files*", "splits*", "limit")]
 _SCORING_KEYS += [f"data.{key}" for key in ("empty_text", "empty_label", "label_range", "split_column", "cache")]
 _SCORING_KEYS += ["data.validation_fraction", "data.hold_out"]

@@ -266,8 +266,8 @@ def _translate_option(option: str, options: Sequence[str]) -> str:
         return ""
     name = option[2:].replace("-", "_")
     # bertkit's options can be spelled with underscores.
-    if (dashed := "--" + name.replace("_", "-")) in options:
-        return dashed
+    if (dashed_option := "--" + name.replace("_", "-")) in options:
+        return dashed_option
     from bertkit.recipe.validation import other_options, same_options
 
     # With N processes, a batch per device is N times larger in total. So it is an error with a suggestion instead of a

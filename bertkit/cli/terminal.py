@@ -1,4 +1,4 @@
-"""Standard streams whose errors do not stop the work, log lines, and progress on stderr.
+"""Log lines, progress on stderr, and standard streams whose errors do not stop the program.
 
 Output that cannot be written is dropped, and characters that cannot be encoded are escaped.
 """
@@ -142,7 +142,7 @@ def _make_tolerant(stream: Any, descriptor: int, errors: str) -> Any:
         if not isinstance(getattr(stream.buffer, "raw", stream.buffer), io.FileIO):
             stream.reconfigure(errors=errors)
             return stream
-    # Terminals are buffered by line, files and pipes in blocks, as Python does.
+    # As in Python, stderr and terminals are line-buffered; files and pipes are block-buffered.
     is_line_buffered = descriptor == 2 or os.isatty(descriptor)
     return io.TextIOWrapper(
         io.BufferedWriter(_Output(descriptor, "w", closefd=False)),

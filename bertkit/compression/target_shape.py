@@ -27,7 +27,7 @@ class PruningTarget:
     intermediate: int | None = None
     """Width of the feed-forward network of each layer."""
     vocabulary: tuple[str, ...] = ()
-    """`ROWS`, `TRAINING`, or files and folders of text whose tokens are kept."""
+    """Texts whose tokens are kept: files, folders, `ROWS` (of the recipe) or `TRAINING` (its training rows)."""
 
     @property
     def is_measured(self) -> bool:

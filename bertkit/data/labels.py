@@ -290,7 +290,7 @@ def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
     lists = list_names(checkpoint[:20]), list_names(recipe[:20])
     remedy = "use the recipe that the checkpoint was trained with, or another checkpoint"
     if len(checkpoint) == len(recipe):
-        remedy = f"if you know the meaning of its outputs, name them in its order: --set 'model_labels=[{lists[1]}]'"
+        remedy = f"if you know what its outputs mean, list them in this order: --set 'model_labels=[{lists[1]}]'"
     raise ModelError(f"the checkpoint's labels ({lists[0]}) are not the recipe's ({lists[1]})", remedy)
 
 

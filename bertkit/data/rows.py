@@ -83,7 +83,7 @@ class Split:
     training_rows: frozenset[int] = frozenset()
     """Indices of the rows of this split that the model to score was trained on."""
     normalized_overlap_count: int = 0
-    """Number of `training_rows` that equal a training row only without case, whitespace and Unicode form."""
+    """Number of `training_rows` that equal a training row only if case, whitespace and Unicode form are ignored."""
     unread_columns: tuple[str, ...] = ()
     """Columns of the source that are not read."""
     warnings: tuple[str, ...] = ()

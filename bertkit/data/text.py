@@ -263,8 +263,7 @@ def describe_record(row: Mapping[str, Any], message: str) -> str:
     >>> describe_record({"id": "T-7"}, "no label"), describe_record({"id": "T-7"}, "the id T-7 occurs twice")
     ("id 'T-7'", '')
     """
-    is_named = row.get("id") is None or str(row["id"]) in message
-    return "" if is_named else f"id {row['id']!r}"
+    return "" if row.get("id") is None or str(row["id"]) in message else f"id {row['id']!r}"
 
 
 def as_number(value: Any) -> float:

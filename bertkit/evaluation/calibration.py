@@ -139,9 +139,9 @@ def warn_of_calibration_rows(calibration: SavedCalibration, num_fitted: int, num
     ]
 
 
-def warn_of_tuned(names: Iterable[str]) -> list[str]:
+def warn_of_tuned_options(option_names: Iterable[str]) -> list[str]:
     """Return a warning that lists the options that were tuned on the scored rows."""
-    options = ", ".join(names)
+    options = ", ".join(option_names)
     return [f"{options} was chosen on these rows: their scores and intervals are a little too high."] if options else []
 
 

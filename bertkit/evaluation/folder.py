@@ -20,7 +20,7 @@ from bertkit.storage.outputs import check_not_inputs
 from bertkit.storage.runs import RunRecord, as_portable_record
 
 RECORD = "evaluation.json"
-_FORMAT = 1
+_VERSION = 1
 _NOT_SETTINGS = {"about", "published", "gates", "model", "data"}
 _SCORING_SETTINGS = ("max_length", "precision")  # training settings that change scores
 _REMEDY = "choose another --output"
@@ -33,7 +33,7 @@ def read_evaluation(folder: Path) -> RunRecord | None:
         DataError: If the record is damaged.
     """
     error = DataError("the record of the evaluation is damaged", "evaluate into another folder", file=folder / RECORD)
-    return cast("RunRecord | None", read_with_checksum(folder / RECORD, error, form=("an evaluation", _FORMAT)))
+    return cast("RunRecord | None", read_with_checksum(folder / RECORD, error, form=("an evaluation", _VERSION)))
 
 
 def check_output(folder: Path, splits: Mapping[str, Split]) -> None:
@@ -73,7 +73,7 @@ def begin_evaluation(folder: Path, info: CheckpointInfo) -> RunRecord:
         raise UsageError(message, _REMEDY, file=folder)
     # The status is written before any predictions, so that an interrupted evaluation does not look finished.
     record = record or {"results": [], "predictions": {}, "identity": {"data": {}}}
-    record |= {"format": _FORMAT, "status": "running", "model": info.recipe.model, "made_by": made_by}
+    record |= {"format": _VERSION, "status": "running", "model": info.recipe.model, "made_by": made_by}
     record["versions"] = runs.versions()
     write_with_checksum(folder / RECORD, record)
     write_text(folder / "recipe.yaml", write_yaml(info.recipe.model_dump(mode="json", exclude_defaults=True)))

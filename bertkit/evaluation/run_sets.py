@@ -188,7 +188,7 @@ def read_predictions(run: Path, record: RunRecord, split: Split) -> list[dict[st
 
 def _explain_missing(scores: Sequence[float]) -> str:
     if not all(map(math.isfinite, scores)):
-        return "a run has no such score"
+        return "at least one run lacks this score"
     if len(set(scores)) == 1:
         return "the scores do not vary"
     return "the scores of so few runs differ too much"  # dialect: ok

@@ -17,7 +17,7 @@ STEADY = 0.2
 
 # In each round, a function runs at least twice in a row, until this number of seconds has passed.
 _ROUNDS, _IN_A_ROW, _MIN_SECONDS = 3, 2, 0.01
-_ROWS = (1024, 4096)  # tokens in the timed products, as in a small and a large batch
+_ROWS = (1024, 4096)  # rows of the timed matrix products: tokens of a small and a large batch
 
 
 def count_training_operations(sizes: tuple[int, int, int], lengths: Sequence[int]) -> float:

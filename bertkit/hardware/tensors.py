@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_COPY = "bertkit_host_copy"  # attribute of a tensor on a device
+_COPY = "bertkit_host_copy"  # attribute of a device tensor that holds its copy in host memory
 
 
 def to_device(values: Tensor, device: torch.device | str) -> Tensor:

@@ -59,7 +59,7 @@ def calibration_errors(
     weights = np.ones(len(confidence)) if weights is None else weights
     total = weights.sum()
     rank_bins, order = np.empty(len(confidence), dtype=int), np.argsort(confidence, kind="stable")
-    # The bin depends on the total weight of the decisions before, so bins have equal weights.
+    # The bin of a decision depends on the total weight of the preceding decisions, so bins have equal weights.
     sorted_weights = weights[order]
     rank_bins[order] = np.minimum((np.cumsum(sorted_weights) - sorted_weights) * BINS // total, BINS - 1)
     errors = {}

@@ -121,7 +121,7 @@ def compute_attention_weights(model: Model, batch: Batch) -> list[Tensor]:
         model.set_attn_implementation(implementation)
     rows, tokens = batch["input_ids"].shape
     if not weights or any(layer is None or layer.shape != (rows, layer.shape[1], tokens, tokens) for layer in weights):
-        message = f"a {model.config.model_type} model returns no attention weights between all tokens of a text"
+        message = f"a {model.config.model_type} model does not return the attention weights of all pairs of tokens"
         raise ModelError(message, "name an encoder such as BERT, RoBERTa, DeBERTa or ModernBERT")
     is_token = batch["attention_mask"].bool()
     if min(float(layer.sum(-1).transpose(1, 2)[is_token].min()) for layer in weights) < _MIN_WEIGHT_SUM:

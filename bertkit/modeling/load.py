@@ -397,7 +397,7 @@ def restore_weights(model: Model, file: Path) -> None:
         _, unexpected = target.load_state_dict(weights, strict=False)
         if missing or unexpected:
             raise RuntimeError(f"missing: {', '.join(missing)}; unexpected: {', '.join(unexpected)}")
-        # Compile one graph for all weights (XLA), not one per shape at the first read.
+        # On XLA, compile one graph for all weights now. Otherwise each shape is compiled when a weight is first read.
         Device(model.device.type).end_graph()
         # A late-interaction model stores its projection in a separate file.
         if restore := getattr(model, "restore_projection", None):

@@ -146,7 +146,7 @@ def corrupt(
 
 
 def _count_in_words(maskable: np.ndarray, sizes: np.ndarray, rate: float) -> int:
-    """Return the number of tokens to choose in words of these sizes, at least the size of the shortest word."""
+    """Return how many tokens to mask in complete words: `rate` of the tokens, but at least the shortest word."""
     return max(count_chosen(maskable, rate), int(sizes.min(initial=len(maskable)))) if len(sizes) else 0
 
 

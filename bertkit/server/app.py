@@ -145,7 +145,7 @@ def _add_server_routes(app: FastAPI, service: Service) -> None:
     async def reject_rows(name: str) -> Response:
         # Only models that embed get here, because models that predict have a route with their own schema.
         routes = ", ".join(choose_model(service.models, name).routes)
-        raise HTTPException(404, f"{name} predicts no rows; it answers at {routes}")
+        raise HTTPException(404, f"{name} makes no predictions; use {routes}")
 
     async def page() -> Response:
         text, headers = read_page()

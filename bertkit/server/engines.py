@@ -32,7 +32,7 @@ class PredictionEngine:
     checkpoint: Checkpoint
 
     def group(self, value: Row) -> Hashable:
-        """Return the columns of a row, because rows with and without a second text are encoded separately."""
+        """Return the key of the batch: the columns, because rows with a second text are encoded separately."""
         return tuple(sorted(value))
 
     def encode(self, values: Sequence[Row]) -> list[EncodedInput]:

@@ -374,11 +374,11 @@ def free_space(file: Path) -> tuple[int | None, int | None]:
         file = file.parent
     try:
         usage = shutil.disk_usage(file)
-        files = os.statvfs(file).f_favail if hasattr(os, "statvfs") and os.statvfs(file).f_files else None
+        free_inodes = os.statvfs(file).f_favail if hasattr(os, "statvfs") and os.statvfs(file).f_files else None
     except OSError:
         return None, None
     # Some network file systems report no sizes.
-    return (usage.free if usage.total else None), files
+    return (usage.free if usage.total else None), free_inodes
 
 
 def _megabytes(size: int) -> str:

@@ -158,7 +158,7 @@ def compare(predictions: Predictions, rows: Rows, context: TaskContext) -> dict[
 def compare_ranks(
     predictions: Predictions, rank: Callable[[Sequence[Any], Sequence[Any]], np.ndarray]
 ) -> dict[str, Any]:
-    """Return the ``rank`` of each row's positive, and whether its score ``beats`` all negatives of the row.
+    """Rank the positive of each row: ``rank``, and ``beats``, which is 1 if it scores higher than the row's negatives.
 
     Args:
         predictions: Records with the vectors of anchor and positive or, for baselines, with the rank.

@@ -129,7 +129,7 @@ def _read_spans(row: Row, recipe: Recipe) -> Row | None:
     offsets, overlapping = _option(recipe, "offsets"), _option(recipe, "overlapping")
     skipped_spans = list[TextSpan]()
     spans = read_spans(value, row["text"], offsets=offsets, overlapping=overlapping, dropped_spans=skipped_spans)
-    # Do not split at gold spans, because texts to predict have none, and would have other words.
+    # Do not split at gold spans: texts to predict have none, so they would be split differently.
     split_row = _split_words(row, recipe)
     tags = entities.tag_spans(split_row["offsets"], spans)
     split_row["tags"] = [_check_tag(tag, word, split_row["tokens"], recipe) for word, tag in enumerate(tags)]

@@ -234,8 +234,7 @@ def _describe_answer(question: Question, probabilities: list[float]) -> dict[str
         return {"probability": probabilities[1]}
     if question.type == "score":
         return {"expected": expected_level(probabilities), "probabilities": probabilities}
-    by_label = dict(zip(question.options, probabilities, strict=True))
-    return {"probabilities": by_label, "confidence": max(probabilities)}
+    return {"probabilities": dict(zip(question.options, probabilities, strict=True)), "confidence": max(probabilities)}
 
 
 def gold_probabilities(predictions: Predictions, rows: Rows, context: TaskContext) -> calibration.Decisions:

@@ -63,8 +63,8 @@ class Session:
     def _pass_on(self, event: str, *states: Any, logs: Mapping[str, Any] | None = None, **objects: Any) -> None:
         self.last_event = states
         self.objects = {name: objects.get(name) for name in ("model", "processing_class")}
-        # `end` passes "on_train_end" on, after the final scores. The Trainer's summary is left out, because it covers
-        # only the steps since a resume.
+        # `end` forwards "on_train_end" later, after the final scores. The Trainer's summary covers only the steps since
+        # a resume, so it is left out.
         if event == "on_train_end" or (logs is not None and "train_runtime" in logs):
             return
         if logs is not None:

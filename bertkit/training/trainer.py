@@ -185,8 +185,7 @@ class BertkitTrainer(transformers.Trainer):  # type: ignore[misc]
         """Run a micro-batch forward and backward, and return its share of the loss."""
         if self.graphs is None:
             return super().training_step(model, self._on_device(batch), items)  # type: ignore[no-any-return]
-        shares = self.graphs.run({**batch, _ITEMS: items}, self.args.device)
-        return self._record_shares(shares.unbind())
+        return self._record_shares(self.graphs.run({**batch, _ITEMS: items}, self.args.device).unbind())
 
     def _on_device(self, batch: Tensors) -> Tensors:
         """Move the tensors of a batch to the device, asynchronously if they are in pinned memory."""

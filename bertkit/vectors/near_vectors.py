@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BLOCK, _CHUNK = 4096, 8192
 _ROUNDING = 2**-7
 """Largest error of a cosine that is computed in bf16: 2^-9 for each vector, and 2^-9 for the result."""
-_WORTH_A_TRIAL = 10_000  # rows, which are compared before a trial of the precision has ended
+_MIN_ROWS_FOR_TRIAL = 10_000  # with fewer rows, the comparison ends sooner than a trial of the precision
 
 
 class NearDuplicates(NamedTuple):
@@ -107,4 +107,4 @@ def _fast_dtype(rows: int) -> torch.dtype:
     """Return the dtype in which the CPU multiplies fastest: bf16 if it has units for it."""
     import torch
 
-    return torch.bfloat16 if rows >= _WORTH_A_TRIAL and bf16_is_faster_on_cpu() else torch.float32
+    return torch.bfloat16 if rows >= _MIN_ROWS_FOR_TRIAL and bf16_is_faster_on_cpu() else torch.float32

@@ -68,7 +68,9 @@ _FLAT = 0.8  # a training loss that ends above this fraction of the first loss h
 _MIN_RISE, _MIN_PEAK, _MIN_EVAL_RISE = 0.1, 0.05, 0.05  # fractions of the first loss
 _MAX_GENERALIZATION = 0.1  # fraction of the lowest validation loss; a larger rise is overfitting
 _LATE_STEP = 2 / 3  # fraction of all steps; if the best step is earlier, the later steps were wasted
-_MIN_LAST_FALL = 0.1  # fraction of the first loss; if the validation loss last fell by more, more steps would help
+_MIN_LAST_FALL = (
+    0.1  # fraction of the first loss; after a larger last fall of the validation loss, more steps would help
+)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from bertkit.data.rows import Split
 from bertkit.data.sources import find_unsplit_file, is_validation, use_recorded_data
 from bertkit.evaluation.baselines import compare_baselines, make_result, read_baselines
 from bertkit.evaluation.benchmarks import write_eval_results
-from bertkit.evaluation.calibration import warn_of_tuned
+from bertkit.evaluation.calibration import warn_of_tuned_options
 from bertkit.evaluation.checkpoint import Checkpoint, CheckpointInfo, find_members
 from bertkit.evaluation.folder import begin_evaluation, check_output, finish_evaluation
 from bertkit.evaluation.forward import gather_from_all
@@ -204,7 +204,9 @@ def score_splits(
         gold = list(split.column(task.COLUMNS.gold))
         warnings = describe_lacking(gold, unknown_labels, model_labels) + eval_output.warnings
         if _was_tuned_on(info, split):
-            warnings += warn_of_tuned(name for name in info.record.get("tuned", {}) if name not in recipe.options)
+            warnings += warn_of_tuned_options(
+                name for name in info.record.get("tuned", {}) if name not in recipe.options
+            )
         result = replace(
             result,
             folder=None if folder is None else str(folder),

@@ -21,7 +21,7 @@ from bertkit.evaluation.baselines import (
     write_baselines,
 )
 from bertkit.evaluation.benchmarks import write_eval_results
-from bertkit.evaluation.calibration import warn_of_tuned
+from bertkit.evaluation.calibration import warn_of_tuned_options
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import EvalOutput, EvalResult, get_split_suffix, write_predictions
 from bertkit.metrics.baselines import tabulate
@@ -151,7 +151,7 @@ def _make_result(outcome: _Outcome, name: str) -> EvalResult:
     recipe, split, metric = data.recipe, data.splits[name], data.recipe.best_metric
     warnings = _find_warnings(data, fit_result) + output.warnings
     if name == data.validation.name:
-        warnings += warn_of_tuned(_get_tuned_options(data, output.context.recipe))
+        warnings += warn_of_tuned_options(_get_tuned_options(data, output.context.recipe))
     reasons = find_undefined_reasons(data.task.METRICS, output.scores, output.row_scores)
     if name == data.validation.name and metric in reasons:
         warnings.append(f"{metric} is undefined ({reasons[metric]}), so the step with the lowest loss was selected.")
@@ -254,7 +254,7 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
 
 
 def _make_report(outcome: _Outcome, record: RunRecord) -> ReportData:
-    data, first = outcome.data, outcome.results[0]
+    data, first_result = outcome.data, outcome.results[0]
     recipe, split = data.recipe, data.validation
     soft_labels = recipe.distillation.soft_labels if recipe.distillation else None
     # Published scores are for the complete dataset, so show none next to scores on demo data or on a part of the rows.
@@ -265,23 +265,23 @@ def _make_report(outcome: _Outcome, record: RunRecord) -> ReportData:
         model=recipe.model_name,
         teachers=[f"the soft labels in column {soft_labels!r}"] if soft_labels else _list_teachers(recipe),
         split=split.name,
-        rows=first.rows,
+        rows=first_result.rows,
         seed=recipe.training.seed,
         best_metric=recipe.best_metric,
-        scores=first.scores,
-        score_notes=describe_positive_label(first.scores, first.positive_label),
-        intervals=first.intervals,
-        interval_methods=first.interval_methods,
-        no_interval=first.undefined.get("intervals", {}),
-        baselines=first.baselines,
-        lead=first.lead,
+        scores=first_result.scores,
+        score_notes=describe_positive_label(first_result.scores, first_result.positive_label),
+        intervals=first_result.intervals,
+        interval_methods=first_result.interval_methods,
+        no_interval=first_result.undefined.get("intervals", {}),
+        baselines=first_result.baselines,
+        lead=first_result.lead,
         compared_models=_tabulate_models(outcome),
         published=[entry.model_dump() for entry in recipe.published] if is_comparable else [],
         examples=_make_examples(outcome),
         decisions=_find_decisions(outcome),
         labels=list(data.labels),
-        tables={"baselines": tabulate(first.baselines), **outcome.details[split.name].tables},
-        warnings=first.warnings + first.data_warnings,
+        tables={"baselines": tabulate(first_result.baselines), **outcome.details[split.name].tables},
+        warnings=first_result.warnings + first_result.data_warnings,
         other_splits={result.split: result.scores for result in outcome.results[1:]},
         provenance=_collect_provenance(data, record),
     )

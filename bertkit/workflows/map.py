@@ -126,7 +126,7 @@ def draw_map(
 
         # 4. Write the files, the page last.
         with stage(f"writing {page.name}"), disk_errors(page.parent), ExitStack() as cleanup:
-            # After an error, delete the other files. They have no page, so the same command would reject them.
+            # After an error, delete the other files. Without a page, they would make the same command fail.
             if not overwrite:
                 for file in outputs[1:]:
                     cleanup.callback(file.unlink, missing_ok=True)

@@ -49,7 +49,7 @@ class PushResult:
     commit: str | None = None
     """Newest commit after the push, or None for a dry run."""
     before: str | None = None
-    """Newest commit before the push, which the history keeps, or None for a new repository."""
+    """Newest commit before the push, or None for a new repository. The commit stays in the history."""
     deleted: list[str] = field(default_factory=list)
     """Deleted files of the earlier model, which would be loaded together with the files of this run."""
 

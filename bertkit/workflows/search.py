@@ -137,8 +137,7 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None) -> Inde
             return _report_index(index.delete_old_words(), 0)
         with stage(f"checking the rows of {rows.name}"):
             count, coverage = rows.check(index)
-        chunks = partial(_embed_chunks, rows, embedder, count, coverage)
-        return _report_index(index.add(chunks, source=source), count)
+        return _report_index(index.add(partial(_embed_chunks, rows, embedder, count, coverage), source=source), count)
 
 
 def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:

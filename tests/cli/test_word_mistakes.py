@@ -53,8 +53,7 @@ MISTAKES = {
         "ner",
         "d.jsonl",
         lines(OK, words(["in", "Rome"], ["O", "I-LOC"])),
-        "word 2 'Rome': I-LOC after O is not IOB2 (d.jsonl:2, column 'tags')"
-        " - add --set options.scheme=iob1",
+        "word 2 'Rome': I-LOC after O is not IOB2 (d.jsonl:2, column 'tags') - add --set options.scheme=iob1",
     ),
     "tag without a type": (
         "ner",

@@ -111,7 +111,7 @@ def test_vectors_in_the_shape_of_openai(client, sentence_folder):
         ("/v1/models/run:predict", {"instances": [{"words": "a"}]}, 422, "instances[0].text: Field required"),
         ("/v1/models/run:predict", {"instances": [{"text": "a", "x": 1}]}, 422, "instances[0].x: Extra"),
         ("/v1/models/nix:predict", {"instances": []}, 404, "no model is called 'nix' here; there are run, vectors"),
-        ("/v1/models/vectors:predict", {}, 404, "vectors predicts no rows; it answers at /embed, /v1/embeddings"),
+        ("/v1/models/vectors:predict", {}, 404, "vectors makes no predictions; use /embed, /v1/embeddings"),
         ("/v1/models/run:predict", {"instances": []}, 422, "instances: List should have at least 1"),
         ("/v1/models/run:predict", {"instances": [{"text": "a"}] * 65}, 413, "65 inputs: send at most 64"),
         ("/v1/models/run:predict", b'{"instances": [', 400, "the body is not JSON"),

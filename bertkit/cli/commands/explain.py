@@ -40,7 +40,7 @@ _NOTHING = "nothing to explain: the row has no words"
 
 TargetOption = Annotated[
     list[str] | None,
-    option("Label to explain, or word whose tag to explain (taggers); repeatable.", "NAME", "the prediction"),
+    option("Label to explain or, for taggers, word whose tag is explained; repeatable.", "NAME", "the prediction"),
 ]
 StepsOption = Annotated[int, option("Maximum number of steps of integrated gradients.", "N", min=1, max=8192)]
 

@@ -184,8 +184,7 @@ def read_xlsx(source: Source, data: DataConfig, name: str) -> Iterator[Record]:
         DataError: If the file is not a workbook, two columns have the same name, or a cell has no column name above it.
     """
     problem = "Excel workbooks need the package openpyxl"
-    openpyxl = import_extra("openpyxl", problem, "xlsx", "save it as CSV", file=name)
-    return _read_sheet(openpyxl, source, data, name)
+    return _read_sheet(import_extra("openpyxl", problem, "xlsx", "save it as CSV", file=name), source, data, name)
 
 
 def _read_sheet(openpyxl: Any, source: Source, data: DataConfig, name: str) -> Iterator[Record]:

@@ -35,9 +35,9 @@ class EncoderHead(ModelAttributes):
         options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(encoder).parameters else {}
         setattr(self, self.base_model_prefix, encoder(config, **options))
 
-    def run_encoder(self, *texts: Tensor | None, **kwargs: object) -> ModelOutput:
+    def run_encoder(self, *args: Tensor | None, **kwargs: object) -> ModelOutput:
         """Run the encoder on `INPUTS`, by position or by name; None is left out."""
-        inputs = {**dict(zip(INPUTS, texts, strict=False)), **kwargs}
+        inputs = {**dict(zip(INPUTS, args, strict=False)), **kwargs}
         return self.base_model(**{name: values for name, values in inputs.items() if values is not None})
 
 
@@ -60,7 +60,7 @@ def build_head_class(head: type, config_class: type, ending: str) -> type:
     # The base of BertModel is BertPreTrainedModel, which defines config, loading and initialization.
     base = next(parent for parent in encoder.__mro__[1:] if issubclass(parent, PreTrainedModel))
     family = encoder.__name__.removesuffix("Model")
-    # transformers looks up by class name how to rename old weights, so register the new class like its own.
+    # transformers looks up by class name how to rename old weights: the new class gets the rules of the class for tags.
     if mapping := get_checkpoint_conversion_mapping(f"{family}ForTokenClassification"):
         register_checkpoint_conversion_mapping(family + ending, mapping, overwrite=True)
     return type(family + ending, (head, base), {"__module__": head.__module__})

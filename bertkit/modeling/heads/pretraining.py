@@ -69,8 +69,7 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
         # (masked,) to (rows, tokens). A sample that equals the original token counts as original (section 2).
         replaced = scatter_labeled(samples != originals, masked_batch, torch.zeros_like(labels, dtype=torch.bool))
         logits = self.discriminator(scatter_labeled(samples, masked_batch, input_ids), **kwargs).logits
-        generated = {"masked_logits": outputs.logits, "masked_labels": originals}
-        return {"logits": logits, "replaced": replaced, **generated}
+        return {"logits": logits, "replaced": replaced, "masked_logits": outputs.logits, "masked_labels": originals}
 
 
 def sample_tokens(logits: Tensor, draws: Tensor) -> Tensor:

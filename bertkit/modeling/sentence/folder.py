@@ -50,7 +50,7 @@ _KNOWN_MODULES = ("Transformer", "Pooling", "Normalize", "Dense", "Dropout")
 
 _OTHER_FORMATS = {
     "SpladePooling": ("its vectors are sparse", "use the recipe sparse, or SparseEncoder of sentence-transformers"),
-    "MultiVectorMask": ("it makes a vector per token", "use the recipe late-interaction, or search --rerank"),
+    "MultiVectorMask": ("it makes a vector per token", "use the recipe late-interaction, or `search query --rerank`"),
 }
 """Modules of other formats -> problem and remedy."""
 

@@ -120,7 +120,7 @@ def mnrl(vectors: Tensor, labels: Labels, missing: Tensor, scale: float, static:
 
 
 def find_positives(vectors: Tensor, missing: Tensor, scale: float) -> Tensor:
-    """Compute `mnrl` with dot products, without normalization of the vectors.
+    """Compute `mnrl` with dot products, without normalizing the vectors; `missing` and `scale` are the same.
 
     Two rows have an anchor and a positive. The first anchor has the scores 1 and 0.6, the second 0 and 0.8. The
     positive of row i is candidate i: the loss is the mean of -ln(e^1 / (e^1 + e^0.6)) and -ln(e^0.8 / (e^0 + e^0.8)).

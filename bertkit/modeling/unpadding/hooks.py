@@ -149,8 +149,7 @@ class _Unpadding:
 
         def unpad(values: Tensor) -> Tensor:
             # (rows, tokens, width), or (1, tokens, width) if all rows have the same positions
-            rows = values.expand(packed.shape[0], -1, -1)
-            return packed.compute_once(values, lambda: packed.unpad(rows)[None])
+            return packed.compute_once(values, lambda: packed.unpad(values.expand(packed.shape[0], -1, -1))[None])
 
         return args, {**kwargs, "position_embeddings": tuple(map(unpad, positions))}
 
@@ -263,8 +262,7 @@ def _attend_deberta(
             nearby = distances["p2c"][:, longest - length + 1 : longest + length + 1]
             bias = bias + _multiply_distances(key, nearby * scale).transpose(2, 3)
         outputs.append(_attend(module.dropout, (query, key, value), bias, mask, scale=1.0))
-    joined = outputs[0] if attention is None else attention.join(outputs)
-    return joined.flatten(2), None
+    return outputs[0] if attention is None else attention.join(outputs).flatten(2), None
 
 
 def _split_states(attention: GroupedAttention, qkv: Sequence[Tensor]) -> list[tuple[States, Tensor]]:

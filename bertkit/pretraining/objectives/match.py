@@ -85,17 +85,17 @@ def _student_config(context: PretrainContext) -> Config | None:
 
 
 def _check_student(student: Config, context: PretrainContext) -> None:
-    teacher, training, first_id = context.config, context.recipe.training, first_position(student)
+    training, first_id = context.recipe.training, first_position(student)
     # RoBERTa counts positions from its padding id + 1, so it has fewer positions for tokens than embeddings.
     positions = getattr(student, "max_position_embeddings", training.max_length + first_id) - first_id
     if positions < training.max_length:
         message = f"the student reads {positions} tokens, not {training.max_length}"
         raise RecipeError(message, f"--max-length {positions}")
-    can_separate = get_architecture(student).separates_documents and first_id == first_position(teacher)
+    can_separate = get_architecture(student).separates_documents and first_id == first_position(context.config)
     if training.packing == "documents" and not can_separate:
         message = f"a student of type {student.model_type} cannot keep documents of a block apart as its teacher does"
         raise RecipeError(message, "add --set training.packing=joined, or none")
-    heads, teacher_heads = student.num_attention_heads, teacher.num_attention_heads
+    heads, teacher_heads = student.num_attention_heads, context.config.num_attention_heads
     if read_option(OPTIONS, context.recipe, "attention") and heads != teacher_heads:
         message = f"attention cannot be matched: the student has {heads} heads, the teacher {teacher_heads}"
         remedy = f"add --set options.student_options.num_attention_heads={teacher_heads}, or options.attention=false"

@@ -236,8 +236,8 @@ def hub_errors(subject: str = "") -> Iterator[None]:
     except (OSError, httpx.HTTPError, RuntimeError, XetDownloadError) as error:
         if isinstance(error, OSError) and error.errno and not isinstance(error, (ConnectionError, TimeoutError)):
             raise  # an error of the disk
-        failed = f"the transfer failed ({error_summary(error.__cause__ or error)})"
-        raise explain(error, subject) or UnavailableError(subject + failed, REPEAT) from None
+        failure = f"the transfer failed ({error_summary(error.__cause__ or error)})"
+        raise explain(error, subject) or UnavailableError(subject + failure, REPEAT) from None
 
 
 def explain(error: BaseException, subject: str = "") -> UnavailableError | None:
