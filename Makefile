@@ -34,7 +34,7 @@ check: install ## check formatting, lint, types, layers, the size of the code an
 	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
 	$(BIN)/lint-imports
 	$(BIN)/python tools/count_code.py --total
-	$(BIN)/python tools/dialect.py --max 18
+	$(BIN)/python tools/dialect.py --max 12
 
 format: install ## format the code and apply automatic fixes
 	$(BIN)/ruff format .
