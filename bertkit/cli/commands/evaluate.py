@@ -264,7 +264,7 @@ def print_languages(results: Mapping[str, Sequence[EvalResult]], means: Sequence
             # Each language has the same weight, as in XNLI and XTREME, even if it has fewer rows.
             rows.append({"language": "mean", "score": mean["score"], "95% CI": mean["interval"]})
         print_table(metric, rows)
-    print_text("  The interval of the mean assumes independent rows; for translations, it is too wide.")
+    print_text("  The interval of the mean assumes independent rows; for translations, it is too narrow.")
     for language, group in results.items():
         for result in group:
             if result.training_rows:
