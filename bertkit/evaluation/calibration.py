@@ -175,12 +175,12 @@ def choose_thresholds(
         if decision is not None:
             options["abstain_below"][name] = decision.threshold
             messages.append(
-                f"precision {precision:g}{suffix}, shown with 95% confidence: abstains below "
+                f"precision {precision:g}{suffix} with 95% confidence: abstains below "
                 f"{decision.threshold:.4f}; {decision.coverage:.1%} of the {rows} remain, "
                 f"and {decision.precision:.1%} of these are correct"
             )
         elif precision is not None:
-            messages.append(f"precision {precision:g}{suffix} is not shown on the {rows}: abstains from all of them")
+            messages.append(f"precision {precision:g}{suffix} is not reached: abstains from all {rows}")
         if coverage is not None:
             options["set_above"][name] = lowest = find_set_threshold(gold[has_type], coverage)
             messages.append(

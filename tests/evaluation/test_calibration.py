@@ -87,7 +87,7 @@ def test_each_type_of_question_has_a_promise_of_its_own(log):
     options = choose_thresholds(typed, load_recipe("decide"), 0.95, 0.8)
     assert options == {"abstain_below": {"choice": 0.0}, "set_above": {"choice": 0.9, "score": 0.4}}
     assert "100.0% of the 150 choice answers remain" in log.messages[0]
-    assert log.messages[2] == "precision 0.95 of score is not shown on the 50 score answers: abstains from all of them"
+    assert log.messages[2] == "precision 0.95 of score is not reached: abstains from all 50 score answers"
     with pytest.raises(DataError, match=r"no threshold has shown a precision of 0.999"):
         choose_thresholds(typed, load_recipe("decide"), 0.999, None)
 

@@ -49,7 +49,7 @@ def test_a_calibration_is_applied_and_said(run, model, rows):
     assert any(one.startswith(fitted) for one in json.loads(evaluated.out)["results"][0]["warnings"])
     asked = ["--min-precision", 0.7, "--coverage", 0.95]
     predicted = run("predict", "classify", rows, "--model", model, *asked)
-    assert line in predicted.err and "precision 0.7, shown with 95% confidence" in predicted.err
+    assert line in predicted.err and "precision 0.7 with 95% confidence" in predicted.err
     records = [json.loads(one) for one in predicted.out.splitlines()]
     first = np.array([list(before["probabilities"].values())])
     tempered = metrics.temper(first, result["temperature"])[0]

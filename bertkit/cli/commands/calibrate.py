@@ -86,12 +86,12 @@ def print_calibration(result: CalibrationResult) -> None:
         print_table("thresholds", thresholds)
         if not thresholds:
             print_text("  thresholds stay at 0.5, because no others are better")
-    # 4. Abstention. "not shown": no threshold reaches the precision with 95% confidence on these rows.
+    # 4. Abstention. "not reached": no threshold reaches the precision with 95% confidence on these rows.
     abstention_rows = [
         {
             "type": entry.get("type", ""),
             "precision": entry["asked"],
-            "abstain below": entry.get("threshold", "not shown"),
+            "abstain below": entry.get("threshold", "not reached"),
             "answered": entry.get("coverage", ""),
             "correct": entry.get("precision", ""),
         }

@@ -26,7 +26,7 @@ def test_measures_stand_side_by_side_and_thresholds_below(capsys):
     text = capsys.readouterr().out
     assert "  temperature 1.731\n" in text
     assert "0.1000 (0.0800 to 0.1200)" in text and "0.0200 (n/a)" in text
-    assert "not shown" in text
+    assert "not reached" in text
     assert text.endswith("  written: runs/x/calibration.json, and calibration.html next to it\n")
 
 
