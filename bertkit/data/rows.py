@@ -280,7 +280,7 @@ def find_joined_labels(values: Iterable[object], min_count: int = 2) -> tuple[st
     Each joined label must also be a value, or occur in at least `min_count` joined values.
 
     >>> find_joined_labels(["a|b", "b", "a"])
-    ("'a|b' looks like several labels", '--set options.multi_label=true')
+    ("'a|b' looks like several labels", 'add --set options.multi_label=true')
     """
     names = {value for value in values if isinstance(value, str)}
     for separator in "|;,":

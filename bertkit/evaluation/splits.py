@@ -210,7 +210,7 @@ def _label_remedy(info: CheckpointInfo, split: Split, gold: str) -> str:
     if info.recipe.labels or (len(label_names) != outputs and list(info.labels) != make_placeholder_names(outputs)):
         return CORRECT_ROW
     names = list_names(label_names) if len(label_names) == outputs else "..."
-    return f"if you know the meaning of its {outputs} outputs, name them in its order: --set 'model_labels=[{names}]'"
+    return f"if you know what its {outputs} outputs mean, list them in this order: --set 'model_labels=[{names}]'"
 
 
 # --- Digests of training rows ---

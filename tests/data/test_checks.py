@@ -142,7 +142,7 @@ def test_swapped_columns_are_refused_with_the_command_that_swaps_them():
         check_swapped(split(swapped), CLASSES, DataConfig(columns={"text": "a", "label": "b c"}))
     assert str(refused.value) == (
         "'a' looks like labels ('negative'), 'b c' like texts (train.csv:2) - "
-        "--set 'data.columns.text=b c' --set data.columns.label=a; "
+        "add --set 'data.columns.text=b c' --set data.columns.label=a; "
         "or, if this is intended, list the classes under `labels:`"
     )
 

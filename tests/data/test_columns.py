@@ -80,7 +80,7 @@ def test_what_looks_like_input_is_named_with_a_remedy_only_where_it_helps():
         (
             ["A fine film .", "Dull ."],
             ColumnSpec(("text",), ""),
-            "data.header=[text]'; or --set data.columns.text=COLUMN",
+            "data.header=[text]'; or add --set data.columns.text=COLUMN",
         ),
     ],
 )
@@ -125,7 +125,7 @@ def test_a_header_in_the_middle_of_the_rows_is_refused():
 def test_several_columns_that_may_be_meant_are_all_named():
     names = ["tokens", "pos_tags", "chunk_tags", "ner_tags"]
     line = str(missing_column_error("tags", "tags", names, "d.conll", DataConfig()))
-    assert line.endswith("did you mean pos_tags or ner_tags? --set data.columns.tags=COLUMN")
+    assert line.endswith("did you mean pos_tags or ner_tags? add --set data.columns.tags=COLUMN")
 
 
 def test_a_row_without_columns_lacks_them():

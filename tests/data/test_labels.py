@@ -69,7 +69,7 @@ def test_names_that_do_not_match_are_both_shown():
         match_names(["LABEL_0", "LABEL_1"], NAMES)
     assert str(refused.value) == (
         "the checkpoint's labels (LABEL_0, LABEL_1) are not the recipe's (unacceptable, acceptable) - "
-        "if you know the meaning of its outputs, name them in its order: "
+        "if you know what its outputs mean, list them in this order: "
         "--set 'model_labels=[unacceptable, acceptable]'"
     )
     with pytest.raises(ModelError, match="use the recipe that the checkpoint was trained with"):

@@ -47,8 +47,8 @@ def test_names_that_cannot_be_matched_are_refused_with_both_lists(run, foreign, 
     ended = run("eval", "classify", "--model", foreign, "--data", rows, *COLA)
     assert ended.code == 4
     assert ended.last == (
-        "error: the checkpoint's labels (LABEL_0, LABEL_1) are not the recipe's (bad, good) - if you know the meaning "
-        "of its outputs, name them in its order: --set 'model_labels=[bad, good]'"
+        "error: the checkpoint's labels (LABEL_0, LABEL_1) are not the recipe's (bad, good) - if you know what its "
+        "outputs mean, list them in this order: --set 'model_labels=[bad, good]'"
     )
 
 
@@ -58,7 +58,7 @@ def test_labels_of_rows_that_nameless_outputs_do_not_have_have_a_remedy(run, for
     ended = run("eval", "classify", "--model", foreign, "--data", rows, "--split", "all")
     assert ended.code == 3
     assert "label 'bad' is not one of the 2 labels (0 LABEL_0, 1 LABEL_1)" in ended.last
-    remedy = "if you know the meaning of its 2 outputs, name them in its order"
+    remedy = "if you know what its 2 outputs mean, list them in this order"
     assert ended.last.endswith(f"{remedy}: --set 'model_labels=[{names}]'")
 
 

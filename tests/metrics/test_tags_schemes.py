@@ -15,8 +15,8 @@ from bertkit.metrics import tags as entities
 from tests.metrics.spans import TYPES, any_tags, rows_of_spans, write_iob1, write_iob2, write_tags
 
 CORRECT = "correct the row"
-BIOES = "--set options.scheme=bioes if they are BIOES"
-IOB1 = "--set options.scheme=iob1 reads such tags"
+BIOES = "add --set options.scheme=bioes if they are BIOES"
+IOB1 = "add --set options.scheme=iob1"
 NONE = "if these are not entity tags, --set options.scheme=none --set metrics=[accuracy,f1_macro]"
 NUMBERS = "name the tags in the order of their numbers: --set 'labels=[O, B-PER, I-PER]'"
 BROKEN = "correct it, or --set options.scheme=iob2 if the tags are IOB2"

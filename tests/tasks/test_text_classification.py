@@ -246,6 +246,6 @@ def test_a_head_over_windows_is_refused_for_single_texts(tiny_model, tmp_path):
     task.load_model(tiny_model, hierarchical, new_head=True).save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
     task.load_model(tmp_path, hierarchical, new_head=False)
-    remedy = "--set options.long_text=hierarchical"
-    with pytest.raises(ModelError, match=f"its head reads the windows of a text .* - {remedy}"):
+    remedy = "add --set options.long_text=hierarchical"
+    with pytest.raises(ModelError, match=f"its head reads windows of a text .* - {remedy}"):
         task.load_model(tmp_path, setup_of(), new_head=False)

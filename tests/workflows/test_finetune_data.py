@@ -83,7 +83,7 @@ def test_swapped_columns_are_refused(run, tiny_model, toy_data):
     columns = "data.columns={text: label, label: text}"
     ended = run("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--set", columns, "--dry-run")
     assert ended.code == 3
-    remedy = ended.last.rpartition(" - ")[2].partition(";")[0]
+    remedy = ended.last.rpartition(" - add ")[2].partition(";")[0]
     mended = ["--set", columns, *shlex.split(remedy), "--dry-run"]
     assert run("finetune", "classify", "--model", tiny_model, "--data", toy_data, *mended).code == 0
 

@@ -262,7 +262,7 @@ def _attend_deberta(
             nearby = distances["p2c"][:, longest - length + 1 : longest + length + 1]
             bias = bias + _multiply_distances(key, nearby * scale).transpose(2, 3)
         outputs.append(_attend(module.dropout, (query, key, value), bias, mask, scale=1.0))
-    return outputs[0] if attention is None else attention.join(outputs).flatten(2), None
+    return (outputs[0] if attention is None else attention.join(outputs)).flatten(2), None
 
 
 def _split_states(attention: GroupedAttention, qkv: Sequence[Tensor]) -> list[tuple[States, Tensor]]:
