@@ -67,9 +67,9 @@ significantly. Lower figures are bold. Metrics of the same rows use the same dra
 
 
 CALIBRATION = """
-For calibration measures, there are {trials} trials, so figures from {lowest:.1f} to {highest:.1f} do not differ from
-95 significantly. The logits are calibrated, 1.15 times too large, or twice as large. The mean width of the intervals is
-in parentheses. An `ece` of 0 is the lowest possible value, so intervals contain it more often.
+The intervals of the measures of a calibration have {trials} trials, so figures from {lowest:.1f} to {highest:.1f} do
+not differ from 95 significantly. The logits are calibrated, 1.15 times too large, or twice as large. The mean width of
+the intervals is in parentheses. An `ece` of 0 is the lowest possible value, so intervals contain it more often.
 
 | confidence | measure | true value | n = 300 | n = 1,000 | n = 5,000 |
 |---|---|---:|---:|---:|---:|
