@@ -33,10 +33,11 @@ bertkit promises:
 5. If you make a mistake, one line names the problem, its place and the remedy. There is no traceback.
 6. Exit code 0 means that the work was done, and that its numbers are finite.
 
-The tables list the cases. [Exit codes](ci.md#exit-codes) explains the codes; `-` means that the command does not exit.
+The tables list the tested cases. [Exit codes](ci.md#exit-codes) explains the codes; `-` means that the command does not
+exit.
 
-`make reliability` runs the tests and writes this page. `tests/reliability.yaml` lists the tests of each row. They need
-no network and no GPU. Root skips some of them, because it can write anywhere.
+`make reliability` runs the tests and writes this page. `tests/reliability.yaml` lists the tests of each case. They need
+no network and no GPU. Some are skipped for root, which can write anywhere.
 """
 
 
@@ -45,20 +46,20 @@ ATTACKS = """\
 
 `make soak` disturbs every command, with runs of all task families and objectives:
 
-* *kill*, *signal*: SIGKILL at a file operation or a random time; SIGTERM, SIGINT or SIGHUP to all processes. The
-  command prints one line, or nothing after SIGKILL.
-* *full*, *quota*, *eio*, *read-only*: writes fail from a file operation on. The command exits with code 6 and one line,
-  or with 0 and complete output.
-* *twice*: two processes run the same command. At least one succeeds; the other succeeds or prints one line.
-* *damage*: an input file gets a flipped bit, is truncated or emptied, or has other content. The command rejects it in
-  one line, or answers as for the intact file.
+* *kill*, *signal*: the process gets SIGKILL at a file operation or a random time, or all processes get SIGTERM, SIGINT
+  or SIGHUP. The command must print one line, or nothing after SIGKILL.
+* *full*, *quota*, *eio*, *read-only*: from a random file operation on, writes fail. The command must exit with code 6
+  and one line, or with 0 and complete output.
+* *twice*: two processes run the same command. One must succeed; the other must succeed or print one line.
+* *damage*: an input file has a flipped bit, other content, or is truncated or empty. The command must reject it in one
+  line, or answer as for the intact file.
 
-Except after *damage*, a repetition must produce the files and bytes of an undisturbed command, and nothing else. Inputs
-must not change.
+Except after *damage*, the repeated command must write the same bytes as an undisturbed command, and no other files.
+Inputs must not change.
 
-*fuzz* changes bytes and values of rows, recipes, `--set`, tests, caches, files of runs, models and indexes, and of
-requests to `serve`. Each must succeed or fail in one line within 5 seconds and 1 GB, without effect on other requests.
-In *coverage*, Atheris (libFuzzer) chose the bytes by the code that they reach. `tests/test_attacks.py` keeps each case
+*fuzz* changes bytes and values of rows, recipes, `--set`, tests, caches, files of runs, models and indexes, and
+requests to `serve`. Each input must succeed or fail in one line within 5 seconds and 1 GB, without effect on other
+requests. In *coverage*, Atheris (libFuzzer) selects bytes that reach new code. `tests/test_attacks.py` keeps each case
 that was found.
 
 ```bash

@@ -20,10 +20,9 @@ PAGE = ROOT / "docs" / "scores.md"
 HEAD = """\
 # Scores
 
-Tests compute each number that bertkit prints a second time with independent code, on random answers. This code is a
+Tests compute each score that bertkit prints a second time with independent code, on random predictions. This code is a
 library, a model of transformers, or an official scorer written as a plain loop. `make scores` runs the tests of
-`tests/scores.yaml`, simulates how often intervals contain the true score, and writes this page. Its text is in
-`tools/make_scores_page.py`.
+`tests/scores.yaml`, simulates how often intervals contain the true score, and writes this page.
 
 ## Recounted metrics
 
@@ -34,29 +33,30 @@ library, a model of transformers, or an official scorer written as a plain loop.
 INTERVALS = """
 ## Intervals
 
-A score has a 95% interval over rows. It covers other rows of the same kind, and no other training seeds, because the
-model is fixed. The terminal, `--json` (`interval_methods`), the report and the model card name the method:
+A score has a 95% interval over rows: it shows how much the score varies among samples of rows. The model is fixed, so
+the interval does not include the variance of training seeds. The terminal, `--json` (`interval_methods`), the report
+and the model card name the method:
 
-* **Wilson**: fractions, such as accuracy and exact match. Precision, recall, and F1 of one label derive from fractions
-  as well. The interval is valid for few rows, and if all or none are right: 12 of 12 is 0.7575 to 1.
-* **bootstrap**: other scores, from 1,000 resamples of the rows, with BCa percentiles (Efron 1987). For few rows, the
-  ends are farther out, as Student's quantiles are (Hesterberg 2015).
-* **halves**: `ece`, `adaptive_ece` and `squared_error_debiased` of a [calibration](calibration.md), from 1,000 random
-  halves of the rows (the jackknife histogram, Wu 1990). A bootstrap would miss the true error, because repeated rows
-  increase it. If the interval of `squared_error_debiased` reaches 0, the others do as well.
+* **Wilson**: for fractions, such as accuracy and exact match, and for precision, recall and F1 of one label. This
+  interval is valid for few rows, and if all or no rows are right: for 12 of 12, it is 0.7575 to 1.
+* **bootstrap**: for other scores, from 1,000 resamples of the rows, with BCa percentiles (Efron 1987). For few rows,
+  the interval is widened as Student's quantiles are (Hesterberg 2015).
+* **halves**: for `ece`, `adaptive_ece` and `squared_error_debiased` of a [calibration](calibration.md), from 1,000
+  random halves of the rows (the jackknife histogram, Wu 1990). A bootstrap would miss the true error, because repeated
+  rows increase it. If the interval of `squared_error_debiased` contains 0, the other two start at 0.
 
-A score has no interval if all resamples score the same, or if there is only one row and the score is not a fraction.
-bertkit prints the reason.
+A score has no interval if all resamples have the same score, or if there is only one row and the score is not a
+fraction. bertkit prints the reason.
 
-`best_f1` and `best_exact` are the best of many thresholds on the same rows, so they are too high for few rows. The same
-holds for `f1` and `exact_match` if the threshold was [tuned](recipes.md#questions-without-an-answer) on the scored
-rows; bertkit prints a note. Score other rows with `bertkit eval --split test`.
+`best_f1` and `best_exact` are the best of many thresholds on the same rows, so they are too high for few rows. If the
+threshold was [tuned](recipes.md#questions-without-an-answer) on the scored rows, `f1` and `exact_match` are too high
+for the same reason; bertkit prints a note. Score other rows with `bertkit eval --split test`.
 
 ### Coverage
 
-Each trial draws rows from a simulated population with a known score. A cell is the percentage of intervals that contain
-this score; 95 is right. Models are 60% to 97% accurate. The percentage of trials without an interval is in parentheses.
-These trials do not count; in most of them, every row was right.
+Each trial draws n rows from a simulated population with a known score. A cell has the percentage of intervals that
+contain this score; it should be 95. Models are 60% to 97% accurate. Trials without an interval are excluded; their
+percentage is in parentheses. In most of them, every row was right.
 
 With {trials} trials of {samples} resamples, figures from {lowest:.1f} to {highest:.1f} do not differ from 95
 significantly. Lower figures are bold. Metrics of the same rows use the same draws. The rows of `rankings` are queries.
@@ -68,7 +68,7 @@ significantly. Lower figures are bold. Metrics of the same rows use the same dra
 
 CALIBRATION = """
 The intervals of the measures of a calibration have {trials} trials, so figures from {lowest:.1f} to {highest:.1f} do
-not differ from 95 significantly. The logits are calibrated, 1.15 times too large, or twice too large. The mean width of
+not differ from 95 significantly. The logits are calibrated, 1.15 times too large, or twice as large. The mean width of
 the intervals is in parentheses. An `ece` of 0 is the lowest possible value, so intervals contain it more often.
 
 | confidence | measure | true value | n = 300 | n = 1,000 | n = 5,000 |
@@ -79,13 +79,13 @@ the intervals is in parentheses. An `ece` of 0 is the lowest possible value, so 
 FALSE_ALARMS = """
 ## False alarms
 
-The table shows how many of {draws} random datasets without any pattern made bertkit report a finding. (95%
+The table shows how often bertkit reports a finding in {draws} random datasets that contain no pattern. (95%
 intervals: 0 of {draws} is 0 to {zero:.1f}%; {highest:.0f} of {draws} is {low:.1f} to {high:.1f}%.) Each dataset
-has {train} training and {validation} validation pairs of MRPC. For `check`, the labels are random, but as frequent
-as in MRPC. For `errors` and `compare`, each of two runs is wrong on a random {wrong:.0%} of the training rows. `errors`
-tests up to 14 slices.
+has {train} training and {validation} validation pairs of MRPC. For `check`, labels are random, with the frequencies
+in the heading. For `errors` and `compare`, each of two runs is wrong on a random {wrong:.0%} of the training rows.
+`errors` tests up to 14 slices.
 
-`check --label-errors` is not in the table, because it is right to report random labels. `probe` reports no findings.
+`check --label-errors` is not in the table, because it is right to report random labels.
 `python -m benchmarks.null_tables` repeats the measurement.
 
 | finding | {shares} |
