@@ -303,7 +303,7 @@ CHECKS = {
     '`pipeline("text-classification", model="runs/x")`': try_pipeline,
     '`SentenceTransformer("runs/x")`': try_sentence_transformer,
     '`model.save_pretrained("x")`, `checkpoint-500` of a Trainer': try_saved_model,
-    '`pipeline("token-classification")` for a task': try_task_names,
+    '`pipeline("token-classification")`': try_task_names,
     "`accelerate launch train.py`, `torchrun train.py`": try_launchers,
     "`trainer.hyperparameter_search(...)`": try_search,
     "Hydra: `training.epochs=1`; spaCy: `--training.epochs 1`; trl: `--config FILE`": try_overrides,
