@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.harness import RESULTS as FOLDER
 from benchmarks.harness import read_options, write_results
 from bertkit.metrics.intervals import find_intervals
-from bertkit.metrics.registry import REGRESSION
+from bertkit.metrics.registry import REGRESSION_METRICS
 from bertkit.metrics.reliability import calibration_errors, describe_calibration
 from bertkit.metrics.retrieval import score_rankings
 from bertkit.recipe import load_recipe
@@ -165,7 +165,7 @@ CASES = (
         "several labels", text_classification, several_labels, "classify",
         ("accuracy", "f1_micro", "f1_macro", "f1_weighted"), options=(("multi_label", True),),
     ),
-    Case("numbers", text_regression, numbers, "regress", tuple(REGRESSION)),
+    Case("numbers", text_regression, numbers, "regress", tuple(REGRESSION_METRICS)),
     Case("words and entities", token_classification, sentences, "ner",
          ("f1", "precision", "recall", "f1_macro", "accuracy"), ("O", *_TYPES)),
     Case("questions", question_answering, questions, "squad2",

@@ -19,7 +19,7 @@ import yaml
 
 import bertkit
 from bertkit import errors
-from bertkit.metrics.registry import CLASSIFICATION, REGRESSION
+from bertkit.metrics.registry import CLASSIFICATION_METRICS, REGRESSION_METRICS
 from bertkit.modeling.sizes import find_size, read_sizes
 from bertkit.pretraining.objectives import objective_names
 from bertkit.recipe import (
@@ -158,7 +158,7 @@ def test_the_demo_table_has_every_recipe_and_its_metric():
 
 def test_the_reference_has_every_metric():
     page = read("recipes.md")
-    assert [name for name in (*CLASSIFICATION, *REGRESSION) if f"`{name}`" not in page] == []
+    assert [name for name in (*CLASSIFICATION_METRICS, *REGRESSION_METRICS) if f"`{name}`" not in page] == []
 
 
 def test_every_key_of_a_recipe_that_a_page_names_exists():

@@ -20,7 +20,7 @@ from bertkit.data.rows import Split, digest_text
 from bertkit.data.sources import is_validation, read_splits
 from bertkit.errors import DataError, RecipeError, error_location
 from bertkit.evaluation.splits import read_task_splits
-from bertkit.metrics.registry import REGRESSION, is_lower_better
+from bertkit.metrics.registry import REGRESSION_METRICS, is_lower_better
 from bertkit.metrics.reliability import quantile_bins
 from bertkit.recipe.records import Recipe
 from bertkit.recipe.sections import Row
@@ -311,7 +311,7 @@ BUILT_IN: Mapping[str, BuiltInTask] = {
 
 LABEL_METRICS = ("accuracy", "f1_macro", "f1_weighted", "balanced_accuracy", "matthews_correlation")
 """Metrics for probes of labels: the classification metrics without a positive class."""
-REGRESSION_METRICS = tuple(name for name in REGRESSION if not is_lower_better(name))
+NUMBER_METRICS = tuple(name for name in REGRESSION_METRICS if not is_lower_better(name))
 """Metrics for probes of numbers."""
 
 _UNITS: Mapping[tuple[tuple[str, ...], str], str] = {
@@ -329,7 +329,7 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
     Args:
         recipe: Recipe of the rows and labels.
         limit: Maximum number of training rows.
-        metric: Metric in `LABEL_METRICS` or `REGRESSION_METRICS`; by default, the first such metric of the recipe.
+        metric: Metric in `LABEL_METRICS` or `NUMBER_METRICS`; by default, the first such metric of the recipe.
 
     Raises:
         RecipeError: If the recipe's task family does not label texts or words, or a row has several labels.
@@ -363,7 +363,7 @@ def choose_metric(metric: str | None, recipe_metrics: Sequence[str], *, is_regre
     Raises:
         RecipeError: If probes of such labels do not support the requested metric.
     """
-    allowed = REGRESSION_METRICS if is_regression else LABEL_METRICS
+    allowed = NUMBER_METRICS if is_regression else LABEL_METRICS
     if metric is None:
         return next((name for name in recipe_metrics if name in allowed), allowed[0])
     if metric not in allowed:

@@ -19,7 +19,7 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.metrics import intervals
 from bertkit.metrics.baselines import find_best_baseline, find_best_baseline_scores
 from bertkit.metrics.intervals import Interval, Intervals, find_undefined_reasons
-from bertkit.metrics.registry import CLASSIFICATION
+from bertkit.metrics.registry import CLASSIFICATION_METRICS
 from bertkit.progress import stage
 from bertkit.recipe.records import Recipe
 from bertkit.storage.disk import IN_MEMORY, offload_to_disk
@@ -301,7 +301,7 @@ def explain_undefined(
 def find_positive_label(task: Task, recipe: Recipe, labels: Sequence[str]) -> str | None:
     """Return the second of two labels, for which f1, precision and recall are computed, or None for other tasks."""
     names = recipe.labels or list(labels)
-    return names[1] if set(CLASSIFICATION) <= set(task.METRICS) and len(names) == 2 else None
+    return names[1] if set(CLASSIFICATION_METRICS) <= set(task.METRICS) and len(names) == 2 else None
 
 
 def measure_ece(task: Task, output: EvalOutput, rows: Rows) -> dict[str, Any] | None:

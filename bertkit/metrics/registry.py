@@ -224,7 +224,7 @@ def _by_values(function: Callable[[np.ndarray, np.ndarray], T]) -> Callable[[Row
     return lambda row_scores: function(row_scores["gold"], row_scores["predicted"])
 
 
-CLASSIFICATION: Mapping[str, Metric] = {
+CLASSIFICATION_METRICS: Mapping[str, Metric] = {
     "accuracy": ratio_metric(_by_values(count_correct_rows)),
     "f1": Metric(_by_values(f1), _by_values(partial(_count_ratio, "f1")), f1_from_jaccard),
     "f1_macro": Metric(_by_values(f1_macro)),
@@ -237,7 +237,7 @@ CLASSIFICATION: Mapping[str, Metric] = {
 }
 """Metrics of labels, by the names of scikit-learn and evaluate."""
 
-REGRESSION: Mapping[str, Metric] = {
+REGRESSION_METRICS: Mapping[str, Metric] = {
     "pearsonr": Metric(_by_values(pearsonr), undefined=_by_values(_explain_no_correlation)),
     "spearmanr": Metric(_by_values(spearmanr), undefined=_by_values(_explain_no_correlation)),
     "mean_squared_error": Metric(_by_values(mean_squared_error), lower_is_better=True),
@@ -246,7 +246,7 @@ REGRESSION: Mapping[str, Metric] = {
 }
 """Metrics of numbers."""
 
-VALUES: Mapping[str, Metric] = {**CLASSIFICATION, **REGRESSION}
+VALUE_METRICS: Mapping[str, Metric] = {**CLASSIFICATION_METRICS, **REGRESSION_METRICS}
 
 
 def _by_answers(function: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[RowScores], float]:
@@ -262,7 +262,7 @@ def _by_answers(function: Callable[[np.ndarray, np.ndarray], float]) -> Callable
     return compute
 
 
-QUESTIONS: Mapping[str, Metric] = {
+QUESTION_METRICS: Mapping[str, Metric] = {
     "accuracy": Metric(_by_answers(accuracy)),
     "f1_macro": Metric(_by_answers(f1_macro)),
     **{
@@ -279,8 +279,8 @@ _LIBRARY_ERRORS = ("mse", "mae", "mape", "smape", "mase", "wer", "cer", "brier_s
 
 _ERROR = Metric(raise_not_computed, lower_is_better=True)
 _DECLARED: Mapping[str, Metric] = {
-    **VALUES,
-    **QUESTIONS,
+    **VALUE_METRICS,
+    **QUESTION_METRICS,
     **tags.METRICS,
     **squad.METRICS,
     **retrieval.RERANKING,
@@ -335,7 +335,7 @@ def rank_step(score: float | None, loss: float | None, *, greater_is_better: boo
 
 def compute_metrics(recipe: Recipe, gold: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
     """Compute the metrics of a recipe from gold and predicted values; return metric -> score."""
-    return compute_scores(VALUES, {"gold": gold, "predicted": predicted}, recipe)
+    return compute_scores(VALUE_METRICS, {"gold": gold, "predicted": predicted}, recipe)
 
 
 def compute_scores(metrics: Mapping[str, Metric], row_scores: RowScores, recipe: Recipe) -> dict[str, float]:

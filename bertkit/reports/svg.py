@@ -248,12 +248,12 @@ def _draw_legend(classes: Mapping[str, str]) -> tuple[str, float]:
         The legend, and the top of the area below it.
     """
     elements, x, y = [], 0.0, 13
-    for label, kind in classes.items():
+    for label, css_class in classes.items():
         width = 24 + _estimate_width(label)
         if x and x + width > WIDTH:
             x, y = 0.0, y + 20
-        mark = f'<path class="{"line" if kind else "guide"}" d="M{x:.1f} {y - 4}h14"/>'
-        elements.append(f'<g class="{kind}">{mark}{_text(x + 20, y, label, "tick")}</g>')
+        mark = f'<path class="{"line" if css_class else "guide"}" d="M{x:.1f} {y - 4}h14"/>'
+        elements.append(f'<g class="{css_class}">{mark}{_text(x + 20, y, label, "tick")}</g>')
         x += width + 16
     return "".join(elements), y + (19 if classes else 13)
 

@@ -26,10 +26,10 @@ from bertkit.errors import DataError, RecipeError, error_location
 from bertkit.metrics import LabeledSpan
 from bertkit.metrics.intervals import Metric, RowScores, find_intervals
 from bertkit.metrics.registry import (
-    CLASSIFICATION,
+    CLASSIFICATION_METRICS,
     EVALUATE_PREFIX,
-    REGRESSION,
-    VALUES,
+    REGRESSION_METRICS,
+    VALUE_METRICS,
     check_metrics,
     compute_library_metric,
     compute_metrics,
@@ -56,10 +56,10 @@ from bertkit.tokens.features import (
 )
 
 __all__ = [
-    "CLASSIFICATION",
+    "CLASSIFICATION_METRICS",
     "EVALUATE_PREFIX",
     "IGNORE_INDEX",
-    "REGRESSION",
+    "REGRESSION_METRICS",
     "Answer",
     "Collator",
     "ColumnSpec",
@@ -296,8 +296,8 @@ def score_table(metrics: Mapping[str, Metric], row_scores: RowScores, context: T
     return compute_scores(metrics, row_scores, context.recipe)
 
 
-score_values = partial(score_table, VALUES)
-"""Computes the recipe's metrics of ``predicted`` against ``gold``; all of `CLASSIFICATION` and `REGRESSION`."""
+score_values = partial(score_table, VALUE_METRICS)
+"""Computes metrics in `CLASSIFICATION_METRICS` or `REGRESSION_METRICS` from ``predicted`` and ``gold``."""
 
 
 # The members are read from the protocols above: functions of `Task` are required, members of `TaskDefaults` are not.

@@ -24,7 +24,7 @@ from bertkit.metrics import calibration
 from bertkit.metrics.intervals import UNDECLARED_METRIC, Metric
 from bertkit.metrics.linear import find_words, fit_linear, sample_rows, score_linear
 from bertkit.metrics.probabilities import mean_probabilities
-from bertkit.metrics.registry import CLASSIFICATION, EVALUATE_PREFIX
+from bertkit.metrics.registry import CLASSIFICATION_METRICS, EVALUATE_PREFIX
 from bertkit.modeling.heads.targets import Target, build_label_targets, compute_class_score
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
@@ -43,7 +43,7 @@ COLUMNS = ColumnSpec(
     predicted=("choice", "choice_probabilities"),
 )
 TYPES: Mapping[str, Any] = {"prediction": int}
-METRICS: Mapping[str, Metric] = {"accuracy": CLASSIFICATION["accuracy"], EVALUATE_PREFIX: UNDECLARED_METRIC}
+METRICS: Mapping[str, Metric] = {"accuracy": CLASSIFICATION_METRICS["accuracy"], EVALUATE_PREFIX: UNDECLARED_METRIC}
 OPTIONS: Mapping[str, Any] = calibration.OPTIONS
 
 _MAJORITY, _CHOICES = "most frequent position", "choices alone"

@@ -12,7 +12,7 @@ from typing import Any
 from bertkit.data.columns import ColumnSpec
 from bertkit.errors import DataError
 from bertkit.metrics.intervals import UNDECLARED_METRIC, Metric
-from bertkit.metrics.registry import EVALUATE_PREFIX, REGRESSION
+from bertkit.metrics.registry import EVALUATE_PREFIX, REGRESSION_METRICS
 from bertkit.modeling.heads.targets import Target, build_vector_target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import library_losses, texts
@@ -34,7 +34,7 @@ from bertkit.tokens.multi_text import hash_text, multi_text_collator
 
 COLUMNS = ColumnSpec(inputs=("text", "text_pair"), gold="label")
 TYPES: Mapping[str, Any] = {"prediction": float}
-_CORRELATIONS = {name: REGRESSION[name] for name in ("spearmanr", "pearsonr")}
+_CORRELATIONS = {name: REGRESSION_METRICS[name] for name in ("spearmanr", "pearsonr")}
 METRICS: Mapping[str, Metric] = {**_CORRELATIONS, EVALUATE_PREFIX: UNDECLARED_METRIC}
 OPTIONS: Mapping[str, Any] = {"loss": make_loss_option(("cosent", "cosine", "simcse"), SCORE, BINARY), **texts.OPTIONS}
 

@@ -40,7 +40,7 @@ from bertkit.metrics.probabilities import (
     softmax,
     vote,
 )
-from bertkit.metrics.registry import CLASSIFICATION, EVALUATE_PREFIX
+from bertkit.metrics.registry import CLASSIFICATION_METRICS, EVALUATE_PREFIX
 from bertkit.modeling.checkpoint import read_config
 from bertkit.modeling.heads.targets import Target, build_label_targets, compute_class_score
 from bertkit.modeling.info import Model
@@ -57,7 +57,7 @@ COLUMNS: ColumnSpec = ColumnSpec(
 )
 HAS_LABEL_NAMES: bool = True
 TYPES: Mapping[str, Any] = {"prediction": str | list[str]}
-METRICS: Mapping[str, Metric] = {**CLASSIFICATION, EVALUATE_PREFIX: UNDECLARED_METRIC}
+METRICS: Mapping[str, Metric] = {**CLASSIFICATION_METRICS, EVALUATE_PREFIX: UNDECLARED_METRIC}
 OPTIONS: Mapping[str, Any] = {
     "multi_label": False,
     "separator": "|",

@@ -25,7 +25,7 @@ from bertkit.metrics.linear import (
     score_tfidf,
 )
 from bertkit.metrics.probabilities import mean_logits
-from bertkit.metrics.registry import EVALUATE_PREFIX, REGRESSION
+from bertkit.metrics.registry import EVALUATE_PREFIX, REGRESSION_METRICS
 from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_pretrained
@@ -39,7 +39,7 @@ from bertkit.tokens.multi_text import multi_text_collator
 
 COLUMNS = ColumnSpec(inputs=("text",), gold="label", optional=("text_pair",))
 TYPES: Mapping[str, Any] = {"prediction": float}
-METRICS: Mapping[str, Metric] = {**REGRESSION, EVALUATE_PREFIX: UNDECLARED_METRIC}
+METRICS: Mapping[str, Metric] = {**REGRESSION_METRICS, EVALUATE_PREFIX: UNDECLARED_METRIC}
 # Windows can vote for a label, but not for a number.
 OPTIONS: Mapping[str, Any] = {
     **truncation.OPTIONS,

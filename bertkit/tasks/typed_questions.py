@@ -27,7 +27,7 @@ from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import calibration
 from bertkit.metrics.intervals import Metric
 from bertkit.metrics.probabilities import softmax
-from bertkit.metrics.registry import QUESTIONS
+from bertkit.metrics.registry import QUESTION_METRICS
 from bertkit.modeling.heads.targets import Outputs as Tensors
 from bertkit.modeling.heads.targets import Target, compute_log_odds
 from bertkit.modeling.info import Model
@@ -76,7 +76,7 @@ TYPES: Mapping[str, Any] = {
 NO_ANSWER = -1
 """Answer id of a question that a row does not have."""
 
-METRICS: Mapping[str, Metric] = QUESTIONS
+METRICS: Mapping[str, Metric] = QUESTION_METRICS
 
 _ABSOLUTE, _RANKED = "mean_absolute_error", "ranked_probability_score"
 _MAJORITY = "most frequent answer"

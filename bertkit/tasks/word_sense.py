@@ -20,7 +20,7 @@ from bertkit.data.labels import label_to_str
 from bertkit.data.rows import FILL_IN, NO_LABEL
 from bertkit.errors import DataError
 from bertkit.metrics.intervals import Metric, RowScores
-from bertkit.metrics.registry import CLASSIFICATION
+from bertkit.metrics.registry import CLASSIFICATION_METRICS
 from bertkit.modeling.heads.targets import Target, build_label_targets, compute_log_odds
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LAYER_CHOICES
@@ -242,7 +242,7 @@ def _mean_over_words(name: str, row_scores: RowScores) -> float:
 
 
 METRICS: Mapping[str, Metric] = {
-    "accuracy": CLASSIFICATION["accuracy"],
+    "accuracy": CLASSIFICATION_METRICS["accuracy"],
     "f1_macro": Metric(partial(_mean_over_words, "f1_macro")),
     "accuracy_by_word": Metric(partial(_mean_over_words, "accuracy")),
 }

@@ -65,7 +65,7 @@ class Ablation(RunSet):
     recipes: dict[str, PretrainRecipe]
     tasks: dict[str, TaskRecipe]
     failures: Failures = field(default_factory=dict)
-    contents = "an ablation"
+    folder_kind = "an ablation"
     keeps_going = True
 
     def is_begun(self) -> bool:

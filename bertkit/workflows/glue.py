@@ -65,7 +65,7 @@ class GlueRuns(RunSet):
     recipes: dict[str, Recipe]
     data_errors: dict[str, DataError] = field(default_factory=dict)
     failures: Failures = field(default_factory=dict)
-    contents = "of GLUE"
+    folder_kind = "a folder of GLUE runs"
     keeps_going = True
 
     def is_begun(self) -> bool:

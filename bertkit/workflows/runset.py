@@ -62,8 +62,8 @@ class RunSet:
     earlier_runs: list[str] = field(default_factory=list, init=False)
     """Runs that other processes were already training when this process took its run."""
 
-    contents: ClassVar[str]
-    """Contents of the folder for error messages, such as "a sweep"."""
+    folder_kind: ClassVar[str]
+    """Kind of folder, for error messages, such as "a sweep"."""
     keeps_going: ClassVar[bool] = False
     """Whether other runs continue after an error of a run. They always continue after a run that diverges."""
     retries_diverged: ClassVar[bool] = True
@@ -147,7 +147,7 @@ class RunSet:
         # A command that was killed leaves locks and temporary files.
         entries = [] if is_begun or not self.folder.is_dir() else list(self.folder.iterdir())
         if not all(entry.name.endswith((".lock", ".held", ".tmp")) for entry in entries):
-            message = f"the folder holds something that is not {self.contents}"
+            message = f"the folder holds something that is not {self.folder_kind}"
             raise UsageError(message, "choose another --output", file=self.folder)
         if worker and not is_begun:
             raise UsageError("there are no runs to join", "leave out --worker to start them", file=self.folder)

@@ -41,7 +41,7 @@ class SeedRuns(RunSet):
     """Set of runs that differ only in their seed."""
 
     recipe: Recipe
-    contents = "a folder of seeds"
+    folder_kind = "a folder of seeds"
 
     def is_begun(self) -> bool:
         """Return whether the folder holds runs of seeds, or a process is taking the first run."""

@@ -52,7 +52,7 @@ class Sweep(RunSet):
     recipe_name: str
     changes: Mapping[str, Any]
     search: SweepSpace
-    contents = "a sweep"
+    folder_kind = "a sweep"
     retries_diverged = False
 
     def is_begun(self) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from bertkit.data.rows import Split
 from bertkit.errors import RecipeError
 from bertkit.evaluation.scoring import explain_undefined, find_intervals, get_split_suffix, write_predictions
-from bertkit.metrics.registry import REGRESSION, check_best_metric
+from bertkit.metrics.registry import REGRESSION_METRICS, check_best_metric
 from bertkit.recipe import load_recipe
 
 
@@ -37,7 +37,8 @@ def test_an_interval_is_around_the_score_and_the_same_every_time():
 
 def test_what_is_undefined_is_none_with_its_reason():
     task = SimpleNamespace(
-        METRICS=REGRESSION, score=lambda row_scores, context: {"r2": REGRESSION["r2"].compute(row_scores)}
+        METRICS=REGRESSION_METRICS,
+        score=lambda row_scores, context: {"r2": REGRESSION_METRICS["r2"].compute(row_scores)},
     )
     same = {"gold": np.ones(4), "predicted": np.ones(4)}
     scored = SimpleNamespace(row_scores=same, context=None, predictions=[1.0] * 4, scores={"r2": np.nan})

@@ -10,7 +10,7 @@ from scipy import stats
 
 from bertkit.metrics.intervals import Metric, bootstrap_intervals, find_intervals, wilson_interval
 from bertkit.metrics.registry import (
-    CLASSIFICATION,
+    CLASSIFICATION_METRICS,
     balanced_accuracy,
     f1_macro,
     matthews_correlation,
@@ -116,9 +116,11 @@ def test_wilson_agrees_with_scipy(successes: int, total: int) -> None:
 @pytest.mark.parametrize("name", ["accuracy", "f1", "precision", "recall", "f1_micro"])
 @pytest.mark.parametrize(("gold", "predicted"), [([1] * 12, [1] * 12), ([1] * 12, [0] * 11 + [1]), ([0, 1], [1, 0])])
 def test_a_share_has_the_interval_of_wilson_also_at_the_edges(name, gold, predicted):
-    row_scores, metric = {"gold": np.array(gold), "predicted": np.array(predicted)}, CLASSIFICATION[name]
+    row_scores, metric = {"gold": np.array(gold), "predicted": np.array(predicted)}, CLASSIFICATION_METRICS[name]
     scores = {name: metric.compute(row_scores)}
-    found = find_intervals(CLASSIFICATION, scores, row_scores, lambda row_scores: pytest.fail("no resample is needed"))
+    found = find_intervals(
+        CLASSIFICATION_METRICS, scores, row_scores, lambda row_scores: pytest.fail("no resample is needed")
+    )
     low, high = found.bounds[name]
     assert found.methods == {name: "Wilson"}
     assert low <= scores[name] <= high

@@ -21,7 +21,7 @@ from bertkit.metrics.paired import (
     swap_units,
     to_standard_error,
 )
-from bertkit.metrics.registry import CLASSIFICATION, accuracy
+from bertkit.metrics.registry import CLASSIFICATION_METRICS, accuracy
 from tests.metrics.paired_trials import draw_labels, find_power, reject_rows
 
 
@@ -105,8 +105,8 @@ def test_the_units_that_one_system_has_right_are_those_of_a_loop():
     first, second = draw_labels(60, np.random.default_rng(2), 0.5)
     right = [one["predicted"] == one["gold"] for one in (first, second)]
     expected = int((right[0] & ~right[1]).sum()), int((right[1] & ~right[0]).sum())
-    assert count_discordant(["accuracy", "f1_macro"], first, second, CLASSIFICATION) == {"accuracy": expected}
-    assert count_discordant(["mean"], *values(5, 0), CLASSIFICATION) == {}
+    assert count_discordant(["accuracy", "f1_macro"], first, second, CLASSIFICATION_METRICS) == {"accuracy": expected}
+    assert count_discordant(["mean"], *values(5, 0), CLASSIFICATION_METRICS) == {}
 
 
 def test_holm_rejects_step_by_step():

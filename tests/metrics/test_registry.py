@@ -39,7 +39,7 @@ NUMBERS = {
 
 
 def compute(name, gold, predicted):
-    return metrics.VALUES[name].compute({"gold": gold, "predicted": predicted})
+    return metrics.VALUE_METRICS[name].compute({"gold": gold, "predicted": predicted})
 
 
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
@@ -97,12 +97,14 @@ def test_numbers(name):
 @pytest.mark.parametrize("name", ["pearsonr", "spearmanr"])
 def test_a_correlation_that_is_undefined_says_why(name, gold, predicted, reason):
     row_scores = {"gold": np.array(gold), "predicted": np.array(predicted)}
-    score = metrics.REGRESSION[name].compute(row_scores)
-    assert math.isnan(score) and find_undefined_reasons(metrics.REGRESSION, {name: score}, row_scores) == {name: reason}
+    score = metrics.REGRESSION_METRICS[name].compute(row_scores)
+    assert math.isnan(score) and find_undefined_reasons(metrics.REGRESSION_METRICS, {name: score}, row_scores) == {
+        name: reason
+    }
 
 
 def test_directions_are_those_of_the_records(monkeypatch):
-    assert [name for name in metrics.VALUES if metrics.is_lower_better(name)] == [
+    assert [name for name in metrics.VALUE_METRICS if metrics.is_lower_better(name)] == [
         "mean_squared_error",
         "mean_absolute_error",
     ]

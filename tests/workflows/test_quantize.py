@@ -10,7 +10,7 @@ import pytest
 from bertkit.errors import UsageError
 from bertkit.evaluation.parity import Parity
 from bertkit.metrics import squad
-from bertkit.metrics.registry import CLASSIFICATION
+from bertkit.metrics.registry import CLASSIFICATION_METRICS
 from bertkit.recipe import load_recipe
 from bertkit.workflows.export import MarginError, check_loss, export
 from tests.conftest import toy_rows, write_csv
@@ -19,7 +19,7 @@ from tests.conftest import toy_rows, write_csv
 def judge(interval, *, metric="accuracy", difference=0.0, cosine=None, margin=0.01, **task):
     found = {"before": 0.9, "after": 0.9 + difference, "difference": difference, "interval": interval}
     saved = SimpleNamespace(
-        recipe=SimpleNamespace(best_metric=metric), task=SimpleNamespace(**{"METRICS": CLASSIFICATION, **task})
+        recipe=SimpleNamespace(best_metric=metric), task=SimpleNamespace(**{"METRICS": CLASSIFICATION_METRICS, **task})
     )
     check_loss(Parity(0.1, cosine, scores={metric: found}), info=saved, margin=margin)
 
@@ -52,7 +52,7 @@ def test_vectors_must_be_alike_even_where_the_score_is_kept():
 def test_rows_must_get_the_same_label_alone_as_in_a_batch():
     scores = {"accuracy": {"before": 0.9, "after": 0.9, "difference": 0.0, "interval": [0.0, 0.0]}}
     saved = SimpleNamespace(
-        recipe=SimpleNamespace(best_metric="accuracy"), task=SimpleNamespace(METRICS=CLASSIFICATION)
+        recipe=SimpleNamespace(best_metric="accuracy"), task=SimpleNamespace(METRICS=CLASSIFICATION_METRICS)
     )
     check_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 2}), info=saved, margin=0.01)
     with pytest.raises(MarginError, match="3 of 200 rows get a different label alone than in a batch"):

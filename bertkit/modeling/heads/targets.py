@@ -83,13 +83,13 @@ def compute_class_score(outputs: Outputs, index: int, *, several: bool = False, 
     return probability.log() - (1 - probability).log()
 
 
-def build_vector_target(first: int, *, dot: bool) -> Target:
-    """Build the target for a pair of texts: the cosine or dot product of vectors `first` and `first + 1`."""
+def build_vector_target(position: int, *, dot: bool) -> Target:
+    """Build the target for a pair of texts: the cosine or dot product of the vectors at `position` and the next."""
 
     def score(outputs: Outputs) -> Tensor:
         from torch.nn.functional import normalize
 
-        vectors = outputs["vectors"][:, first : first + 2].float()
+        vectors = outputs["vectors"][:, position : position + 2].float()
         first_vector, second_vector = (vectors if dot else normalize(vectors, dim=-1)).unbind(dim=1)
         return (first_vector * second_vector).sum(dim=-1)
 
