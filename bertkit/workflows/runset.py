@@ -147,7 +147,7 @@ class RunSet:
         # A command that was killed leaves locks and temporary files.
         entries = [] if is_begun or not self.folder.is_dir() else list(self.folder.iterdir())
         if not all(entry.name.endswith((".lock", ".held", ".tmp")) for entry in entries):
-            message = f"the folder holds something that is not {self.folder_kind}"
+            message = f"the folder has other files and is not {self.folder_kind}"
             raise UsageError(message, "choose another --output", file=self.folder)
         if worker and not is_begun:
             raise UsageError("there are no runs to join", "leave out --worker to start them", file=self.folder)

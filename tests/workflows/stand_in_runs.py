@@ -17,7 +17,7 @@ from bertkit.workflows.runset import RunSet, train_all
 class StandIns(RunSet):
     """Runs such as "good-1", "diverged-2" or "slow-3"."""
 
-    contents = "stand-ins"
+    folder_kind = "a folder of stand-ins"
 
     def is_begun(self) -> bool:
         return bool(runs.list_runs(self.folder))

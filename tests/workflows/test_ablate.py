@@ -92,7 +92,7 @@ def test_mistakes_are_found_before_anything_is_trained(pretrained, tmp_path):
     refused(DataError, "no document has two sentences", space=["objective=mlm,nsp"], **{"data.source": str(one)})
     assert pretrained == []
     (folder / "notes.txt").touch()
-    refused(UsageError, "holds something that is not an ablation")
+    refused(UsageError, "is not an ablation")
 
 
 def test_only_a_finished_pretraining_has_facts(tmp_path):

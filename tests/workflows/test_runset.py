@@ -68,7 +68,7 @@ def test_other_folders_are_refused(tmp_path):
     (job.folder / ".lock.held").unlink()
     job.check()  # what a killed command leaves
     (job.folder / "thesis.txt").touch()
-    with pytest.raises(UsageError, match="the folder holds something that is not stand-ins"):
+    with pytest.raises(UsageError, match="is not a folder of stand-ins"):
         job.check()
     with pytest.raises(ResourceError, match="there is a file where the folder of the runs should be"):
         StandIns(job.folder / "thesis.txt", []).check()
