@@ -441,18 +441,18 @@ class RelationCounter:
         masks |= {name: names == name for name, _ in Counter(sorted(self.relations)).most_common()}
         scores = []
         for name, mask in masks.items():
-            selected, scored = mask & is_selecting, mask & ~is_selecting
-            if min(selected.sum(), scored.sum()) < _MIN_WORDS:
+            selection, scoring = mask & is_selecting, mask & ~is_selecting
+            if min(selection.sum(), scoring.sum()) < _MIN_WORDS:
                 continue
             # 2. Select the head and the offset on one half, and score them on the other.
-            best_index = np.unravel_index(correct[selected].sum(axis=0).argmax(), correct.shape[1:])
+            best_index = np.unravel_index(correct[selection].sum(axis=0).argmax(), correct.shape[1:])
             layer, head, direction = map(int, best_index)
-            offset = max(_OFFSETS, key=lambda offset: int((distances[selected] == offset).sum()))
-            head_correct, offset_correct = correct[scored, layer, head, direction], distances[scored] == offset
-            values, intervals = _score_head(head_correct, offset_correct, rows[scored])
+            offset = max(_OFFSETS, key=lambda offset: int((distances[selection] == offset).sum()))
+            head_correct, offset_correct = correct[scoring, layer, head, direction], distances[scoring] == offset
+            values, intervals = _score_head(head_correct, offset_correct, rows[scoring])
             score = RelationScore(
                 relation=name,
-                words=int(scored.sum()),
+                words=int(scoring.sum()),
                 layer=layer,
                 head=head,
                 direction=DIRECTIONS[direction],

@@ -42,8 +42,8 @@ def read_thresholds(value: Any) -> dict[str, float] | None:
     """
     if value is None:
         return None
-    numbers = value.values() if isinstance(value, dict) else [None]
-    if not all(isinstance(item, (int, float)) and not isinstance(item, bool) and 0 <= item <= 1 for item in numbers):
+    thresholds = value.values() if isinstance(value, dict) else [None]
+    if not all(isinstance(item, (int, float)) and not isinstance(item, bool) and 0 <= item <= 1 for item in thresholds):
         raise ValueError("give label: number between 0 and 1, such as {joy: 0.4}")
     return {str(name): float(threshold) for name, threshold in value.items()}
 

@@ -23,8 +23,8 @@ _TEMPORARY = cache(tempfile.TemporaryDirectory)  # deleted when the process ends
 
 def cache_folder(content: str) -> Path:
     """Return the folder of cached files with this content, such as ``features``; BERTKIT_CACHE names its parent."""
-    named = os.environ.get("BERTKIT_CACHE")
-    folder = expand_path(named) if named else _home_cache()
+    configured = os.environ.get("BERTKIT_CACHE")
+    folder = expand_path(configured) if configured else _home_cache()
     with suppress(OSError):  # Commands that only read do not need the folder.
         files.make_ignored_folder(folder)
     return folder / content

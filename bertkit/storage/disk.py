@@ -187,8 +187,8 @@ class ArrayWriter:
         if len(values) or not length:
             self.shapes[name] = (length + len(values), *values.shape[1:])
 
-    def finish(self, facts: Mapping[str, Any]) -> None:
-        """Flush all arrays to disk, and write the manifest with `facts` about them: now the folder counts."""
+    def finish(self, metadata: Mapping[str, Any]) -> None:
+        """Flush all arrays to disk, and write the manifest with `metadata` about them: now the folder counts."""
         arrays = {}
         for name, stream in self._streams.items():
             dtype, shape = self._dtypes[name].str, self.shapes[name]
@@ -197,7 +197,7 @@ class ArrayWriter:
             stream.flush()
             os.fsync(stream.fileno())
             arrays[name] = {"dtype": dtype, "shape": shape, "sha256": self._digests[name].hexdigest()}
-        write_with_checksum(self._folder / _MANIFEST, {"arrays": arrays, "facts": dict(facts)})
+        write_with_checksum(self._folder / _MANIFEST, {"arrays": arrays, "facts": dict(metadata)})
 
 
 def map_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]] | None:
@@ -207,7 +207,7 @@ def map_arrays(folder: Path) -> tuple[dict[str, Array], dict[str, Any]] | None:
     one copy.
 
     Returns:
-        The arrays by name, and their facts with the SHA-256 of the numbers of each.
+        The arrays by name, and their metadata with the SHA-256 of the numbers of each.
     """
     manifest = folder / _MANIFEST
     try:
@@ -267,8 +267,8 @@ def _npy_header(dtype: str, shape: Sequence[int]) -> bytes:
     """Return the header of an npy file."""
     import numpy as np
 
-    stream, facts = io.BytesIO(), {"descr": dtype, "fortran_order": False, "shape": tuple(shape)}
-    np.lib.format.write_array_header_1_0(stream, facts)
+    stream, header = io.BytesIO(), {"descr": dtype, "fortran_order": False, "shape": tuple(shape)}
+    np.lib.format.write_array_header_1_0(stream, header)
     return stream.getvalue()
 
 

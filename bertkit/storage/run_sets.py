@@ -42,9 +42,9 @@ def parse_run_index(name: str) -> int:
 
 def write_summary(file: Path, summary: Mapping[str, Any]) -> None:
     """Write the summary of a folder of runs atomically, with a checksum."""
-    facts = {"schema_version": _SCHEMA, "command": runs.command(), "finished": runs.now()}
+    metadata = {"schema_version": _SCHEMA, "command": runs.command(), "finished": runs.now()}
     # A folder that contains its own path could not be moved.
-    write_with_checksum(file, {**facts, **{name: value for name, value in summary.items() if name != "folder"}})
+    write_with_checksum(file, {**metadata, **{name: value for name, value in summary.items() if name != "folder"}})
 
 
 # --- Seeds ---

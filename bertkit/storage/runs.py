@@ -292,7 +292,7 @@ def move_aside(folder: Path, locks: ExitStack) -> None:
     files.rename_folder(folder, free_name(folder.with_name(f"{folder.name}.before")), locks)
 
 
-def new_record(identity: Mapping[str, Any], **facts: object) -> RunRecord:
+def new_record(identity: Mapping[str, Any], **fields: object) -> RunRecord:
     """Return the record of a run that starts now."""
     import platform
 
@@ -305,7 +305,7 @@ def new_record(identity: Mapping[str, Any], **facts: object) -> RunRecord:
         versions=versions(),
         platform=platform.platform(),
     )
-    return cast(RunRecord, {**record, **facts})
+    return cast(RunRecord, {**record, **fields})
 
 
 def write_record(folder: Path, record: RunRecord) -> None:

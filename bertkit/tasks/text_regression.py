@@ -142,6 +142,6 @@ def baselines(state: Mapping[str, Any], rows: Rows, context: TaskContext) -> dic
     pairs, model = find_pair_features(rows), state.get(_SHARED)
     if pairs and model:
         outputs[_SHARED] = score_linear(model, pairs[_SHARED])[:, 0]
-    numbers = {_MEAN: [state[_MEAN]] * len(rows)}
-    numbers |= {name: (values * scale + mean).tolist() for name, values in outputs.items()}
-    return {name: [{"prediction": value} for value in values] for name, values in numbers.items()}
+    predicted_values = {_MEAN: [state[_MEAN]] * len(rows)}
+    predicted_values |= {name: (values * scale + mean).tolist() for name, values in outputs.items()}
+    return {name: [{"prediction": value} for value in values] for name, values in predicted_values.items()}

@@ -156,16 +156,16 @@ def _for_bpe(model: Mapping[str, Any], used: set[str]) -> set[str]:
     """Add bytes, and the tokens that merges join, down to letters."""
     from tokenizers import pre_tokenizers
 
-    made_of = defaultdict(list)
+    pairs_by_token = defaultdict(list)
     for pair in model["merges"]:
-        made_of[_merged(model, pair)].append(_pair(pair))
+        pairs_by_token[_merged(model, pair)].append(_pair(pair))
     always = (*_BYTES, *pre_tokenizers.ByteLevel.alphabet(), model.get("unk_token") or "")
     needed = used | {token for token in always if token in model["vocab"]}
     # A merged token needs both of its parts, and these need theirs. Several merges can make one token; all are kept,
     # because it depends on the word which of them BPE reaches first.
     waiting = list[str](needed)
     while waiting:
-        for pair in made_of[waiting.pop()]:
+        for pair in pairs_by_token[waiting.pop()]:
             waiting += [token for token in pair if token not in needed]
             needed.update(pair)
     return needed

@@ -47,7 +47,7 @@ class Reranker:
         return find_format(hub.find_model(self.model)) == LATE
 
     @cached_property
-    def saved(self) -> CheckpointInfo:
+    def checkpoint_info(self) -> CheckpointInfo:
         """The checkpoint, found and checked without its weights.
 
         Raises:
@@ -56,14 +56,14 @@ class Reranker:
         if self.max_length is not None and self.max_length < 8:
             raise UsageError(f"max_length {self.max_length} leaves no room for a passage", "give at least 8")
         name = "late-interaction" if self.is_late else "rerank"
-        saved = find_checkpoint(load_recipe(name, {"model": self.model, "training.precision": self.precision}))
-        trained = saved.record.get("identity", {}).get("recipe", {}).get("training", {})
-        length = self.max_length or trained.get("max_length", _MAX_LENGTH)
-        return replace(saved, recipe=saved.recipe.replace("training", max_length=length))
+        info = find_checkpoint(load_recipe(name, {"model": self.model, "training.precision": self.precision}))
+        training = info.record.get("identity", {}).get("recipe", {}).get("training", {})
+        length = self.max_length or training.get("max_length", _MAX_LENGTH)
+        return replace(info, recipe=info.recipe.replace("training", max_length=length))
 
     @cached_property
     def _loaded(self) -> Checkpoint:
-        checkpoint = self.saved.load(inference=True)
+        checkpoint = self.checkpoint_info.load(inference=True)
         checkpoint.pack_texts()
         # The length can exceed the limit in the tokenizer's file, but not the model's number of positions.
         if self.max_length is not None:

@@ -268,7 +268,7 @@ def query(
     with report_damage(index.folder):
         bm25 = _find_bm25(index, method)
     if method.reranker is not None:
-        _ = method.reranker.saved
+        _ = method.reranker.checkpoint_info
     if method.k > len(index):
         log.info(f"the index has only {len(index):,} rows, fewer than -k {method.k:,}")
     remaining_queries = iter(queries)
@@ -384,7 +384,7 @@ def evaluate(
     index = Index.open(folder, verify=True)
     _ = index.words
     if reranker is not None:
-        _ = reranker.saved
+        _ = reranker.checkpoint_info
 
     # 2. Read the queries with their relevant ids. These name rows or documents, so rank rows or documents.
     relevance = dict(take_first(read_relevance(file).items(), limit))

@@ -111,8 +111,8 @@ def rerank(reranker: Reranker, queries: Sequence[str], rankings: Sequence[Rankin
     texts = {row: record["text"] for row, record in zip(rows, index.rows(rows), strict=True)}
     pairs = [(query, texts[hit.row]) for query, ranking in zip(queries, rankings, strict=True) for hit in ranking]
     scores = iter(reranker.score(pairs).tolist())
-    scored = ([Hit(hit.row, next(scores)) for hit in ranking] for ranking in rankings)
-    return [sorted(ranking, key=lambda hit: -hit.score) for ranking in scored]
+    scored_rankings = ([Hit(hit.row, next(scores)) for hit in ranking] for ranking in rankings)
+    return [sorted(ranking, key=lambda hit: -hit.score) for ranking in scored_rankings]
 
 
 def search(index: Index, queries: Sequence[str], vectors: np.ndarray | None, method: SearchMethod) -> list[Ranking]:
