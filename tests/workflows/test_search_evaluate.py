@@ -43,7 +43,7 @@ def test_scores_are_those_of_plain_rankings(folder, tiny_model):
     rows = [{"query": TEXTS[n], "relevant": [f"rows{n}", f"rows{n + 1}"]} for n in range(0, 40, 4)]
     # of equal scores, the relevant text comes last
     reranker = SimpleNamespace(
-        saved=None, score=lambda pairs: np.array([float(query == text) for query, text in pairs])
+        checkpoint_info=None, score=lambda pairs: np.array([float(query == text) for query, text in pairs])
     )
     result = evaluate(folder / "rows", write(folder, rows), reranker=reranker, candidates=30)
     scores = {of.ranking: of.scores for of in result.rankings}
