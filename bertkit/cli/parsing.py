@@ -190,8 +190,9 @@ def _extra_argument_error(extra: str, context: Any, remedy: str) -> UsageError:
     if _CONFIG_RECIPE in context.meta:
         message = f"--config {context.meta[_CONFIG_RECIPE]} and {extra[:80]} both name a recipe"
         return UsageError(message, "leave one of them out")
-    if "--set" in _list_options(context) and (setting := re.search(r"\S+=.*", extra)):
-        remedy = _suggest_section(setting[0][:80]) or f"write --set {setting[0][:80]}"
+    if "--set" in _list_options(context) and (setting := re.search(r"(\S+?)(=.*)", extra[:80])):
+        name, value = setting.groups()
+        remedy = _suggest_section(setting[0]) if "." in name else f"write --set {_recipe_key(name) or name}{value}"
     elif "--data" in _list_options(context) and Path(extra).is_file():
         remedy = f"write --data {shlex.quote(extra)}"
     return UsageError(f"unexpected argument: {extra[:80]}", remedy)
@@ -328,8 +329,7 @@ def _suggest_option(option: str, context: Any) -> str:
     if key and "--set" in options and (is_training or not key.startswith("training.")):
         return f"write --set {key}=..."
     # First options with the same words, such as `--steps` for `--integration-steps`, then options with similar letters.
-    words = set(name[2:].split("-"))
-    matches = [candidate for candidate in options if words <= set(candidate[2:].split("-"))][:2]
+    matches = [candidate for candidate in options if {*name[2:].split("-")} <= {*candidate[2:].split("-")}][:2]
     matches = matches or difflib.get_close_matches(name, options, n=2, cutoff=0.7)
     return f"did you mean {' or '.join(matches)}?" if matches else ""
 

@@ -82,6 +82,7 @@ def test_a_group_reads_the_recipe_that_config_names(run):
         ("cola --trainig.epochs 1", "no option is called --trainig.epochs - did you mean --training.epochs?"),
         ("cola trainig.epochs=1", "unexpected argument: trainig.epochs=1 - did you mean training.epochs=1?"),
         ("cola best_metric=f1", "unexpected argument: best_metric=f1 - write --set best_metric=f1"),
+        ("cola learning_rate=0.1", "unexpected argument: learning_rate=0.1 - write --set training.learning_rate=0.1"),
         ("cola --config stsb", "--config stsb and cola both name a recipe - leave one of them out"),
         (
             "cola --foo.bar=1",
