@@ -371,7 +371,7 @@ def is_punctuation(token: str) -> bool:
 ALL = "all"
 """Name of all relations except punctuation."""
 DIRECTIONS = ("dependent to head", "head to dependent")
-_MIN_WORDS = 30  # per relation and half of the rows
+_MIN_WORDS = 30  # for each relation, in each half of the rows
 _OFFSETS = tuple(offset for distance in range(1, 11) for offset in (-distance, distance))
 
 

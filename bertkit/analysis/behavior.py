@@ -83,7 +83,7 @@ class BehaviorTest(ConfigSection):
         if self.change is not None and self.change not in names:
             raise ValueError(f"no change is called {self.change!r}: {did_you_mean(self.change, names)}")
         if self.change in _EXAMPLES and not has_value[self.change]:
-            raise ValueError(f"change: {self.change} needs e.g. `{_EXAMPLES[self.change]}`")
+            raise ValueError(f"change: {self.change} needs a field such as `{_EXAMPLES[self.change]}`")
         if self.kind == "direction" and (self.change is None or (self.rises and self.falls)):
             raise ValueError("rises and falls exclude each other, and each needs a change")
         if self.rows is not None and self.template is not None:

@@ -49,7 +49,7 @@ def change_end(text: str, _: Random) -> str:
 
 
 def exchange_words(words: Sequence[str]) -> Change:
-    """Build a change that replaces all occurrences of a word by another; the word is the first match in the text.
+    """Build a change that finds the first of `words` in a text, and replaces all its occurrences with another of them.
 
     >>> exchange_words(("Mary", "Anna"))("Mary met Ann in Oslo", Random(1))
     'Anna met Ann in Oslo'

@@ -41,7 +41,7 @@ class Explanation:
     gap: float
     """Completeness error; see `bertkit.analysis.attributions.Gradients.gap`."""
     is_complete: bool
-    """Whether the gap is within 1%."""
+    """Whether the attributions sum to the score difference within 1%."""
     words: list[WordValue]
 
 

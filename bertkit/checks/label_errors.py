@@ -309,7 +309,7 @@ def _shift_values(values: np.ndarray, row_indices: np.ndarray, offset: int) -> n
     # Shift all rows at once, and replace values from another row by 0.
     shifted, shifted_rows = np.roll(values, -offset, axis=0), np.roll(row_indices, -offset)
     shifted[shifted_rows != row_indices] = 0
-    if offset:  # `roll` wraps values around, which a single row would keep
+    if offset:  # `roll` wraps values around, and the edge of a single row would keep them
         shifted[0 if offset < 0 else -1] = 0
     return shifted
 

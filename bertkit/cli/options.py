@@ -338,7 +338,7 @@ def find_checkpoint(name: str, model: str | None) -> tuple[str, str]:
             if (run := Path("runs", name)).is_dir() and name not in recipe_names():
                 raise UsageError(f"no such folder: {name}", f"did you mean {run}?")
             find_recipe(name, "finetune")
-            raise UsageError(f"{name} is a recipe, which has no checkpoint", "add --model RUN, or name a run instead")
+            raise UsageError(f"{name} is a recipe, which has no checkpoint", "give a run, or add --model RUN")
         return name, model
     recipe = get_recipe_file(name, f"name the recipe, and the folder with it: RECIPE --model {shlex.quote(name)}")
     if model is not None:

@@ -24,7 +24,7 @@ _MAX_NAMES = 1000  # more names are not compared with each other
 _RARE_FACTOR = 1000  # a rare label has this many times fewer rows than with equally frequent labels
 _PREFIXES = tuple(f"{letter}-" for letter in "BIESLU")  # prefixes of entity tags
 _MAX_LISTED = 5  # labels per warning
-_SKEWED_FRACTION = 0.8  # fraction of the training rows with one label
+_SKEWED_FRACTION = 0.8  # fraction of the training rows that have the same label
 # Metrics that weight a rare label as much as a frequent one.
 _BALANCED_METRICS = ("f1_macro", "balanced_accuracy", "matthews_correlation")
 _TYPO_FACTOR = 100  # a typo has this many times fewer rows than the intended label
@@ -128,7 +128,7 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[tuple
     warnings = []
     for name in (name for name in counts if is_placeholder(name, counts)):
         labels = shlex.quote(f"labels=[{list_names(sorted(counts.keys() - {name}))}]")
-        remedy = f"--set {labels} --set data.empty_label=drop drops them" if is_single else "If so, leave it empty"
+        remedy = f"To drop them: --set {labels} --set data.empty_label=drop" if is_single else "If so, leave it empty"
         text = f"{format_fraction(counts[name], rows)} training rows have the label {name!r}, which may mean no label"
         warnings.append((f"{text}. {remedy}.", locate_first(name)))
     forms = {name: fold_label(name) for name in counts}

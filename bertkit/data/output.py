@@ -323,7 +323,7 @@ def pack_records(records: Records) -> bytes:
     types = {name: _find_type(name, values) for name, values in samples.items()}
     # JSON stores other values as text, as all output formats do.
     types = {name: arrow_type for name, arrow_type in types.items() if arrow_type != pyarrow.string()}
-    # `json.dumps` keeps NaN, which csv files can contain.
+    # csv files can contain NaN, which `json.dumps` writes without an error.
     lines = [
         json.dumps(record | {name: None for name in types if name in record}, ensure_ascii=False, default=str)
         for record in rows

@@ -44,7 +44,7 @@ class SavedCalibration:
     types: str = ""
     """Question type of each probability; empty without types."""
     right: str = ""
-    """Whether each selected label is correct, 1 or 0."""
+    """Name of the array with 1 for each selected label that is correct, and 0 for the others."""
     gold: str = ""
     """Probability of each gold label."""
     folds: list[dict[str, Any]] = field(default_factory=list)

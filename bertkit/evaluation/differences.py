@@ -207,7 +207,7 @@ def slice_values(scorer: StoredPredictionScorer, rows: Rows, units: Units, extra
             for first, last in quantile_bins(lengths, bins=3)
         }
     for name, values in extra.items():
-        slices[name] = _group_indices([str(values[indices[0]]) for indices in units])
+        slices[name] = _group_indices([str(values[unit[0]]) for unit in units])
     return slices
 
 

@@ -138,7 +138,7 @@ class DocumentTokenizer:
         self._special = list(special_ids(tokenizer))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore the setting to read special tokens as text, which is not pickled."""
+        """Read special tokens as text again, because pickling loses this setting."""
         self.__dict__.update(state)
         configure_for_plain_text(self._tokenizer)
 

@@ -181,10 +181,10 @@ def _drop_outdated_keys(values: dict[str, Any], changes: Mapping[str, Any]) -> N
     if isinstance(data, dict) and source is not None and _strip_revision(source) != _strip_revision(data.get("source")):
         values["data"] = {key: value for key, value in data.items() if key not in _SOURCE_KEYS}
         values["data"]["splits"] = _filter_splits(str(source), data.get("splits") or {})
-        if source == "demo" and data.get("config") and not names_language(data):
+        if source == "demo" and data.get("config") and not has_language(data):
             # The demo has generated rows for each dataset.
             values["data"]["config"] = data["config"]
-        if not names_language({**values["data"], "source": source}):
+        if not has_language({**values["data"], "source": source}):
             values["data"].pop("language", None)
     elif isinstance(data, dict):
         files = changes.get("data.files")
@@ -312,7 +312,7 @@ PLACEHOLDER = "{language}"
 _WITH_LANGUAGE = ("source", "config", "files", "splits")
 
 
-def names_language(data: Mapping[str, Any]) -> bool:
+def has_language(data: Mapping[str, Any]) -> bool:
     """Return whether the section `data` of a recipe contains ``{language}``."""
     values = [data.get(key) for key in _WITH_LANGUAGE]
     texts = chain.from_iterable(value.values() if isinstance(value, Mapping) else [value] for value in values)
@@ -334,7 +334,7 @@ def fill_language(data: Mapping[str, Any], *, is_change: bool) -> dict[str, Any]
         DataError: If a folder has files or folders of other languages only.
     """
     language = data.get("language")
-    if not names_language(data):
+    if not has_language(data):
         if not is_change or language is None:
             return dict(data)
         source = data.get("source") or "the recipe's data"

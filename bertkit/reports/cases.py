@@ -102,7 +102,7 @@ def _as_junit(title: str, cases: Sequence[Case]) -> str:
     for group in dict.fromkeys(case.group for case in cases):
         members = [case for case in cases if case.group == group]
         suite = tree.SubElement(root, "testsuite", {"name": clean(group)} | count(members))
-        # Number equal names, because pipelines identify cases only by name.
+        # Append numbers to repeated names, because pipelines identify cases only by name.
         name_counts = Counter[str]()
         for case in members:
             name_counts[case.name] += 1

@@ -179,7 +179,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
     # 1. Tokenize each distinct text once, because rows usually repeat the questions of other rows.
     row_questions = [_questions_to_read(row, context.recipe) for row in rows]
     texts = (text for questions in row_questions for _, part in questions for text in (part.instructions, *part.texts))
-    ids, states = token_ids(tokenizer, texts), token_ids(tokenizer, (row["state"] for row in rows))
+    ids, state_ids = token_ids(tokenizer, texts), token_ids(tokenizer, (row["state"] for row in rows))
     # 2. Build one sequence per question or, with `one_pass`, as many questions per sequence as fit.
     features: list[Feature] = []
     for row_index, (row, questions) in enumerate(zip(rows, row_questions, strict=True)):
@@ -188,7 +188,7 @@ def encode(rows: Rows, context: TaskContext) -> list[Feature]:
             message = f"question {long.question.name!r} and its options take {len(long.ids)} of {budget} tokens"
             raise DataError(message, "give fewer options at once, or describe them in fewer words", row=row_index + 1)
         # Truncate the text equally for all questions of the row.
-        state = states[row["state"]][: budget - max(len(part.ids) for part in parts)]
+        state = state_ids[row["state"]][: budget - max(len(part.ids) for part in parts)]
         # With a maximum of 0, each question has its own sequence. A separator follows each question except the last.
         max_tokens = budget - len(state) if is_one_pass else 0
         for group in split_by_size(parts, max_tokens, lambda part: len(part.ids) + 1):

@@ -196,7 +196,7 @@ def split_by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:
 
 
 def split_by_size(items: Iterable[Item], max_size: int, get_size: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Split items, in their order, into runs whose sizes add up to at most `max_size`, or of one larger item.
+    """Split items, in order, into runs with a total size of at most `max_size`. A larger item has its own run.
 
     >>> list(split_by_size(["a", "bcd", "ef", "g"], 4, len))
     [['a', 'bcd'], ['ef', 'g']]

@@ -152,7 +152,7 @@ def _load_tasks(model: str, tasks: Sequence[str], changes: Mapping[str, Any], ou
             raise UsageError(f"no task of GLUE is called {name!r}", did_you_mean(name, TASKS))
     folder = expand_path(source) if source not in (None, "demo") else None
     if folder is not None and not folder.is_dir():
-        raise DataError("no such directory", "name one with a folder for each task: cola, sst2, ...", file=source)
+        raise DataError("no such directory", "give a folder with one subfolder per task: cola, sst2, ...", file=source)
     job = GlueRuns(output, [], {})
     for name in [name for name in TASKS if name in tasks or not tasks]:
         source_change = {} if source is None else {"data.source": "demo" if folder is None else str(folder / name)}

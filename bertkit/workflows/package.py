@@ -38,7 +38,7 @@ _NEVER_IMPORTED = ("huggingface-hub", "openvino-telemetry")
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.safetensors", "*.gz")
 _ROW_FILES = ("training_rows.npy", "baselines.json", "parity.json")
 """Files of an exported folder that predictions do not read; some contain words or digests of rows."""
-_NO_NAME_CHARACTERS = re.compile(r"[^0-9a-z]+")
+_INVALID_NAME_CHARACTERS = re.compile(r"[^0-9a-z]+")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def package(
         result = PackageResult(
             model=str(model),
             folder=str(folder),
-            name=_NO_NAME_CHARACTERS.sub("-", info.folder.resolve().name.lower()).strip("-") or "model",
+            name=_INVALID_NAME_CHARACTERS.sub("-", info.folder.resolve().name.lower()).strip("-") or "model",
             recipe=info.recipe.name,
             backend=graph.backend,
             precision=graph.precision,

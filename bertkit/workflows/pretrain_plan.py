@@ -130,13 +130,13 @@ def fit_to_budget(data: PretrainData, machine: ComputeConfig) -> dict[str, Any]:
     if training.budget_seconds is None or user_keys or max_batch <= MIN_PRETRAINING_BATCH:
         return {}
     model, batches = data.load_model(), PretrainBatches(data.corpus["train"], data.objective, context)
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    num_processes = int(os.environ.get("WORLD_SIZE", "1"))
     blocks_per_second = 0.0
 
     def split_batch(batch: int) -> dict[str, Any]:
         # Micro-batches are not larger than the recipe's, so they need no more memory.
         count = max(1, training.gradient_accumulation * batch // max_batch)
-        return {"batch_size": batch, "gradient_accumulation": math.gcd(count, batch // processes)}
+        return {"batch_size": batch, "gradient_accumulation": math.gcd(count, batch // num_processes)}
 
     def time_step(batch: int) -> float:
         # All processes must choose the same batch size, so they use the time of the slowest process.
@@ -149,7 +149,7 @@ def fit_to_budget(data: PretrainData, machine: ComputeConfig) -> dict[str, Any]:
         blocks_per_second = batch / seconds
         return seconds
 
-    batch = choose_batch(training.budget_seconds, max_batch, time_step, processes)
+    batch = choose_batch(training.budget_seconds, max_batch, time_step, num_processes)
     if batch == max_batch:
         return {}
     settings = {**split_batch(batch), **_choose_rate(data)}

@@ -130,9 +130,9 @@ def test_a_template_has_every_combination_or_evenly_chosen_ones():
     ("fields", "message"),
     [
         ({"change": "typos"}, "did you mean typo"),
-        ({"change": "add"}, "needs e.g. `text"),
-        ({"change": "exchange", "words": ["Oslo"]}, "needs e.g. `words"),
-        ({"change": "synonyms", "words": ["a", "b"]}, "needs e.g. `words"),
+        ({"change": "add"}, "needs a field such as `text"),
+        ({"change": "exchange", "words": ["Oslo"]}, "needs a field such as `words"),
+        ({"change": "synonyms", "words": ["a", "b"]}, "needs a field such as `words"),
         ({"rises": "y"}, "needs a change"),
         ({"rows": [], "template": "a"}, "give one of them"),
         ({"allowed": 1.5}, "less than or equal to 1"),

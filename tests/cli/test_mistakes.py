@@ -290,7 +290,7 @@ def test_words_that_yaml_1_1_would_take_for_something_else(run):
         (["evaluate", "cola"], "no command is called 'evaluate' - write bertkit eval"),
         (["finetune", "cola", "--nope"], "no option is called --nope - see `bertkit finetune --help`"),
         (["finetune"], "RECIPE is missing - write e.g. `bertkit finetune cola --model demo --data demo`"),
-        (["predict", "cola"], "cola is a recipe, which has no checkpoint - add --model RUN, or name a run instead"),
+        (["predict", "cola"], "cola is a recipe, which has no checkpoint - give a run, or add --model RUN"),
         (["predict", "colla"], "no recipe is called 'colla' - did you mean cola?"),
         (["eval", "runs/colla"], "no such run: runs/colla - `bertkit runs list` shows the runs below runs/"),
         (

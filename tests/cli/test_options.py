@@ -101,7 +101,7 @@ def test_a_run_brings_its_recipe_and_a_recipe_needs_a_checkpoint(here):
     assert find_checkpoint("runs/mine/recipe.yaml", "demo") == ("runs/mine/recipe.yaml", "demo")
     assert find_checkpoint("cola", "demo") == ("cola", "demo")  # the shipped recipe, not the folder
     assert find_checkpoint("./cola", None) == ("cola/recipe.yaml", "./cola")
-    with pytest.raises(UsageError, match="cola is a recipe, which has no checkpoint - add --model RUN"):
+    with pytest.raises(UsageError, match="cola is a recipe, which has no checkpoint - give a run, or add --model RUN"):
         find_checkpoint("cola", None)
     with pytest.raises(
         UsageError, match=r"--model demo cannot replace the model of the run runs/mine - leave --model "

@@ -6,7 +6,7 @@ import pytest
 
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe import load_recipe
-from bertkit.recipe.load import fill_language, names_language
+from bertkit.recipe.load import fill_language, has_language
 
 RECIPE = """
 extends: classify
@@ -25,7 +25,7 @@ def test_the_language_is_put_into_every_key_that_names_it():
         "x": 1,
         "language": "de",
     }
-    assert names_language(data) and not names_language(filled)
+    assert has_language(data) and not has_language(filled)
 
 
 def test_an_override_reads_another_language(here):

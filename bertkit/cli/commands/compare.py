@@ -189,4 +189,4 @@ def _print_changes(changes: Changes, name: str, baseline: str) -> None:
         }
         for part in changes.slices
     ]
-    print_table(f"{with_direction(changes.slice_metric)} by slice (not tested)", slices, max_rows=60)
+    print_table(f"{with_direction(changes.slice_metric)} by slice (without tests)", slices, max_rows=60)

@@ -106,7 +106,7 @@ def print_pruned(result: PruneResult) -> None:
         change_text = f"{format_difference(change.difference)} ({format_interval(change.interval)})"
         print_text(f"  after - before: {change_text}, {change.test} p {p_text(change.p)}")
     if result.changed_rows:
-        print_text(f"  {format_rows(result.changed_rows)} of {result.split} are split into other tokens than before")
+        print_text(f"  {format_rows(result.changed_rows)} of {result.split} are tokenized differently than before")
     print_next(*_next_steps(result))
 
 

@@ -219,7 +219,7 @@ def query_index(
     print_records("results", records, output, inputs)
 
 
-_SCORE = "ndcg@10"
+_METRIC = "ndcg@10"
 """Metric whose gains are printed."""
 
 
@@ -264,8 +264,8 @@ def print_scores(result: SearchScores) -> None:
         {
             "ranking": ranking.ranking,
             "over": previous.ranking,
-            _SCORE: format_difference(ranking.gains[_SCORE]),
-            "95% interval": ranking.gain_intervals[_SCORE],
+            _METRIC: format_difference(ranking.gains[_METRIC]),
+            "95% interval": ranking.gain_intervals[_METRIC],
         }
         # Rankings are in the order words, vectors, hybrid, reranked; each is compared with the previous one.
         for previous, ranking in pairwise(rankings)

@@ -43,7 +43,7 @@ class FeedForward:
     """Linear layers of a feed-forward network."""
 
     widen: tuple[nn.Linear, ...]
-    """Projection to the neurons, or two projections to neurons and gates; a single projection can compute both."""
+    """Projections to the neurons and, in gated layers, to the gates: two modules, or one that computes both."""
     narrow: nn.Linear
     """Projection back to the hidden size."""
 

@@ -166,7 +166,7 @@ def test_languages_that_go_nowhere_are_refused(run, options, message):
 
 def test_a_checkpoint_must_be_named(run):
     ended = run("eval", "cola")
-    expected = "error: cola is a recipe, which has no checkpoint - add --model RUN, or name a run instead"
+    expected = "error: cola is a recipe, which has no checkpoint - give a run, or add --model RUN"
     assert (ended.code, ended.last) == (2, expected)
 
 

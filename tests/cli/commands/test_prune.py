@@ -55,5 +55,5 @@ def test_a_run_has_speed_scores_and_the_paired_difference(capsys):
     assert "  feed-forward neurons per layer: 768 (selected on 512 rows)\n" in text
     assert "  tokens: 7,000 (3,872 texts are split as before)\n" in text and "4.00     250      8%\n" in text
     assert "  after - before: -0.0500 (-0.0900 to -0.0100), permutation p 0.012\n" in text
-    assert "  3 rows of validation are split into other tokens than before\n" in text
+    assert "  3 rows of validation are tokenized differently than before\n" in text
     assert "--teacher runs/x --model small --output small-distilled\n" in text
